@@ -1,0 +1,1 @@
+//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory.

@@ -1,0 +1,1 @@
+//! Services built on the toolkit; the tests run them.

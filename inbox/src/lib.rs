@@ -1,0 +1,1 @@
+//! The transactional inbox: every message takes effect once.

@@ -1,0 +1,252 @@
+//! The CloudEvents 1.0.2 attributes of a message, and back
+//! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
+//!
+//! The brokers' bindings differ only in how they spell a name (`ce_id`, `cloudEvents_id`); they call
+//! [`attributes`] to write and [`Envelope`] to read. `datacontenttype` travels as the broker's own content type,
+//! the key as the `subject` and as the broker's own key, trace context as plain W3C headers.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::header::{HeaderName, Headers};
+use crate::id::MessageId;
+use crate::message::Message;
+use crate::subscription::Malformed;
+use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
+use crate::trace::TraceContext;
+
+/// The specification version that is written and accepted (any `1.x` is accepted).
+pub const SPEC_VERSION: &str = "1.0";
+
+/// The attributes of a message without any binding's prefix: `specversion`, `id`, `source`, `type`, `time` and,
+/// with a key, `subject`.
+pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+    let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
+    [
+        ("specversion", Cow::Borrowed(SPEC_VERSION)),
+        ("id", Cow::Owned(message.id.to_string())),
+        ("source", Cow::Borrowed(message.source.as_str())),
+        ("type", Cow::Borrowed(message.kind.as_str())),
+        ("time", Cow::Owned(format_time(message.time))),
+    ]
+    .into_iter()
+    .chain(key)
+}
+
+/// The W3C headers of a message: `traceparent` and `tracestate`, as far as it has them.
+pub fn trace_headers(message: &Message) -> impl Iterator<Item = (&str, &str)> {
+    message.trace.iter().flat_map(|trace| {
+        [("traceparent", Some(trace.parent())), ("tracestate", trace.state())]
+            .into_iter()
+            .filter_map(|(name, value)| value.map(|value| (name, value)))
+    })
+}
+
+/// A time as RFC 3339 in UTC.
+#[must_use]
+pub fn format_time(at: OffsetDateTime) -> String {
+    at.to_offset(time::UtcOffset::UTC).format(&Rfc3339).unwrap_or_default()
+}
+
+/// What a binding has read from the wire, before it is checked.
+#[derive(Debug, Default, Clone)]
+pub struct Envelope {
+    /// The topic or queue that it came from.
+    pub topic: String,
+    /// The broker's own message id property, where it has one (AMQP `message_id`); used when `ce id` is missing.
+    pub message_id: Option<String>,
+    /// The broker's own ordering key; used when `ce subject` is missing.
+    pub key: Option<String>,
+    /// The broker's own content type; used when `ce datacontenttype` is missing.
+    pub content_type: Option<String>,
+    /// CloudEvents attributes without the binding's prefix.
+    pub attributes: Vec<(String, String)>,
+    /// All other headers, `traceparent` and `tracestate` among them.
+    pub headers: Vec<(String, String)>,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+impl Envelope {
+    /// Sorts one wire header into attributes or free headers: `prefixes` are the binding's spellings of the
+    /// CloudEvents prefix (`ce_`; `cloudEvents_` and `cloudEvents:`). Duplicates: the first one counts.
+    pub fn push_header(&mut self, prefixes: &[&str], name: &str, value: String) {
+        match prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+            Some(attribute) => self.attributes.push((attribute.to_owned(), value)),
+            None => self.headers.push((name.to_owned(), value)),
+        }
+    }
+
+    /// Checks everything and makes the message.
+    ///
+    /// A missing `source`, `type`, `time` or content type is replaced (`/unknown`, the topic, the id's own time,
+    /// `application/octet-stream`): foreign producers may not send them. Free headers that our rules refuse and
+    /// an invalid trace context are left out: they carry no identity.
+    ///
+    /// # Errors
+    /// [`Malformed`] when there is no id, or an id, topic, key or attribute cannot be accepted; the original
+    /// headers and bytes are in it.
+    pub fn open(self) -> Result<Message, Box<Malformed>> {
+        match self.read() {
+            Ok(message) => Ok(message),
+            Err(problem) => Err(Box::new(self.into_malformed(problem))),
+        }
+    }
+
+    /// The envelope as evidence of what was wrong with it.
+    #[must_use]
+    pub fn into_malformed(self, problem: String) -> Malformed {
+        let attributes = self.attributes.into_iter().map(|(name, value)| (format!("ce_{name}"), value));
+        let id = self.message_id.map(|id| (String::from("message-id"), id));
+        Malformed {
+            problem,
+            topic: self.topic,
+            key: self.key,
+            headers: id.into_iter().chain(attributes).chain(self.headers).collect(),
+            payload: self.payload,
+        }
+    }
+
+    fn read(&self) -> Result<Message, String> {
+        let text = |error: crate::text::InvalidText| error.to_string();
+        if let Some(version) = self.attribute("specversion")
+            && !version.starts_with("1.")
+        {
+            return Err(format!("CloudEvents specversion {version:?} is not supported; send 1.0"));
+        }
+        let id: MessageId = self
+            .attribute("id")
+            .or(self.message_id.as_deref())
+            .ok_or("the message has no id; send ce_id (CloudEvents) or the broker's message id")?
+            .parse()
+            .map_err(|error: crate::id::InvalidId| error.to_string())?;
+        let key = self
+            .attribute("subject")
+            .or(self.key.as_deref())
+            .filter(|key| !key.is_empty())
+            .map(OrderingKey::new)
+            .transpose()
+            .map_err(text)?;
+        let time = match self.attribute("time") {
+            Some(time) => OffsetDateTime::parse(time, &Rfc3339)
+                .map_err(|_| format!("CloudEvents time {time:?} is not RFC 3339"))?,
+            None => id.generated_at(),
+        };
+        let content_type = match self.attribute("datacontenttype").or(self.content_type.as_deref()) {
+            Some(content_type) => ContentType::new(content_type).map_err(text)?,
+            None => ContentType::octets(),
+        };
+        Ok(Message {
+            id,
+            topic: Topic::new(self.topic.as_str()).map_err(text)?,
+            key,
+            kind: EventType::new(self.attribute("type").unwrap_or(&self.topic)).map_err(text)?,
+            source: Source::new(self.attribute("source").unwrap_or("/unknown")).map_err(text)?,
+            time,
+            content_type,
+            headers: self.free_headers(),
+            trace: self.trace(),
+            payload: self.payload.clone(),
+        })
+    }
+
+    fn attribute(&self, name: &str) -> Option<&str> {
+        find(&self.attributes, name)
+    }
+
+    fn free_headers(&self) -> Headers {
+        let mut headers = Headers::new();
+        for (name, value) in self.headers.iter().rev() {
+            if !HeaderName::is_reserved(name) {
+                // A foreign header that our rules refuse carries no identity: leaving it out is safe.
+                let _ = headers.insert(name.as_str(), value.as_str());
+            }
+        }
+        headers
+    }
+
+    fn trace(&self) -> Option<TraceContext> {
+        let header = |name| find(&self.headers, name).or_else(|| self.attribute(name));
+        let state = header("tracestate").map(str::to_owned);
+        TraceContext::new(header("traceparent")?, state).ok()
+    }
+}
+
+fn find<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Message {
+        let mut message = Message::new(
+            Topic::new("orders").unwrap(),
+            EventType::new("order.placed").unwrap(),
+            r#"{"total":12}"#,
+        )
+        .with_key(OrderingKey::new("order-7").unwrap())
+        .with_content_type(ContentType::json());
+        message.headers.insert("tenant", "acme").unwrap();
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        message.trace = Some(TraceContext::new(parent, Some("a=b".into())).unwrap());
+        message
+    }
+
+    fn on_the_wire(message: &Message) -> Envelope {
+        let mut envelope = Envelope {
+            topic: message.topic.to_string(),
+            content_type: Some(message.content_type.to_string()),
+            payload: message.payload.clone(),
+            ..Envelope::default()
+        };
+        for (name, value) in attributes(message) {
+            envelope.push_header(&["ce_"], &format!("ce_{name}"), value.into_owned());
+        }
+        for (name, value) in message.headers.iter().chain(trace_headers(message)) {
+            envelope.push_header(&["ce_"], name, value.to_owned());
+        }
+        envelope
+    }
+
+    #[test]
+    fn a_message_survives_the_wire() {
+        let message = sample();
+        assert_eq!(on_the_wire(&message).open().unwrap(), message);
+    }
+
+    #[test]
+    fn a_message_without_an_id_keeps_its_evidence() {
+        let mut envelope = on_the_wire(&sample());
+        envelope.attributes.retain(|(name, _)| name != "id");
+        let malformed = envelope.open().unwrap_err();
+        assert!(malformed.problem.contains("no id"), "{}", malformed.problem);
+        assert!(malformed.headers.iter().any(|(name, _)| name == "tenant"));
+        assert_eq!(&malformed.payload[..], br#"{"total":12}"#);
+    }
+
+    #[test]
+    fn a_malformed_id_is_named() {
+        let mut envelope = on_the_wire(&sample());
+        envelope.attributes.retain(|(name, _)| name != "id");
+        envelope.message_id = Some(String::from("order-7-placed"));
+        assert!(envelope.open().unwrap_err().problem.contains("order-7-placed"));
+    }
+
+    #[test]
+    fn a_foreign_event_with_nothing_but_an_id_is_read() {
+        let id = MessageId::new();
+        let envelope = Envelope {
+            topic: String::from("orders"),
+            message_id: Some(id.to_string()),
+            ..Envelope::default()
+        };
+        let message = envelope.open().unwrap();
+        assert_eq!((message.id, message.kind.as_str()), (id, "orders"));
+        assert_eq!(message.time, id.generated_at());
+    }
+}

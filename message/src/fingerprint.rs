@@ -1,0 +1,51 @@
+//! What must not change under one message id.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::message::Message;
+
+/// SHA-256 over event type, content type and payload. The inbox stores it and refuses the same id with another
+/// fingerprint: that is a producer's bug, and applying or dropping either copy in silence would lose an effect.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// The fingerprint of a message.
+    #[must_use]
+    pub fn of(message: &Message) -> Self {
+        let mut hash = Sha256::new();
+        for part in
+            [message.kind.as_str().as_bytes(), message.content_type.as_str().as_bytes(), &message.payload]
+        {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+
+    /// The 32 bytes, as stored.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl From<[u8; 32]> for Fingerprint {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,47 @@
+//! The vocabulary of the toolkit: the message envelope, its identity, and the two seams every broker implements.
+//!
+//! This crate knows no database and no broker client; everything else depends on it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`message`] | [`Message`], the envelope on its way from producer to consumer |
+//! | [`id`] | [`MessageId`], a UUIDv7 that carries its generation time |
+//! | [`text`] | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
+//! | [`header`] | [`Headers`]: free, validated name/value pairs |
+//! | [`trace`] | [`TraceContext`]: W3C trace context |
+//! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
+//! | [`limits`] | [`SizeLimit`]: what a destination takes |
+//! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
+//! | [`fault`] | [`Fault`] and [`Scope`]: whose fault a failure is, and how far it reaches |
+//! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
+//! | [`subscription`] | [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
+//! | [`proof`] | [`Committed`]: what an acknowledgement demands |
+
+pub mod cloudevents;
+pub mod fault;
+pub mod fingerprint;
+pub mod header;
+pub mod id;
+pub mod limits;
+pub mod message;
+pub mod proof;
+pub mod publisher;
+pub mod subscription;
+pub mod text;
+pub mod trace;
+
+pub use fault::{Fault, Scope};
+pub use fingerprint::Fingerprint;
+pub use header::{HeaderName, HeaderValue, Headers};
+pub use id::MessageId;
+pub use limits::SizeLimit;
+pub use message::Message;
+pub use proof::Committed;
+pub use publisher::{
+    Connector, KeyWindow, Profile, PublishError, Publisher, Receipt, Receipts, Submission, Ticket,
+};
+pub use subscription::{
+    Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscription, SubscriptionError,
+};
+pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
+pub use trace::TraceContext;

@@ -1,0 +1,86 @@
+//! How large a message a destination takes.
+
+use std::fmt;
+
+use crate::message::Message;
+
+/// The largest message that a destination takes, checked at enqueue so that an oversize message fails in the
+/// producer's hands and not hours later in the relay's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeLimit {
+    /// The destination's name, for the error.
+    pub destination: &'static str,
+    /// The largest size in bytes of payload, key, headers and envelope together.
+    pub message_bytes_max: usize,
+}
+
+/// A message over its destination's limit. The producer's fault; not retryable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "message {id} for topic {topic} has {bytes} bytes with its envelope; {destination} takes at most {bytes_max}: \
+     shorten the payload, store it elsewhere and send a reference, or raise the limit on both sides"
+)]
+pub struct Oversize {
+    /// The message.
+    pub id: crate::MessageId,
+    /// Its topic.
+    pub topic: crate::Topic,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// The destination.
+    pub destination: &'static str,
+    /// The limit in bytes.
+    pub bytes_max: usize,
+}
+
+impl SizeLimit {
+    /// Kafka: `message.max.bytes`, 1,000,000 in librdkafka, 1,048,588 in the broker; the smaller one counts.
+    pub const KAFKA: Self = Self { destination: "Kafka", message_bytes_max: 1_000_000 };
+    /// RabbitMQ: `max_message_size`, 16 MiB since 4.0.
+    pub const RABBITMQ: Self = Self { destination: "RabbitMQ", message_bytes_max: 16 << 20 };
+    /// SQS: 1 MiB, body and attributes together (SQS quotas, August 2025).
+    pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
+    /// What every supported destination takes.
+    pub const PORTABLE: Self = Self { destination: "every broker", message_bytes_max: 1_000_000 };
+
+    /// Checks a message.
+    ///
+    /// # Errors
+    /// [`Oversize`] with size, limit and destination.
+    pub fn check(&self, message: &Message) -> Result<(), Oversize> {
+        let bytes = message.wire_bytes();
+        if bytes <= self.message_bytes_max {
+            return Ok(());
+        }
+        Err(Oversize {
+            id: message.id,
+            topic: message.topic.clone(),
+            bytes,
+            destination: self.destination,
+            bytes_max: self.message_bytes_max,
+        })
+    }
+}
+
+impl fmt::Display for SizeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.destination, self.message_bytes_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EventType, Topic};
+
+    #[test]
+    fn an_oversize_message_names_size_limit_and_destination() {
+        let topic = Topic::new("orders").unwrap();
+        let kind = EventType::new("order.placed").unwrap();
+        let fits = Message::new(topic.clone(), kind.clone(), vec![0; 1000]);
+        assert!(SizeLimit::SQS.check(&fits).is_ok());
+        let over = Message::new(topic, kind, vec![0; 1 << 20]);
+        let text = SizeLimit::SQS.check(&over).unwrap_err().to_string();
+        assert!(text.contains("SQS takes at most 1048576") && text.contains("orders"), "{text}");
+    }
+}

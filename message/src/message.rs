@@ -1,0 +1,112 @@
+//! The envelope.
+
+use bytes::Bytes;
+use time::OffsetDateTime;
+
+use crate::header::Headers;
+use crate::id::MessageId;
+use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
+use crate::trace::TraceContext;
+
+/// What CloudEvents attribute names, separators and length fields add per message on the wire, rounded up.
+const ENVELOPE_BYTES: usize = 512;
+
+/// A message on its way from a producer's transaction to a consumer's.
+///
+/// Everything but the payload is small and validated; cloning is cheap (shared text and bytes).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// The stable identity, made once by the producer.
+    pub id: MessageId,
+    /// Where it goes.
+    pub topic: Topic,
+    /// Messages with the same key leave in causal order; without a key there is no order.
+    pub key: Option<OrderingKey>,
+    /// What happened: the CloudEvents `type`.
+    pub kind: EventType,
+    /// Which outbox it comes from: the CloudEvents `source`.
+    pub source: Source,
+    /// When it was enqueued: the CloudEvents `time`.
+    pub time: OffsetDateTime,
+    /// The media type of the payload.
+    pub content_type: ContentType,
+    /// Free headers.
+    pub headers: Headers,
+    /// The trace context of the span in which it was enqueued.
+    pub trace: Option<TraceContext>,
+    /// The payload, opaque to the toolkit.
+    pub payload: Bytes,
+}
+
+impl Message {
+    /// A message with a fresh id, no key, no headers and the content type `application/octet-stream`.
+    #[must_use]
+    pub fn new(topic: Topic, kind: EventType, payload: impl Into<Bytes>) -> Self {
+        let id = MessageId::new();
+        Self {
+            id,
+            topic,
+            key: None,
+            kind,
+            source: default_source(),
+            time: id.generated_at(),
+            content_type: ContentType::octets(),
+            headers: Headers::new(),
+            trace: None,
+            payload: payload.into(),
+        }
+    }
+
+    /// Sets the ordering key.
+    #[must_use]
+    pub fn with_key(mut self, key: OrderingKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Sets the identity, for ids made with [`MessageId::derived`].
+    #[must_use]
+    pub fn with_id(mut self, id: MessageId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Sets the media type of the payload.
+    #[must_use]
+    pub fn with_content_type(mut self, content_type: ContentType) -> Self {
+        self.content_type = content_type;
+        self
+    }
+
+    /// An upper estimate of the size on any broker's wire, in bytes: payload, key, headers, envelope.
+    #[must_use]
+    pub fn wire_bytes(&self) -> usize {
+        let trace =
+            self.trace.as_ref().map_or(0, |trace| trace.parent().len() + trace.state().map_or(0, str::len));
+        ENVELOPE_BYTES
+            + self.payload.len()
+            + self.key.as_ref().map_or(0, |key| key.as_str().len())
+            + self.topic.as_str().len()
+            + self.kind.as_str().len()
+            + self.source.as_str().len()
+            + self.content_type.as_str().len()
+            + self.headers.bytes()
+            + trace
+    }
+}
+
+/// The source of messages whose outbox has no name.
+#[expect(clippy::expect_used, reason = "a constant, checked by the test below")]
+fn default_source() -> Source {
+    Source::new("/outbox").expect("a valid constant")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_source_is_valid() {
+        assert_eq!(default_source().as_str(), "/outbox");
+    }
+}

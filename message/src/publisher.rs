@@ -1,0 +1,185 @@
+//! The seam towards brokers: hand messages over in order, learn of each one what became of it.
+//!
+//! Handing over and confirming are separate on purpose: [`Publisher::submit`] returns as soon as the messages
+//! are accepted, and every one of them produces exactly one [`Receipt`] later. So the relay keeps thousands of
+//! messages in flight without a future for each.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use crate::fault::{Fault, Scope};
+use crate::message::Message;
+
+/// The number under which a message's receipt comes back; chosen by the caller, unique within a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// One message handed to a publisher.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// Its receipt carries this number.
+    pub ticket: Ticket,
+    /// What to publish.
+    pub message: Message,
+}
+
+/// What became of one submission.
+#[derive(Debug)]
+pub struct Receipt {
+    /// The submission.
+    pub ticket: Ticket,
+    /// `Ok` if and only if the broker itself confirmed that it holds the message durably (and, where it routes,
+    /// that a queue took it). Everything else, a timeout included, is an error: unknown is never success.
+    pub outcome: Result<(), PublishError>,
+}
+
+/// Where a publisher sends its receipts. Unbounded, but never fuller than what the caller has in flight.
+#[derive(Debug, Clone)]
+pub struct Receipts(mpsc::UnboundedSender<Receipt>);
+
+impl Receipts {
+    /// A new pair: the sending side for [`Connector::connect`], the receiving side for the caller.
+    #[must_use]
+    pub fn channel() -> (Self, mpsc::UnboundedReceiver<Receipt>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), receiver)
+    }
+
+    /// Reports one submission. Never blocks; may be called from any thread. When the caller has dropped the
+    /// session, the receipt goes nowhere, which is right: nobody waits for it.
+    pub fn send(&self, ticket: Ticket, outcome: Result<(), PublishError>) {
+        let _ = self.0.send(Receipt { ticket, outcome });
+    }
+}
+
+/// How many messages of one ordering key may be unconfirmed at once without endangering their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyWindow {
+    /// Any number: the broker keeps the order of what was submitted, and once one fails, no later message of
+    /// this session succeeds.
+    Pipelined,
+    /// One: the next may be submitted when the receipt of the one before is there.
+    One,
+}
+
+/// What a publisher can do, fixed for the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Profile {
+    /// How many messages of one key may be in flight.
+    pub key_window: KeyWindow,
+    /// How many messages to hand over at once at best; more is allowed.
+    pub batch_len: usize,
+}
+
+/// Makes publishers: one for each session with a broker.
+#[async_trait]
+pub trait Connector: Send + Sync + 'static {
+    /// What this connects to, for logs and tables: `kafka 10.0.0.7:9092`. Never contains a secret.
+    fn destination(&self) -> &str;
+
+    /// Opens a session. Its receipts go to `receipts`.
+    ///
+    /// # Errors
+    /// [`PublishError`] with [`Scope::Session`]: unreachable (the broker's fault), or wrong credentials or
+    /// settings (the operator's). Cancel-safe: a dropped attempt leaves nothing behind.
+    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError>;
+}
+
+/// A session with a broker.
+#[async_trait]
+pub trait Publisher: Send {
+    /// What this publisher can do.
+    fn profile(&self) -> Profile;
+
+    /// Takes messages over, in order. Returns when they are accepted, which can mean waiting for room, but
+    /// never waiting for their confirmation. Each submission produces exactly one receipt, also when the
+    /// session breaks or is closed.
+    ///
+    /// A receipt with [`Scope::Session`] ends the session: the caller drops the publisher, connects anew and
+    /// submits again, from its oldest unconfirmed message on.
+    ///
+    /// Not cancel-safe: after dropping this future only [`close`](Publisher::close) or dropping the publisher
+    /// make sense.
+    async fn submit(&mut self, batch: Vec<Submission>);
+
+    /// Waits at most `grace` for outstanding confirmations, then ends the session. What is still unconfirmed
+    /// gets a receipt with the broker's fault: its outcome is unknown.
+    async fn close(self: Box<Self>, grace: Duration);
+}
+
+/// Why a message was not confirmed.
+#[derive(Debug)]
+pub struct PublishError {
+    fault: Fault,
+    scope: Scope,
+    reason: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl PublishError {
+    /// An error with its reason: lower case, naming the value and the limit, saying what to do, without secrets
+    /// and without payloads.
+    #[must_use]
+    pub fn new(fault: Fault, scope: Scope, reason: impl Into<String>) -> Self {
+        Self { fault, scope, reason: reason.into(), source: None }
+    }
+
+    /// The broker is unreachable, went away or did not answer in time: reconnect and send again.
+    #[must_use]
+    pub fn session_lost(reason: impl Into<String>) -> Self {
+        Self::new(Fault::Broker, Scope::Session, reason)
+    }
+
+    /// The broker will never take this message: it counts as an attempt.
+    #[must_use]
+    pub fn refused(reason: impl Into<String>) -> Self {
+        Self::new(Fault::Message, Scope::Message, reason)
+    }
+
+    /// The topic is missing or forbidden: it stops until an operator has repaired it, others flow.
+    #[must_use]
+    pub fn topic_unavailable(reason: impl Into<String>) -> Self {
+        Self::new(Fault::Operator, Scope::Topic, reason)
+    }
+
+    /// The topic does not take messages for now (queue full, no leader): it pauses, others flow.
+    #[must_use]
+    pub fn topic_busy(reason: impl Into<String>) -> Self {
+        Self::new(Fault::Broker, Scope::Topic, reason)
+    }
+
+    /// Attaches the client library's error.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// How far it reaches.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl Error for PublishError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}

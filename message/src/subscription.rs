@@ -1,0 +1,258 @@
+//! The seam from brokers: receive deliveries, settle each one when its effect is committed.
+
+use std::error::Error;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::fault::Fault;
+use crate::id::MessageId;
+use crate::message::Message;
+use crate::proof::Committed;
+
+/// The number by which a subscription knows an unsettled delivery; unique within one subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeliveryToken(pub u64);
+
+/// A message as a broker handed it over. The same message can be delivered any number of times.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Names this delivery to its subscription.
+    pub token: DeliveryToken,
+    /// The message, or why the bytes are none.
+    pub message: Result<Message, Malformed>,
+    /// Whether the broker says that it delivered this before.
+    pub redelivered: bool,
+    /// Where it comes from, for logs and dead letters: `orders[3]@1234`, `queue billing #17`.
+    pub origin: String,
+}
+
+/// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed {
+    /// What is wrong, with the offending value and what to send instead.
+    pub problem: String,
+    /// The topic or queue it came from.
+    pub topic: String,
+    /// The ordering key, as far as one could be read.
+    pub key: Option<String>,
+    /// All header texts as they arrived.
+    pub headers: Vec<(String, String)>,
+    /// The bytes as they arrived.
+    pub payload: Bytes,
+}
+
+impl Delivery {
+    /// What a [`Committed`] proof must name to settle this delivery: the message id, or for a malformed
+    /// delivery a hash of where it comes from and of its bytes.
+    #[must_use]
+    pub fn subject(&self) -> Uuid {
+        match &self.message {
+            Ok(message) => message.id.as_uuid(),
+            Err(malformed) => malformed.subject(&self.origin),
+        }
+    }
+
+    /// The message's id, if it has one.
+    #[must_use]
+    pub fn id(&self) -> Option<MessageId> {
+        self.message.as_ref().ok().map(|message| message.id)
+    }
+}
+
+impl Malformed {
+    fn subject(&self, origin: &str) -> Uuid {
+        let mut hash = Sha256::new();
+        for part in [origin.as_bytes(), self.topic.as_bytes(), &self.payload] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let mut bytes = [0_u8; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+/// What becomes of a delivery.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Disposition {
+    /// Its effect is committed: the broker may forget it.
+    Done,
+    /// It was not handled (shutdown, handler failed): the broker delivers it again.
+    Release,
+}
+
+/// One delivery settled; made only by [`Settlement::done`], which demands the proof of commit, and
+/// [`Settlement::release`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settlement {
+    token: DeliveryToken,
+    disposition: Disposition,
+}
+
+/// The proof belongs to another delivery: a programming error in the consumer.
+#[derive(Debug, thiserror::Error)]
+#[error("the proof of commit names {proven}, but the delivery to settle is {subject}")]
+pub struct ProofMismatch {
+    /// What was proven.
+    pub proven: Uuid,
+    /// What was to be settled.
+    pub subject: Uuid,
+}
+
+impl Settlement {
+    /// The delivery's effect is committed.
+    ///
+    /// # Errors
+    /// [`ProofMismatch`] when the proof was made for another message.
+    pub fn done(delivery: &Delivery, proof: Committed) -> Result<Self, ProofMismatch> {
+        let subject = delivery.subject();
+        if proof.subject() != subject {
+            return Err(ProofMismatch { proven: proof.subject(), subject });
+        }
+        Ok(Self { token: delivery.token, disposition: Disposition::Done })
+    }
+
+    /// Hands the delivery back.
+    #[must_use]
+    pub fn release(token: DeliveryToken) -> Self {
+        Self { token, disposition: Disposition::Release }
+    }
+
+    /// The delivery.
+    #[must_use]
+    pub fn token(&self) -> DeliveryToken {
+        self.token
+    }
+
+    /// What becomes of it.
+    #[must_use]
+    pub fn disposition(&self) -> &Disposition {
+        &self.disposition
+    }
+}
+
+/// A stream of deliveries from one or more topics or queues, shared with the other members of a group.
+#[async_trait]
+pub trait Subscription: Send {
+    /// What this listens to, for logs and tables. Never contains a secret.
+    fn origin(&self) -> &str;
+
+    /// Waits at most `wait` for deliveries and returns at most `max` of them; empty when none came. Deliveries
+    /// of one ordering key come in the order in which the broker holds them.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`] when the session is lost (subscribe anew) or the operator must act. Cancel-safe:
+    /// what was received before the future was dropped is returned by the next call.
+    async fn receive(
+        &mut self,
+        max: NonZeroUsize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, SubscriptionError>;
+
+    /// Settles deliveries. A token that the broker has taken back meanwhile (rebalance, visibility timeout,
+    /// new connection) is skipped: the message comes again, and the inbox knows it.
+    ///
+    /// Kafka commits offsets only up to the first unsettled delivery of a partition.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`] when the broker could not be told; the messages come again. Not cancel-safe.
+    async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError>;
+
+    /// Tells the broker that these deliveries are still being worked on (SQS: extends their visibility). Does
+    /// nothing where the broker knows no such limit.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`] when the broker could not be told; the messages may come again.
+    async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError>;
+
+    /// Leaves the group and ends the session; what is unsettled is delivered again.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`] when the goodbye did not reach the broker, which then finds out by itself.
+    async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
+}
+
+/// Why a subscription cannot go on.
+#[derive(Debug)]
+pub struct SubscriptionError {
+    fault: Fault,
+    reason: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl SubscriptionError {
+    /// The broker is unreachable or went away: subscribe anew.
+    #[must_use]
+    pub fn lost(reason: impl Into<String>) -> Self {
+        Self { fault: Fault::Broker, reason: reason.into(), source: None }
+    }
+
+    /// Something is missing or forbidden: an operator must act, then subscribe anew.
+    #[must_use]
+    pub fn operator(reason: impl Into<String>) -> Self {
+        Self { fault: Fault::Operator, reason: reason.into(), source: None }
+    }
+
+    /// Attaches the client library's error.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whose fault it is: the broker's (retry) or the operator's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+}
+
+impl fmt::Display for SubscriptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl Error for SubscriptionError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EventType, Topic};
+
+    fn delivery(token: u64) -> Delivery {
+        let topic = Topic::new("orders").unwrap();
+        let kind = EventType::new("order.placed").unwrap();
+        Delivery {
+            token: DeliveryToken(token),
+            message: Ok(Message::new(topic, kind, "x")),
+            redelivered: false,
+            origin: String::from("test"),
+        }
+    }
+
+    #[test]
+    fn the_proof_of_one_message_does_not_settle_another() {
+        let (one, two) = (delivery(1), delivery(2));
+        assert!(Settlement::done(&one, Committed::attest(two.subject())).is_err());
+        let settled = Settlement::done(&one, Committed::attest(one.subject())).unwrap();
+        assert_eq!((settled.token(), settled.disposition()), (one.token, &Disposition::Done));
+    }
+}

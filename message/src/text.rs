@@ -1,0 +1,263 @@
+//! Validated names: short texts that brokers put into routing keys, partition keys and header values.
+//!
+//! The bound of 255 bytes is the tightest of the brokers: AMQP 0-9-1 carries routing keys, message ids and
+//! header names as short strings of at most 255 bytes (AMQP 0-9-1 specification, section 4.2.5.3).
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest accepted name in bytes of UTF-8 (an AMQP short string).
+pub const TEXT_BYTES_MAX: usize = 255;
+
+/// A name that cannot be used: says which, why and what the limit is. The producer's fault; not retryable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidText {
+    /// The text has no characters.
+    #[error("{what} is empty; give it 1 to {TEXT_BYTES_MAX} bytes")]
+    Empty {
+        /// What the text was meant to be.
+        what: &'static str,
+    },
+    /// The text is longer than the limit.
+    #[error("{what} {value:?}… has {bytes} bytes; the limit is {bytes_max}")]
+    TooLong {
+        /// What the text was meant to be.
+        what: &'static str,
+        /// The first characters of the text.
+        value: String,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+    /// The text holds a character that would break a header or a log line (CR, LF, NUL, other controls),
+    /// or one outside the accepted set.
+    #[error("{what} {value:?} has the character {found:?} at byte {at}; {allowed}")]
+    Character {
+        /// What the text was meant to be.
+        what: &'static str,
+        /// The text.
+        value: String,
+        /// The offending character.
+        found: char,
+        /// Where it stands, in bytes.
+        at: usize,
+        /// What is accepted instead.
+        allowed: &'static str,
+    },
+    /// The name belongs to the envelope itself.
+    #[error("{what} {value:?} is reserved for the envelope; choose another name")]
+    Reserved {
+        /// What the text was meant to be.
+        what: &'static str,
+        /// The text.
+        value: String,
+    },
+}
+
+/// Checks `value` as a name: 1 to `bytes_max` bytes, every character accepted by `accept`.
+pub(crate) fn check(
+    what: &'static str,
+    value: &str,
+    bytes_max: usize,
+    allowed: &'static str,
+    accept: impl Fn(char) -> bool,
+) -> Result<(), InvalidText> {
+    if value.is_empty() {
+        return Err(InvalidText::Empty { what });
+    }
+    check_optional(what, value, bytes_max, allowed, accept)
+}
+
+/// As [`check`], but an empty value passes.
+pub(crate) fn check_optional(
+    what: &'static str,
+    value: &str,
+    bytes_max: usize,
+    allowed: &'static str,
+    accept: impl Fn(char) -> bool,
+) -> Result<(), InvalidText> {
+    if value.len() > bytes_max {
+        return Err(InvalidText::TooLong {
+            what,
+            value: value.chars().take(32).collect(),
+            bytes: value.len(),
+            bytes_max,
+        });
+    }
+    match value.char_indices().find(|(_, c)| !accept(*c)) {
+        Some((at, found)) => {
+            Err(InvalidText::Character { what, value: value.chars().take(64).collect(), found, at, allowed })
+        }
+        None => Ok(()),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $allowed:literal, $accept:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks the text and takes it over.
+            ///
+            /// # Errors
+            /// [`InvalidText`] when it is empty, longer than [`TEXT_BYTES_MAX`] bytes or holds a character
+            /// that is not accepted.
+            pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidText> {
+                let value = value.into();
+                check($what, &value, TEXT_BYTES_MAX, $allowed, $accept)?;
+                Ok(Self(value))
+            }
+
+            /// The text itself.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = InvalidText;
+            fn from_str(value: &str) -> Result<Self, Self::Err> {
+                Self::new(value)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidText;
+            fn try_from(value: String) -> Result<Self, Self::Error> {
+                Self::new(value)
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = InvalidText;
+            fn try_from(value: &str) -> Result<Self, Self::Error> {
+                Self::new(value)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.0.as_ref().to_owned()
+            }
+        }
+    };
+}
+
+name!(
+    /// Where a message goes: the Kafka topic, the RabbitMQ routing key, the SQS queue.
+    ///
+    /// 1 to 255 bytes of `A–Z a–z 0–9 . _ - / : #`; a broker may accept less and then refuses the topic by name.
+    Topic,
+    "topic",
+    "allowed are ASCII letters, digits and . _ - / : #",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '#')
+);
+
+name!(
+    /// Messages with the same ordering key leave in causal order: one aggregate, one account, one customer.
+    ///
+    /// 1 to 255 bytes, no control characters.
+    OrderingKey,
+    "ordering key",
+    "control characters are not allowed",
+    |c| !c.is_control()
+);
+
+name!(
+    /// What happened, as the CloudEvents `type` attribute: `order.placed`. 1 to 255 bytes, no control characters.
+    EventType,
+    "event type",
+    "control characters are not allowed",
+    |c| !c.is_control()
+);
+
+name!(
+    /// Which outbox a message comes from, as the CloudEvents `source` attribute, a URI reference: `/orders`.
+    /// Source and id together identify a message. 1 to 255 bytes of printable ASCII without spaces.
+    Source,
+    "source",
+    "a URI reference has printable ASCII characters only and no spaces",
+    |c| c.is_ascii_graphic()
+);
+
+name!(
+    /// The media type of the payload (RFC 2046): `application/json`. 1 to 255 bytes of printable ASCII.
+    ContentType,
+    "content type",
+    "a media type has printable ASCII characters only",
+    |c| c.is_ascii_graphic() || c == ' '
+);
+
+impl ContentType {
+    /// `application/json`.
+    #[must_use]
+    pub fn json() -> Self {
+        Self(Arc::from("application/json"))
+    }
+
+    /// `application/octet-stream`.
+    #[must_use]
+    pub fn octets() -> Self {
+        Self(Arc::from("application/octet-stream"))
+    }
+
+    /// Whether the payload is JSON: `…/json` or the structured suffix `+json` (RFC 6839), parameters ignored.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        let essence = self.0.split(';').next().unwrap_or_default().trim_end();
+        essence.ends_with("/json") || essence.ends_with("+json")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_not_empty_and_fits_an_amqp_short_string() {
+        assert_eq!(Topic::new(""), Err(InvalidText::Empty { what: "topic" }));
+        assert!(Topic::new("t".repeat(255)).is_ok());
+        let error = OrderingKey::new("k".repeat(256)).unwrap_err().to_string();
+        assert!(error.contains("256 bytes; the limit is 255"), "{error}");
+    }
+
+    #[test]
+    fn line_breaks_and_nul_are_refused_with_their_place() {
+        for bad in ["a\rb", "a\nb", "a\0b"] {
+            let error = OrderingKey::new(bad).unwrap_err();
+            assert!(matches!(error, InvalidText::Character { at: 1, .. }));
+        }
+    }
+
+    #[test]
+    fn the_json_suffix_counts_as_json() {
+        assert!(ContentType::new("application/cloudevents+json; charset=utf-8").unwrap().is_json());
+        assert!(!ContentType::new("text/plain").unwrap().is_json());
+    }
+}

@@ -1,0 +1,1 @@
+//! Schema migrations for outbox and inbox, in versioned lines

@@ -1,0 +1,2 @@
+//! The relay command.
+fn main() {}

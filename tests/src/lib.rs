@@ -1,0 +1,1 @@
+//! Conformance suites and end-to-end tests on real components.
