@@ -1,1 +1,3 @@
-//! The transactional outbox: enqueue in the caller's transaction, and the log the relay reads.
+//! The transactional outbox.
+
+pub mod log;

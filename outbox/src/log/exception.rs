@@ -1,0 +1,114 @@
+//! Entries that did not simply leave: the only ones that get a row of their own beside the log.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use message::Fault;
+
+use crate::log::entry::{Entry, EntryId};
+
+/// Why an entry stands beside the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExceptionState {
+    /// Its `deliver_at` lies ahead. It does not block its key.
+    Scheduled,
+    /// It failed and is tried again when due. It blocks its key.
+    Retrying,
+    /// An earlier entry of its key, or its whole topic, is blocked.
+    Held,
+    /// It failed too often; an operator decides. It blocks its key, unless the policy lets the key pass.
+    Dead,
+    /// An operator gave it up; the relay removes it and lets its key go on.
+    Discarded,
+}
+
+impl ExceptionState {
+    /// The lower-case word that the database stores.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Retrying => "retrying",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+impl fmt::Display for ExceptionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that names no state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a state; known are scheduled, retrying, held, dead and discarded")]
+pub struct UnknownState(String);
+
+impl FromStr for ExceptionState {
+    type Err = UnknownState;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        [Self::Scheduled, Self::Retrying, Self::Held, Self::Dead, Self::Discarded]
+            .into_iter()
+            .find(|state| state.as_str() == word)
+            .ok_or_else(|| UnknownState(word.to_owned()))
+    }
+}
+
+/// An entry beside the log, with its content (an operator's edit, where there is one, replaces the row's).
+#[derive(Debug, Clone)]
+pub struct Exception {
+    /// The entry.
+    pub entry: Entry,
+    /// Why it stands here.
+    pub state: ExceptionState,
+    /// Failed attempts that counted.
+    pub attempts: u32,
+}
+
+/// What the relay must know of an exception without its content, to rebuild its lanes after a takeover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExceptionSummary {
+    /// The entry.
+    pub id: EntryId,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Why it stands here.
+    pub state: ExceptionState,
+}
+
+/// What is recorded of an entry that is put beside the log, or put there again with a new state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    /// The entry.
+    pub id: EntryId,
+    /// Its message id.
+    pub message_id: String,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// Why it is put here.
+    pub state: ExceptionState,
+    /// Failed attempts that counted.
+    pub attempts: u32,
+    /// When it is due, counted from now by the database's clock; `None` for states that wait for something else.
+    pub due_in: Option<Duration>,
+    /// Whose fault it was.
+    pub fault: Option<Fault>,
+    /// What went wrong. No payload, no secret.
+    pub error: Option<String>,
+}
+
+/// A change beside the log; it is committed together with the cursor that moves past the entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExceptionChange {
+    /// Insert or replace (an operator's edit of the content stays).
+    Park(Parked),
+    /// The entry has left or was discarded: remove it.
+    Resolve(EntryId),
+}

@@ -1,0 +1,24 @@
+//! The log as the relay sees it: entries that only ever get appended, read in order behind a cursor.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`entry`] | [`Entry`]: one row of the log |
+//! | [`cursor`] | [`Mark`], [`Difference`], [`Cursor`]: places in the log |
+//! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not simply leave |
+//! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: who may move the cursor |
+//! | [`store`] | [`LogStore`], [`LogReader`], [`LogKeeper`]: what a database offers the relay |
+//! | [`error`] | [`LogError`] |
+
+pub mod cursor;
+pub mod entry;
+pub mod error;
+pub mod exception;
+pub mod lease;
+pub mod store;
+
+pub use cursor::{Cursor, Difference, Mark, Progress};
+pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit};
+pub use error::LogError;
+pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked};
+pub use lease::{Acquired, Fenced, Lease, RelayName};
+pub use store::{LogKeeper, LogReader, LogStore};

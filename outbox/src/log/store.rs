@@ -1,0 +1,86 @@
+//! What a database offers the relay.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::log::cursor::{Cursor, Difference, Mark};
+use crate::log::entry::{EntryId, Page, PageLimit};
+use crate::log::error::LogError;
+use crate::log::exception::{Exception, ExceptionChange, ExceptionSummary};
+use crate::log::lease::{Acquired, Fenced, RelayName};
+
+/// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns its connection,
+/// so that a database restart is noticed by both and never papered over by a pool.
+#[async_trait]
+pub trait LogStore: Send + Sync + 'static {
+    /// What this is, for logs and tables: `postgresql 10.0.0.7:5432/orders`. Never contains a secret.
+    fn origin(&self) -> &str;
+
+    /// Opens a connection for reading, after checking that the schema fits.
+    ///
+    /// # Errors
+    /// [`LogError`]: unreachable, wrong credentials, schema missing, too old or too new. Cancel-safe.
+    async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError>;
+
+    /// Opens a connection for lease, cursor and exceptions, after checking that the schema fits.
+    /// `holder` names this process for operators (host, process id, a random part).
+    ///
+    /// # Errors
+    /// As for [`LogStore::reader`]. Cancel-safe.
+    async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError>;
+}
+
+/// Reads the log. After any error the reader is dropped, and the cursor is loaded anew.
+/// None of the calls is cancel-safe: drop the reader with the future.
+#[async_trait]
+pub trait LogReader: Send {
+    /// The next difference after `base`, or `None` when nothing has committed since. An empty poll is cheap:
+    /// it writes nothing and costs the same however long the history and the backlog are.
+    async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError>;
+
+    /// Entries of a difference with ids above `after`, in the order of their ids.
+    async fn read_page(
+        &mut self,
+        difference: &Difference,
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Page, LogError>;
+
+    /// Exceptions that need the relay now: scheduled and retrying ones that are due, and discarded ones; with
+    /// ids above `after`, in the order of their ids, at most `limit`.
+    async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError>;
+
+    /// Held exceptions with ids above `after`, in the order of their ids.
+    async fn read_held(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError>;
+}
+
+/// Keeps the relay's state: lease, cursor, exceptions. After any error the keeper is dropped: take the lease and
+/// load the cursor anew. None of the calls is cancel-safe: drop the keeper with the future.
+#[async_trait]
+pub trait LogKeeper: Send {
+    /// Asks for the lease; it is granted when nobody holds it or when it has expired by the database's clock.
+    /// The first time a relay's name is seen, its cursor starts before the first entry.
+    async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;
+
+    /// Prolongs the lease.
+    async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError>;
+
+    /// Moves the cursor and applies the changes in one transaction, if the epoch still holds.
+    async fn checkpoint(
+        &mut self,
+        epoch: i64,
+        cursor: &Cursor,
+        changes: &[ExceptionChange],
+    ) -> Result<Fenced, LogError>;
+
+    /// Gives the lease back, so that a standby takes over at once.
+    async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError>;
+
+    /// All exceptions that block something: retrying, held and dead ones, in the order of their ids.
+    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError>;
+
+    /// How long until the next scheduled or retrying exception is due; `None` when there is none. Zero when one
+    /// is due already or an operator has discarded one.
+    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError>;
+}
