@@ -1,1 +1,26 @@
-//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory.
+//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for each.
+//!
+//! Every folder has the same files, so that a change has the same place in each:
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | the adapter's guarantees, settings and traps |
+//! | `config.rs` | what an operator sets, checked |
+//! | `connector.rs` | [`message::Connector`]: opens publishing sessions |
+//! | `publisher.rs` | [`message::Publisher`]: one publishing session |
+//! | `subscription.rs` | [`message::Subscription`]: one consuming session |
+//! | `wire.rs` | a message as the broker's record, and back; pure |
+//! | `fault.rs` | the client library's errors judged: whose fault, how far; pure |
+//! | `admin.rs` | topics and queues made for tests, examples and the demo |
+
+mod pending;
+mod secret;
+mod settings;
+mod tls;
+
+#[cfg(feature = "memory")]
+pub mod memory;
+
+pub use secret::Secret;
+pub use settings::InvalidSetting;
+pub use tls::Tls;

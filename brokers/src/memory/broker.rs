@@ -1,0 +1,320 @@
+//! The broker: topics, sessions, held confirmations.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use message::{KeyWindow, Malformed, Message, OrderingKey, PublishError, SubscriptionError, Topic};
+use tokio::sync::watch;
+
+use super::connector::Connector;
+use super::faults::{Faults, Loss, Script, Verdict, refusal};
+use super::group::Group;
+use super::subscription::Subscription;
+use crate::pending::Pending;
+
+/// A broker inside the process. Clones share everything.
+#[derive(Clone)]
+pub struct Broker {
+    state: Arc<Mutex<State>>,
+    /// Counts changes; whoever waits for one watches it.
+    changes: watch::Sender<u64>,
+}
+
+/// All that the broker knows.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) logs: BTreeMap<Topic, Vec<Result<Message, Malformed>>>,
+    pub(super) groups: HashMap<String, Group>,
+    pub(super) script: Script,
+    pub(super) duplicates_left: usize,
+    publishers: HashMap<u64, Session>,
+    subscriptions: HashSet<u64>,
+    held: Vec<Held>,
+    holding: bool,
+    unreachable: bool,
+    strict_topics: bool,
+    last_number: u64,
+    violations: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Session {
+    key_window: KeyWindow,
+    failed: bool,
+}
+
+/// A stored message whose confirmation is held back.
+#[derive(Debug)]
+struct Held {
+    session: u64,
+    key: Option<OrderingKey>,
+    pending: Pending,
+}
+
+impl Broker {
+    /// An empty broker that makes a topic when the first message for it arrives.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { state: Arc::default(), changes: watch::Sender::new(0) }
+    }
+
+    /// As [`new`](Self::new), but a message for a topic that was not made with
+    /// [`create_topic`](Self::create_topic) is the operator's fault.
+    #[must_use]
+    pub fn with_strict_topics() -> Self {
+        let broker = Self::new();
+        broker.lock().strict_topics = true;
+        broker
+    }
+
+    /// Makes a topic; does nothing when it exists.
+    pub fn create_topic(&self, topic: &Topic) {
+        self.lock().logs.entry(topic.clone()).or_default();
+    }
+
+    /// The fault switches.
+    #[must_use]
+    pub fn faults(&self) -> Faults<'_> {
+        Faults(self)
+    }
+
+    /// Everything that was stored in a topic, in order, duplicates included; what [`put`](Self::put) stored as
+    /// malformed is left out.
+    #[must_use]
+    pub fn log(&self, topic: &Topic) -> Vec<Message> {
+        let state = self.lock();
+        state.logs.get(topic).into_iter().flatten().filter_map(|entry| entry.as_ref().ok().cloned()).collect()
+    }
+
+    /// The topics that exist.
+    #[must_use]
+    pub fn topics(&self) -> Vec<Topic> {
+        self.lock().logs.keys().cloned().collect()
+    }
+
+    /// Stores a message (or something that is none) without a publisher, and makes its topic.
+    pub fn put(&self, topic: &Topic, entry: Result<Message, Malformed>) {
+        self.lock().logs.entry(topic.clone()).or_default().push(entry);
+        self.changed();
+    }
+
+    /// What callers did against the rules of their session, in words: a second unconfirmed message of one key
+    /// under [`KeyWindow::One`].
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// Waits until `topic` holds at least `len` messages. Cancel-safe. Has no time limit of its own.
+    pub async fn stored(&self, topic: &Topic, len: usize) {
+        let mut changes = self.changes.subscribe();
+        while self.lock().logs.get(topic).map_or(0, Vec::len) < len {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A connector whose sessions have this key window.
+    #[must_use]
+    pub fn connector(&self, key_window: KeyWindow) -> Connector {
+        Connector::new(self.clone(), key_window)
+    }
+
+    /// Joins a group that reads `topics` from their beginning; what one member settles, no other gets.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: unreachable, or with strict topics a topic that does not exist.
+    pub fn subscribe(
+        &self,
+        group: &str,
+        topics: impl IntoIterator<Item = Topic>,
+    ) -> Result<Subscription, SubscriptionError> {
+        let topics: Vec<Topic> = topics.into_iter().collect();
+        let mut state = self.lock();
+        if state.unreachable {
+            return Err(SubscriptionError::lost("the memory broker is switched to unreachable"));
+        }
+        if let Some(missing) = topics.iter().find(|topic| state.topic_is_missing(topic)) {
+            return Err(SubscriptionError::operator(format!(
+                "the memory broker has no topic {missing:?}; create it first"
+            )));
+        }
+        let member = state.number();
+        state.subscriptions.insert(member);
+        state.groups.entry(group.to_owned()).or_default().join(&topics);
+        drop(state);
+        Ok(Subscription::new(self.clone(), group.to_owned(), member, topics, self.changes.subscribe()))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub(super) fn open(&self, key_window: KeyWindow) -> Result<u64, PublishError> {
+        let mut state = self.lock();
+        if state.unreachable {
+            return Err(PublishError::session_lost("the memory broker is switched to unreachable"));
+        }
+        let number = state.number();
+        state.publishers.insert(number, Session { key_window, failed: false });
+        Ok(number)
+    }
+
+    /// Takes one message over and answers it, or keeps its answer back.
+    pub(super) fn accept(&self, session: u64, message: Message, pending: Pending) {
+        self.lock().accept(session, message, pending);
+        self.changed();
+    }
+
+    /// Ends a session; what is unconfirmed becomes unknown.
+    pub(super) fn end(&self, session: u64) {
+        let mut state = self.lock();
+        state.publishers.remove(&session);
+        state.held.retain(|held| held.session != session);
+    }
+
+    /// How many messages of a session are unconfirmed.
+    pub(super) fn unconfirmed(&self, session: u64) -> usize {
+        self.lock().held.iter().filter(|held| held.session == session).count()
+    }
+
+    /// Whether a subscription still stands.
+    pub(super) fn is_member(&self, member: u64) -> bool {
+        self.lock().subscriptions.contains(&member)
+    }
+
+    /// Ends a subscription; what it had unsettled is delivered again.
+    pub(super) fn leave(&self, member: u64) {
+        let mut state = self.lock();
+        state.subscriptions.remove(&member);
+        state.groups.values_mut().for_each(|group| group.give_back(member));
+        drop(state);
+        self.changed();
+    }
+
+    pub(super) fn set_reachable(&self, reachable: bool) {
+        self.lock().unreachable = !reachable;
+    }
+
+    pub(super) fn break_publishers(&self) {
+        let mut state = self.lock();
+        state.publishers.clear();
+        state.held.clear();
+        drop(state);
+        self.changed();
+    }
+
+    pub(super) fn break_subscriptions(&self) {
+        let members: Vec<u64> = self.lock().subscriptions.iter().copied().collect();
+        members.into_iter().for_each(|member| self.leave(member));
+    }
+
+    pub(super) fn hold_confirms(&self) {
+        self.lock().holding = true;
+    }
+
+    pub(super) fn release_confirms(&self) {
+        let mut state = self.lock();
+        state.holding = false;
+        state.held.drain(..).for_each(|held| held.pending.answer(Ok(())));
+        drop(state);
+        self.changed();
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn topic_is_missing(&self, topic: &Topic) -> bool {
+        self.strict_topics && !self.logs.contains_key(topic)
+    }
+
+    fn accept(&mut self, number: u64, message: Message, pending: Pending) {
+        let lost = |why: &str| Err(PublishError::session_lost(format!("memory broker: {why}")));
+        let Some(session) = self.publishers.get(&number) else {
+            return pending.answer(lost("the session is broken"));
+        };
+        if session.failed {
+            return pending.answer(lost("an earlier message of the session failed"));
+        }
+        let key_window = session.key_window;
+        self.note_violation(number, key_window, &message);
+        let verdict = self.script.judge(message.id);
+        let outcome = match verdict {
+            Verdict::Refuse(fault, scope) => Err(refusal(fault, scope)),
+            Verdict::Lose(Loss::Message) => lost("the message was lost on demand"),
+            Verdict::Store | Verdict::Lose(_) if self.topic_is_missing(&message.topic) => {
+                let topic = &message.topic;
+                let text = format!("the memory broker has no topic {topic:?}; create it first");
+                Err(PublishError::topic_unavailable(text))
+            }
+            Verdict::Lose(Loss::Confirmation) => {
+                self.store(message);
+                lost("the confirmation was lost on demand")
+            }
+            Verdict::Store => {
+                let key = message.key.clone();
+                self.store(message);
+                if self.holding {
+                    return self.held.push(Held { session: number, key, pending });
+                }
+                Ok(())
+            }
+        };
+        if let Err(error) = &outcome {
+            self.fail(number, key_window, error);
+        }
+        pending.answer(outcome);
+    }
+
+    fn store(&mut self, message: Message) {
+        self.logs.entry(message.topic.clone()).or_default().push(Ok(message));
+    }
+
+    /// A pipelined session ends with its first failure; the other kind only when the failure says so.
+    fn fail(&mut self, number: u64, key_window: KeyWindow, error: &PublishError) {
+        if error.scope() == message::Scope::Session {
+            self.publishers.remove(&number);
+            self.held.retain(|held| held.session != number);
+        } else if key_window == KeyWindow::Pipelined
+            && let Some(session) = self.publishers.get_mut(&number)
+        {
+            session.failed = true;
+        }
+    }
+
+    fn note_violation(&mut self, number: u64, key_window: KeyWindow, message: &Message) {
+        let waits = |held: &Held| held.session == number && held.key == message.key;
+        if key_window == KeyWindow::One && message.key.is_some() && self.held.iter().any(waits) {
+            let text = format!("message {} overtook an unconfirmed one of its key", message.id);
+            self.violations.push(text);
+        }
+    }
+}
+
+impl Default for Broker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        let stored: usize = state.logs.values().map(Vec::len).sum();
+        f.debug_struct("Broker").field("topics", &state.logs.len()).field("stored", &stored).finish()
+    }
+}

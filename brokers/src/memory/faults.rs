@@ -1,0 +1,149 @@
+//! What goes wrong, on demand.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+
+use message::{Fault, MessageId, PublishError, Scope};
+
+use super::broker::Broker;
+
+/// What really happened to a message whose outcome is reported as unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// It was stored; only the confirmation got lost.
+    Confirmation,
+    /// It never arrived.
+    Message,
+}
+
+/// The fault switches of a [`Broker`]. Every switch works at once and on all sessions.
+#[derive(Debug)]
+pub struct Faults<'a>(pub(super) &'a Broker);
+
+impl Faults<'_> {
+    /// Refuses the next `count` submissions.
+    pub fn refuse_next(&self, count: usize, fault: Fault, scope: Scope) {
+        self.0.lock().script.next.extend(std::iter::repeat_n(Verdict::Refuse(fault, scope), count));
+    }
+
+    /// Refuses every `nth` submission from now on.
+    pub fn refuse_every(&self, nth: NonZeroUsize, fault: Fault, scope: Scope) {
+        self.0.lock().script.every = Some((nth, 0, fault, scope));
+    }
+
+    /// Refuses this message as often as it comes: a poison message.
+    pub fn refuse_id(&self, id: MessageId, fault: Fault, scope: Scope) {
+        self.0.lock().script.ids.insert(id, (fault, scope));
+    }
+
+    /// Reports the next `count` submissions as lost with their session, after storing them or not.
+    pub fn lose_next(&self, count: usize, loss: Loss) {
+        self.0.lock().script.next.extend(std::iter::repeat_n(Verdict::Lose(loss), count));
+    }
+
+    /// Ends all refusals and losses that were asked for and have not happened yet.
+    pub fn heal(&self) {
+        self.0.lock().script = Script::default();
+    }
+
+    /// Breaks every open publishing session: what is unconfirmed becomes unknown.
+    pub fn break_publishers(&self) {
+        self.0.break_publishers();
+    }
+
+    /// Breaks every open subscription: what is unsettled is delivered again.
+    pub fn break_subscriptions(&self) {
+        self.0.break_subscriptions();
+    }
+
+    /// Makes the broker unreachable: open sessions of both kinds break, new ones fail.
+    pub fn unreachable(&self) {
+        self.0.set_reachable(false);
+        self.0.break_publishers();
+        self.0.break_subscriptions();
+    }
+
+    /// Makes the broker reachable again.
+    pub fn reachable(&self) {
+        self.0.set_reachable(true);
+    }
+
+    /// Stores messages, but confirms none until [`release_confirms`](Self::release_confirms).
+    pub fn hold_confirms(&self) {
+        self.0.hold_confirms();
+    }
+
+    /// Confirms everything that was held back, in order, and holds back no more.
+    pub fn release_confirms(&self) {
+        self.0.release_confirms();
+    }
+
+    /// Hands each of the next `count` deliveries out twice in a row.
+    pub fn duplicate_next(&self, count: usize) {
+        self.0.lock().duplicates_left += count;
+    }
+}
+
+/// What becomes of one submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Store,
+    Refuse(Fault, Scope),
+    Lose(Loss),
+}
+
+/// The failures asked for, in the order in which they are looked up.
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    next: std::collections::VecDeque<Verdict>,
+    every: Option<(NonZeroUsize, usize, Fault, Scope)>,
+    ids: HashMap<MessageId, (Fault, Scope)>,
+}
+
+impl Script {
+    /// What becomes of the next submission; advances the script.
+    pub(super) fn judge(&mut self, id: MessageId) -> Verdict {
+        if let Some((fault, scope)) = self.ids.get(&id) {
+            return Verdict::Refuse(*fault, *scope);
+        }
+        if let Some(verdict) = self.next.pop_front() {
+            return verdict;
+        }
+        if let Some((nth, count, fault, scope)) = &mut self.every {
+            *count = (*count + 1) % *nth;
+            if *count == 0 {
+                return Verdict::Refuse(*fault, *scope);
+            }
+        }
+        Verdict::Store
+    }
+}
+
+/// The error of a refusal that was asked for.
+pub(super) fn refusal(fault: Fault, scope: Scope) -> PublishError {
+    PublishError::new(fault, scope, format!("refused on demand ({fault}, {scope})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_third_submission_is_refused_after_the_scripted_ones() {
+        let mut script = Script::default();
+        script.next.push_back(Verdict::Lose(Loss::Message));
+        script.every = Some((NonZeroUsize::new(3).unwrap(), 0, Fault::Broker, Scope::Topic));
+        let refused = Verdict::Refuse(Fault::Broker, Scope::Topic);
+        let verdicts: Vec<_> = (0..7).map(|_| script.judge(MessageId::new())).collect();
+        let expected = [
+            Verdict::Lose(Loss::Message),
+            Verdict::Store,
+            Verdict::Store,
+            refused,
+            Verdict::Store,
+            Verdict::Store,
+            refused,
+        ];
+        assert_eq!(verdicts, expected);
+    }
+}

@@ -1,0 +1,30 @@
+//! A broker inside the process: for tests of relays and consumers, and for users' own test kits.
+//!
+//! It keeps every message in an ordered log per topic ([`Broker::log`]), has groups with redelivery, and fails on
+//! demand ([`Broker::faults`]): refusals, unknown outcomes, broken sessions, an unreachable broker, late
+//! confirmations, duplicate deliveries. Nothing in it sleeps or reads the clock, so tests that use it are
+//! repeatable.
+//!
+//! | guarantee | how |
+//! |---|---|
+//! | a receipt for every submission | [`Broker`] answers at once, at the release of held confirmations, or with an unknown outcome when the session ends |
+//! | [`KeyWindow::Pipelined`](message::KeyWindow::Pipelined) | after one failure the session accepts nothing more |
+//! | [`KeyWindow::One`](message::KeyWindow::One) | a caller that breaks it is recorded in [`Broker::violations`] |
+//! | order per key in a group | a message waits while an earlier one of its key is with another member |
+//!
+//! It has no settings from a file: a test says in code what it wants. Nothing survives the process.
+
+mod broker;
+mod connector;
+mod faults;
+mod group;
+mod publisher;
+mod subscription;
+#[cfg(test)]
+mod tests;
+
+pub use broker::Broker;
+pub use connector::Connector;
+pub use faults::{Faults, Loss};
+pub use publisher::Publisher;
+pub use subscription::Subscription;

@@ -1,0 +1,59 @@
+//! One publishing session.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::{KeyWindow, Profile, Receipts, Submission};
+
+use super::broker::Broker;
+use crate::pending::Pending;
+
+/// How many messages a caller best hands over at once; the broker itself does not care.
+const BATCH_LEN: usize = 256;
+
+/// A session with a [`Broker`]. Dropping it makes what is unconfirmed unknown.
+#[derive(Debug)]
+pub struct Publisher {
+    broker: Broker,
+    session: u64,
+    key_window: KeyWindow,
+    receipts: Receipts,
+}
+
+impl Publisher {
+    pub(super) fn new(broker: Broker, session: u64, key_window: KeyWindow, receipts: Receipts) -> Self {
+        Self { broker, session, key_window, receipts }
+    }
+}
+
+#[async_trait]
+impl message::Publisher for Publisher {
+    fn profile(&self) -> Profile {
+        Profile { key_window: self.key_window, batch_len: BATCH_LEN }
+    }
+
+    async fn submit(&mut self, batch: Vec<Submission>) {
+        for Submission { ticket, message } in batch {
+            self.broker.accept(self.session, message, Pending::new(ticket, self.receipts.clone()));
+        }
+    }
+
+    async fn close(self: Box<Self>, grace: Duration) {
+        let mut changes = self.broker.watch();
+        let confirmed = async {
+            while self.broker.unconfirmed(self.session) > 0 {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // When the grace is over, dropping the session makes the rest unknown.
+        let _ = tokio::time::timeout(grace, confirmed).await;
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.broker.end(self.session);
+    }
+}

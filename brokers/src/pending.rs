@@ -1,0 +1,53 @@
+//! A submission that owes its caller a receipt.
+
+use message::{PublishError, Receipts, Ticket};
+
+/// Promises exactly one receipt for a ticket: whoever drops it unanswered (a cancelled task, a broken session,
+/// a publisher that is closed) has reported its outcome as unknown.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    ticket: Ticket,
+    receipts: Option<Receipts>,
+}
+
+impl Pending {
+    pub(crate) fn new(ticket: Ticket, receipts: Receipts) -> Self {
+        Self { ticket, receipts: Some(receipts) }
+    }
+
+    /// Sends the receipt.
+    pub(crate) fn answer(mut self, outcome: Result<(), PublishError>) {
+        if let Some(receipts) = self.receipts.take() {
+            receipts.send(self.ticket, outcome);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(receipts) = self.receipts.take() {
+            let unknown = "the session ended before the broker confirmed the message; its outcome is unknown";
+            receipts.send(self.ticket, Err(PublishError::session_lost(unknown)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{Fault, Scope};
+
+    #[test]
+    fn there_is_exactly_one_receipt_answered_or_not() {
+        let (receipts, mut received) = Receipts::channel();
+        Pending::new(Ticket(1), receipts.clone()).answer(Ok(()));
+        drop(Pending::new(Ticket(2), receipts));
+        let answered = received.try_recv().unwrap();
+        assert!(answered.ticket == Ticket(1) && answered.outcome.is_ok());
+        let dropped = received.try_recv().unwrap();
+        assert_eq!(dropped.ticket, Ticket(2));
+        let error = dropped.outcome.unwrap_err();
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session));
+        assert!(received.try_recv().is_err());
+    }
+}

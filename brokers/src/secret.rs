@@ -1,0 +1,110 @@
+//! Passwords: written in the configuration, or kept in a file of their own.
+
+use std::path::{Path, PathBuf};
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use crate::settings::InvalidSetting;
+
+/// The largest secret file that is read, in bytes; a password is shorter, another file was named by mistake.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// A secret, as a text or as the path of the file that holds it (a mounted Kubernetes or systemd credential).
+/// `Debug` prints the path and never the text.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Secret {
+    /// The secret itself.
+    Text(SecretString),
+    /// The file that holds it. Read at every connect, so that a rotated secret is picked up; one trailing line
+    /// break is dropped.
+    File(PathBuf),
+}
+
+impl Secret {
+    /// The secret from a pair of settings `<name>` and `<name>_file`, of which exactly one must be given.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] when both or none are given.
+    pub fn from_pair(
+        setting: &str,
+        text: Option<SecretString>,
+        file: Option<PathBuf>,
+    ) -> Result<Self, InvalidSetting> {
+        match (text, file) {
+            (Some(text), None) => Ok(Self::Text(text)),
+            (None, Some(file)) => Ok(Self::File(file)),
+            (None, None) => Err(InvalidSetting::new(setting, format!("missing; set it or {setting}_file"))),
+            (Some(_), Some(_)) => {
+                Err(InvalidSetting::new(setting, format!("set either it or {setting}_file, not both")))
+            }
+        }
+    }
+
+    /// The secret itself. Reads the file, if it is in one: blocks for a local read.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] when the file cannot be read, is empty, not UTF-8, or over 64 KiB.
+    pub fn load(&self, setting: &str) -> Result<SecretString, InvalidSetting> {
+        match self {
+            Self::Text(text) => Ok(text.clone()),
+            Self::File(path) => {
+                read(path).map_err(|problem| InvalidSetting::new(format!("{setting}_file"), problem))
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<SecretString, String> {
+    let named = |problem: String| format!("{}: {problem}", path.display());
+    let bytes = std::fs::metadata(path).map_err(|error| named(error.to_string()))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(named(format!("has {bytes} bytes; a secret has at most {FILE_BYTES_MAX}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if text.is_empty() {
+        return Err(named(String::from("is empty; write the secret into it")));
+    }
+    Ok(SecretString::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use secrecy::ExposeSecret;
+
+    fn file(name: &str, content: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("{}-{name}", uuid::Uuid::now_v7()));
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_file_gives_its_secret_without_the_line_break() {
+        let path = file("secret", "s3cret \r\n");
+        assert_eq!(Secret::File(path.clone()).load("password").unwrap().expose_secret(), "s3cret ");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_empty_or_missing_file_is_named() {
+        let path = file("empty", "\n");
+        let error = Secret::File(path.clone()).load("kafka.sasl.password").unwrap_err();
+        assert_eq!(error.setting, "kafka.sasl.password_file");
+        assert!(error.problem.contains("is empty"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        let error = Secret::File(path.clone()).load("password").unwrap_err();
+        assert!(error.problem.contains(&path.display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn exactly_one_of_the_pair_is_given_and_debug_hides_it() {
+        let text = || Some(SecretString::from("s3cret"));
+        assert!(Secret::from_pair("p", text(), Some(PathBuf::from("/x"))).is_err());
+        assert!(Secret::from_pair("p", None, None).unwrap_err().problem.contains("p_file"));
+        let debug = format!("{:?}", Secret::from_pair("p", text(), None).unwrap());
+        assert!(!debug.contains("s3cret"), "{debug}");
+    }
+}
