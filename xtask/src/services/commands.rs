@@ -1,0 +1,335 @@
+//! `cargo xtask services …`: what each command prints and how it exits.
+
+use super::{
+    Name, Outcome, Stop, UpReport,
+    fault::Fault,
+    home::Home,
+    manager::{self, Stopped},
+    progress::Progress,
+    settings,
+};
+use crate::{
+    report::{self, Output},
+    require::Require,
+};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Private instances of PostgreSQL, Kafka, RabbitMQ and SQS on this machine, without Docker.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Install what is missing, start what is not running, wait until everything answers.
+    ///
+    /// Exit code 0: all there. 1: one failed, or a required one is missing. 3: one cannot be had here.
+    Up {
+        #[command(flatten)]
+        selection: Selection,
+        /// Fail (1) when one of these cannot be had: all, none, or names separated by commas.
+        #[arg(long, default_value = "none")]
+        require: Require,
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Stop everything; data stays.
+    Down {
+        #[command(flatten)]
+        selection: Selection,
+        /// Delete data and logs as well (downloads stay).
+        #[arg(long)]
+        purge: bool,
+    },
+    /// What runs, where, and with which data.
+    Status {
+        #[command(flatten)]
+        selection: Selection,
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// The addresses of what runs, as shell `export` lines: eval "$(cargo xtask services env)".
+    Env {
+        #[command(flatten)]
+        selection: Selection,
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Start one service and wait until it answers.
+    Start { name: Name },
+    /// Stop one service.
+    Stop {
+        name: Name,
+        /// As in a crash: nothing is flushed.
+        #[arg(long)]
+        immediate: bool,
+    },
+    /// Stop one service, start it again and wait until it answers.
+    Restart {
+        name: Name,
+        /// As in a crash: nothing is flushed.
+        #[arg(long)]
+        immediate: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Selection {
+    /// Only these services, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Name>,
+}
+
+impl Selection {
+    fn names(&self) -> Vec<Name> {
+        Name::ALL.into_iter().filter(|name| self.only.is_empty() || self.only.contains(name)).collect()
+    }
+}
+
+pub(crate) fn run(command: &Command) -> Result<ExitCode, String> {
+    if !cfg!(target_os = "linux") {
+        return Err("private services need Linux: use `docker compose up` and the variables in compose.yaml"
+            .to_owned());
+    }
+    match command {
+        Command::Up { selection, require, output } => Ok(up(&selection.names(), require, *output)),
+        Command::Down { selection, purge } => Ok(down(&selection.names(), *purge)),
+        Command::Status { selection, output } => status(&selection.names(), *output),
+        Command::Env { selection, output } => env(&selection.names(), *output),
+        Command::Start { name } => start(*name),
+        Command::Stop { name, immediate } => stop(*name, *immediate),
+        Command::Restart { name, immediate } => stop(*name, *immediate).and_then(|_| start(*name)),
+    }
+}
+
+fn up(names: &[Name], require: &Require, output: Output) -> ExitCode {
+    let reports = manager::up(names);
+    match output {
+        Output::Json => report::json(&reports.iter().map(up_json).collect()),
+        Output::Table => {
+            println!("{}", report::table(["service", "state", "address"], reports.iter().map(up_row)))
+        }
+    }
+    for (name, fault) in reports.iter().filter_map(missing) {
+        eprintln!("{name}: {fault}");
+    }
+    ExitCode::from(exit_code(&reports, require))
+}
+
+/// A service cannot be had on this machine, everything else works.
+const NOT_AVAILABLE: u8 = 3;
+
+/// 1 for a failure or a missing required service, 3 for one that cannot be had, else 0.
+fn exit_code(reports: &[UpReport], require: &Require) -> u8 {
+    let failed =
+        |&(name, fault): &(Name, &Fault)| matches!(fault, Fault::Failed(_)) || require.includes(name);
+    let missing: Vec<_> = reports.iter().filter_map(missing).collect();
+    if missing.is_empty() {
+        0
+    } else if missing.iter().any(failed) {
+        1
+    } else {
+        NOT_AVAILABLE
+    }
+}
+
+fn missing(report: &UpReport) -> Option<(Name, &Fault)> {
+    match &report.outcome {
+        Outcome::Missing(fault) => Some((report.name, fault)),
+        _ => None,
+    }
+}
+
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Started => "started",
+        Outcome::AlreadyRunning => "already running",
+        Outcome::External(_) => "external",
+        Outcome::Missing(Fault::Unavailable(_)) => "not available",
+        Outcome::Missing(Fault::Failed(_)) => "failed",
+    }
+}
+
+fn up_row(report: &UpReport) -> [String; 3] {
+    let address = report.address().map_or_else(|| "-".to_owned(), |address| without_password(&address));
+    [report.name.to_string(), word(&report.outcome).to_owned(), address]
+}
+
+fn up_json(report: &UpReport) -> Value {
+    let reason = missing(report).map(|(_, fault)| fault.to_string());
+    json!({ "service": report.name, "state": word(&report.outcome), "address": report.address(), "reason": reason })
+}
+
+fn down(names: &[Name], purge: bool) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for (name, result) in manager::down(names, purge) {
+        match result {
+            Ok(Stopped::Stopped) => println!("{name:10} stopped"),
+            Ok(Stopped::WasNotRunning) => println!("{name:10} was not running"),
+            Err(fault) => {
+                eprintln!("{name:10} {fault}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    code
+}
+
+/// One service as `status` shows it.
+struct Row {
+    name: Name,
+    state: &'static str,
+    version: Option<String>,
+    address: Option<String>,
+    pid: Option<u32>,
+    data: Option<String>,
+}
+
+fn look(name: Name) -> Result<Row, Fault> {
+    let nothing = Row { name, state: "stopped", version: None, address: None, pid: None, data: None };
+    if let Some(address) = settings::external(name)? {
+        return Ok(Row { state: "external", address: Some(address), ..nothing });
+    }
+    let home = Home::of(name)?;
+    let Some(state) = home.state()? else {
+        let data = name.service().data(&home)?;
+        return Ok(Row { data: data.exists().then(|| data.display().to_string()), ..nothing });
+    };
+    let alive = state.process.is_alive();
+    Ok(Row {
+        name,
+        state: match (alive, alive.then(|| name.service().probe(state.port))) {
+            (true, Some(Ok(()))) => "running",
+            (true, _) => "not answering",
+            (false, _) => "crashed",
+        },
+        version: Some(state.version),
+        address: alive.then(|| name.service().url(state.port)),
+        pid: alive.then_some(state.process.pid),
+        data: Some(state.data.display().to_string()),
+    })
+}
+
+fn status(names: &[Name], output: Output) -> Result<ExitCode, String> {
+    let rows = names
+        .iter()
+        .map(|&name| look(name))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|fault| fault.to_string())?;
+    match output {
+        Output::Json => report::json(
+            &rows
+                .iter()
+                .map(|row| {
+                    json!({ "service": row.name, "state": row.state, "version": row.version,
+                            "address": row.address, "pid": row.pid, "data": row.data })
+                })
+                .collect(),
+        ),
+        Output::Table => {
+            let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+            let rows = rows.into_iter().map(|row| {
+                [
+                    row.name.to_string(),
+                    row.state.to_owned(),
+                    dash(row.version),
+                    dash(row.address.as_deref().map(without_password)),
+                    dash(row.pid.map(|pid| pid.to_string())),
+                    dash(row.data),
+                ]
+            });
+            println!("{}", report::table(["service", "state", "version", "address", "pid", "data"], rows));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn env(names: &[Name], output: Output) -> Result<ExitCode, String> {
+    let mut variables = vec![(
+        settings::DIR_VARIABLE,
+        settings::services_dir().map_err(|fault| fault.to_string())?.display().to_string(),
+    )];
+    for &name in names {
+        let row = look(name).map_err(|fault| fault.to_string())?;
+        match row.address {
+            Some(address) => variables.push((name.variable(), address)),
+            None => eprintln!("{name} is {}: {} is left out", row.state, name.variable()),
+        }
+    }
+    match output {
+        Output::Json => report::json(
+            &variables
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value.into()))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
+        ),
+        Output::Table => variables.iter().for_each(|(key, value)| println!("export {key}={}", quoted(value))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One word for a POSIX shell.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+/// An address for the screen: a person's own URL may hold a secret.
+fn without_password(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let Some((user, host)) = rest.rsplit_once('@') else { return address.to_owned() };
+    let user = user.split(':').next().unwrap_or_default();
+    format!("{scheme}://{user}@{host}")
+}
+
+fn start(name: Name) -> Result<ExitCode, String> {
+    refuse_external(name)?;
+    let task = Progress::new().task(name);
+    let outcome = manager::start(name, &task).map_err(|fault| format!("{name}: {fault}"))?;
+    task.finish(word(&outcome));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stop(name: Name, immediate: bool) -> Result<ExitCode, String> {
+    refuse_external(name)?;
+    let how = if immediate { Stop::Immediately } else { Stop::Gracefully };
+    let stopped = manager::stop(name, how, false).map_err(|fault| format!("{name}: {fault}"))?;
+    eprintln!("{name:10} {}", if stopped == Stopped::Stopped { "stopped" } else { "was not running" });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refuse_external(name: Name) -> Result<(), String> {
+    match settings::external(name).map_err(|fault| fault.to_string())? {
+        Some(_) => {
+            Err(format!("{name} is external ({} is set): start and stop it where it runs", name.variable()))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shell_words_survive_quotes() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(without_password("postgres://me:p@ss@db:5432/x"), "postgres://me@db:5432/x");
+        assert_eq!(without_password("http://127.0.0.1:1"), "http://127.0.0.1:1");
+        assert_eq!(without_password("127.0.0.1:19092"), "127.0.0.1:19092");
+    }
+
+    #[test]
+    fn the_exit_code_tells_missing_from_failed() {
+        let report = |fault| [UpReport { name: Name::Kafka, outcome: Outcome::Missing(fault) }];
+        let unavailable = || report(Fault::Unavailable(String::new()));
+        assert_eq!(exit_code(&[], &Require::All), 0);
+        assert_eq!(exit_code(&unavailable(), &Require::None), NOT_AVAILABLE);
+        assert_eq!(exit_code(&unavailable(), &Require::These(vec![Name::Sqs])), NOT_AVAILABLE);
+        assert_eq!(exit_code(&unavailable(), &Require::These(vec![Name::Kafka])), 1);
+        assert_eq!(exit_code(&report(Fault::Failed(String::new())), &Require::None), 1);
+    }
+}

@@ -1,0 +1,117 @@
+//! Apache Kafka: one node, broker and controller in one process (KRaft).
+
+use super::{
+    Installed, Service,
+    fault::{Doing, Fault},
+    home::Home,
+    java::{self, Bundle},
+    probe,
+    process::run,
+    settings::Port,
+};
+use std::{fs, process::Command};
+
+pub(crate) struct Kafka;
+
+const BUNDLE: Bundle = Bundle {
+    version: "4.1.0",
+    artifacts: &[
+        ("org.apache.kafka", "kafka_2.13", "4.1.0"),
+        // Kafka's jars bring log4j, but not the bridge from its slf4j 1.7.
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
+    ],
+};
+
+static PORT: Port = Port { variable: "OUTBOX_KAFKA_PORT", default: 19092 };
+static OTHERS: [Port; 1] = [Port { variable: "OUTBOX_KAFKA_CONTROLLER_PORT", default: 19093 }];
+
+/// "outbox-toolkit-1", 16 bytes in base64url: clients see the same cluster after a purge.
+const CLUSTER_ID: &str = "b3V0Ym94LXRvb2xraXQtMQ";
+
+impl Service for Kafka {
+    fn client_port(&self) -> &'static Port {
+        &PORT
+    }
+
+    fn other_ports(&self) -> &'static [Port] {
+        &OTHERS
+    }
+
+    fn url(&self, port: u16) -> String {
+        format!("127.0.0.1:{port}")
+    }
+
+    fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
+        let programs = java::install(home, &BUNDLE, phase)?;
+        Ok(Installed { version: BUNDLE.version.to_owned(), programs })
+    }
+
+    fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
+        let data = self.data(home)?;
+        fs::create_dir_all(&data).doing(format_args!("cannot create {}", data.display()))?;
+        let logging = home.write("log4j2.properties", LOGGING)?;
+        let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
+        let [controller] = &OTHERS;
+        let properties = properties(PORT.number()?, controller.number()?, &data.display().to_string());
+        let properties = home.write("server.properties", &properties)?;
+        if !data.join("meta.properties").exists() {
+            let mut format = java::command(&installed.programs, 128);
+            format.arg(&logging).arg("kafka.tools.StorageTool");
+            format.args(["format", "--cluster-id", CLUSTER_ID, "--config"]).arg(&properties);
+            run(&mut format, "formatting Kafka's storage")?;
+        }
+        // 320 MB: 256 MB suffices for tests, the rest is room for the benches' batches.
+        let mut command = java::command(&installed.programs, 320);
+        command.arg(&logging).arg("kafka.Kafka").arg(&properties).current_dir(&home.dir);
+        Ok(command)
+    }
+
+    /// `ApiVersions` version 0, which a broker answers only once it processes requests.
+    fn probe(&self, port: u16) -> Result<(), String> {
+        const REQUEST: [u8; 19] = *b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05xtask";
+        // Length, the correlation id of the request, error code 0.
+        let answer: [u8; 10] = probe::ask(port, &REQUEST)?;
+        if answer[4..] == *b"\0\0\0\x07\0\0" { Ok(()) } else { Err(probe::unexpected(&answer)) }
+    }
+}
+
+fn properties(port: u16, controller_port: u16, data: &str) -> String {
+    format!(
+        "process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+num.partitions=4
+# One node: every internal topic has one copy, and few partitions so that a start is quick.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+# Consumer groups of tests start at once.
+group.initial.rebalance.delay.ms=0
+# Small heap: the default cleaner buffer alone is 128 MB.
+log.cleaner.dedupe.buffer.size=8388608
+log.index.size.max.bytes=1048576
+num.network.threads=2
+num.io.threads=4
+"
+    )
+}
+
+const LOGGING: &str = "\
+rootLogger.level=WARN
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %p %c{1} %m%n
+logger.server.name=kafka.server.KafkaRaftServer
+logger.server.level=INFO
+";

@@ -1,0 +1,221 @@
+//! Starting and stopping, the same for every service.
+
+use super::{
+    Name, Stop,
+    fault::Fault,
+    home::Home,
+    ports,
+    process::{self, Identity, Signal},
+    progress::{Progress, Task},
+    settings,
+    state::State,
+};
+use std::{
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// From the start of the process to its first answer. A cold RabbitMQ on a busy machine takes about 20 s.
+const READY_LIMIT: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+const READY_POLL: Duration = Duration::from_millis(100);
+
+/// How one service answered to `up`.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Started,
+    AlreadyRunning,
+    /// Somebody else's, named by its variable; holds the address.
+    External(String),
+    Missing(Fault),
+}
+
+pub(crate) struct UpReport {
+    pub(crate) name: Name,
+    pub(crate) outcome: Outcome,
+}
+
+impl UpReport {
+    pub(crate) fn is_usable(&self) -> bool {
+        !matches!(self.outcome, Outcome::Missing(_))
+    }
+
+    /// The address for clients, if there is something to connect to.
+    pub(crate) fn address(&self) -> Option<String> {
+        match &self.outcome {
+            Outcome::Started | Outcome::AlreadyRunning => {
+                self.name.port().ok().map(|port| self.name.service().url(port))
+            }
+            Outcome::External(address) => Some(address.clone()),
+            Outcome::Missing(_) => None,
+        }
+    }
+}
+
+/// Starts what is not running, all at the same time, and waits until each one answers.
+pub(crate) fn up(names: &[Name]) -> Vec<UpReport> {
+    let progress = Progress::new();
+    thread::scope(|scope| {
+        let workers: Vec<_> = names
+            .iter()
+            .map(|&name| (name, progress.task(name)))
+            .map(|(name, task)| (name, scope.spawn(move || bring_up(name, &task))))
+            .collect();
+        let joined = workers.into_iter().map(|(name, worker)| {
+            let failed = |_| Outcome::Missing(Fault::Failed("xtask itself failed, see above".to_owned()));
+            UpReport { name, outcome: worker.join().unwrap_or_else(failed) }
+        });
+        joined.collect()
+    })
+}
+
+fn bring_up(name: Name, task: &Task) -> Outcome {
+    let outcome = match settings::external(name) {
+        Ok(Some(address)) => Ok(Outcome::External(address)),
+        Ok(None) => start(name, task),
+        Err(fault) => Err(fault),
+    };
+    match outcome {
+        Ok(outcome) => {
+            task.finish(match &outcome {
+                Outcome::External(_) => "external, left alone",
+                Outcome::AlreadyRunning => "already running",
+                _ => "ready",
+            });
+            outcome
+        }
+        Err(fault) => {
+            task.finish(if matches!(fault, Fault::Unavailable(_)) { "not available" } else { "failed" });
+            Outcome::Missing(fault)
+        }
+    }
+}
+
+/// Starts one service of ours and waits until it answers.
+pub(crate) fn start(name: Name, task: &Task) -> Result<Outcome, Fault> {
+    let home = Home::of(name)?;
+    task.phase("looking");
+    let _lock = home.lock()?;
+    let port = name.port()?;
+    if let Some(state) = home.state()? {
+        if state.process.is_alive() {
+            if state.port != port {
+                return Err(Fault::Failed(format!(
+                    "it runs on port {} (process {}), but {} asks for {port}: run `cargo xtask services stop {name}` first",
+                    state.port,
+                    state.process.pid,
+                    name.service().client_port().variable
+                )));
+            }
+            wait_ready(&home, port, &state.process, None)?;
+            return Ok(Outcome::AlreadyRunning);
+        }
+        // Left by a crash or a reboot.
+        home.forget()?;
+    }
+    name.service().after_stop(&home)?;
+    ports::require_free(name)?;
+    launch(&home, port, task)?;
+    Ok(Outcome::Started)
+}
+
+fn launch(home: &Home, port: u16, task: &Task) -> Result<(), Fault> {
+    let service = home.name.service();
+    let installed = service.install(home, &|message| task.phase(message))?;
+    task.phase("preparing");
+    let command = service.prepare(home, &installed)?;
+    task.phase(&format!("starting {}", installed.version));
+    let log = home.open_log()?;
+    let mut child = process::spawn(command, &log)?;
+    let process = Identity::of(child.id())?;
+    let state =
+        State { service: home.name, version: installed.version, port, data: service.data(home)?, process };
+    home.save(&state)?;
+    let ready = wait_ready(home, port, &state.process, Some(&mut child));
+    if ready.is_err() {
+        halt(home, &state.process, Stop::Immediately)?;
+    }
+    ready
+}
+
+/// Waits for the first answer in the service's own protocol.
+fn wait_ready(
+    home: &Home,
+    port: u16,
+    process: &Identity,
+    mut child: Option<&mut Child>,
+) -> Result<(), Fault> {
+    let begun = Instant::now();
+    loop {
+        let answer = home.name.service().probe(port);
+        let gone = match &mut child {
+            Some(child) => child.try_wait().ok().flatten().map(|status| format!("it ended with {status}")),
+            None => None,
+        };
+        let gone = gone.or_else(|| (!process.is_alive()).then(|| "it ended".to_owned()));
+        // An answer counts only while the process is ours and alive.
+        match (gone, answer) {
+            (Some(gone), _) => {
+                return Err(Fault::Failed(format!("{gone} before it was ready\n{}", home.log_tail())));
+            }
+            (None, Ok(())) => return Ok(()),
+            (None, Err(why)) if begun.elapsed() >= READY_LIMIT => {
+                return Err(Fault::Failed(format!(
+                    "not ready after {} s ({why}): try again, or begin anew with `cargo xtask services down --purge`\n{}",
+                    READY_LIMIT.as_secs(),
+                    home.log_tail()
+                )));
+            }
+            (None, Err(_)) => thread::sleep(READY_POLL),
+        }
+    }
+}
+
+/// What stopping found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    Stopped,
+    WasNotRunning,
+}
+
+/// Stops one service of ours; its data stays unless `purge`.
+pub(crate) fn stop(name: Name, how: Stop, purge: bool) -> Result<Stopped, Fault> {
+    let home = Home::of(name)?;
+    let _lock = home.lock()?;
+    let stopped = match home.state()? {
+        Some(state) if state.process.is_alive() => {
+            halt(&home, &state.process, how)?;
+            Stopped::Stopped
+        }
+        _ => {
+            home.forget()?;
+            Stopped::WasNotRunning
+        }
+    };
+    if purge {
+        home.purge()?;
+    }
+    Ok(stopped)
+}
+
+/// The service's signal, then after the limit KILL.
+fn halt(home: &Home, process: &Identity, how: Stop) -> Result<(), Fault> {
+    let service = home.name.service();
+    if process.is_alive() {
+        process::send(process, service.signal(how))?;
+        if !process.wait_gone(STOP_LIMIT) {
+            process::send(process, Signal::Kill)?;
+            if !process.wait_gone(STOP_LIMIT) {
+                return Err(Fault::Failed(format!("process {} does not end, even when killed", process.pid)));
+            }
+        }
+    }
+    service.after_stop(home)?;
+    home.forget()
+}
+
+/// Stops the services one after the other, in the reverse order of the list.
+pub(crate) fn down(names: &[Name], purge: bool) -> Vec<(Name, Result<Stopped, Fault>)> {
+    names.iter().rev().map(|&name| (name, stop(name, Stop::Gracefully, purge))).collect()
+}

@@ -1,0 +1,138 @@
+//! Private instances of the real components, without Docker: own ports, own data folders.
+
+mod commands;
+mod fault;
+mod home;
+mod install;
+mod java;
+mod kafka;
+mod manager;
+mod ports;
+mod postgres;
+mod probe;
+mod process;
+mod progress;
+mod rabbitmq;
+mod settings;
+mod sqs;
+mod state;
+
+pub(crate) use commands::{Command, run};
+pub(crate) use fault::Fault;
+pub(crate) use manager::{Outcome, UpReport, down, up};
+pub(crate) use settings::DIR_VARIABLE;
+
+use home::Home;
+use process::Signal;
+use settings::Port;
+use std::{path::PathBuf, process::Command as Program};
+
+/// The services, in the order in which they are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Name {
+    Postgres,
+    Kafka,
+    Rabbitmq,
+    Sqs,
+}
+
+impl Name {
+    pub(crate) const ALL: [Self; 4] = [Self::Postgres, Self::Kafka, Self::Rabbitmq, Self::Sqs];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Kafka => "kafka",
+            Self::Rabbitmq => "rabbitmq",
+            Self::Sqs => "sqs",
+        }
+    }
+
+    /// The variable in which tests, benches and examples look for the service's address.
+    pub(crate) fn variable(self) -> &'static str {
+        match self {
+            Self::Postgres => "OUTBOX_POSTGRES_URL",
+            Self::Kafka => "OUTBOX_KAFKA_BROKERS",
+            Self::Rabbitmq => "OUTBOX_RABBITMQ_URL",
+            Self::Sqs => "OUTBOX_SQS_ENDPOINT",
+        }
+    }
+
+    pub(crate) fn service(self) -> &'static dyn Service {
+        match self {
+            Self::Postgres => &postgres::Postgres,
+            Self::Kafka => &kafka::Kafka,
+            Self::Rabbitmq => &rabbitmq::Rabbitmq,
+            Self::Sqs => &sqs::Sqs,
+        }
+    }
+
+    /// The port that clients use.
+    pub(crate) fn port(self) -> Result<u16, Fault> {
+        self.service().client_port().number()
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.pad(self.as_str())
+    }
+}
+
+/// How a service is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Orderly: buffers are written, clients are told.
+    Gracefully,
+    /// As in a crash: nothing is flushed, the next start recovers.
+    Immediately,
+}
+
+/// A service's programs as found on this machine.
+pub(crate) struct Installed {
+    pub(crate) version: String,
+    /// The folder of its programs, or of its jars.
+    pub(crate) programs: PathBuf,
+}
+
+/// What one service knows about itself; everything else is the same for all of them (`manager`).
+pub(crate) trait Service: Sync {
+    fn client_port(&self) -> &'static Port;
+
+    /// Ports besides the clients' one, which must be free as well.
+    fn other_ports(&self) -> &'static [Port] {
+        &[]
+    }
+
+    /// The value of [`Name::variable`] for an instance of ours.
+    fn url(&self, port: u16) -> String;
+
+    /// Where the data is; the same answer for the same home.
+    fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
+        Ok(home.dir.join("data"))
+    }
+
+    /// Finds the programs, installs them if they are missing.
+    fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault>;
+
+    /// Writes configuration, creates the data folder on first use, and returns the command of the server in
+    /// the foreground.
+    fn prepare(&self, home: &Home, installed: &Installed) -> Result<Program, Fault>;
+
+    /// One exchange in the service's own protocol; an error says why it is not ready.
+    fn probe(&self, port: u16) -> Result<(), String>;
+
+    /// The signal for the server process.
+    fn signal(&self, stop: Stop) -> Signal {
+        match stop {
+            Stop::Gracefully => Signal::Term,
+            Stop::Immediately => Signal::Kill,
+        }
+    }
+
+    /// Removes what the server leaves running behind it.
+    fn after_stop(&self, _home: &Home) -> Result<(), Fault> {
+        Ok(())
+    }
+}

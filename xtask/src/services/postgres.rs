@@ -1,0 +1,289 @@
+//! PostgreSQL: an own cluster, run by an unprivileged user.
+
+use super::{
+    Installed, Service, Stop,
+    fault::{Doing, Fault},
+    home::Home,
+    install, probe,
+    process::{Signal, is_root, run, which, working_in},
+    settings::Port,
+};
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+pub(crate) struct Postgres;
+
+static PORT: Port = Port { variable: "OUTBOX_POSTGRES_PORT", default: 15432 };
+
+/// User, password and database.
+const WHO: &str = "outbox";
+/// A socket's path must fit into `sockaddr_un`: 107 bytes, of which the file name takes about 20.
+const SOCKET_DIR_BYTES_MAX: usize = 85;
+
+impl Service for Postgres {
+    fn client_port(&self) -> &'static Port {
+        &PORT
+    }
+
+    fn url(&self, port: u16) -> String {
+        format!("postgres://{WHO}:{WHO}@127.0.0.1:{port}/{WHO}")
+    }
+
+    /// In the home, unless we are root and the server's user cannot get there.
+    fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
+        if !is_root() || home.dir.ancestors().all(may_pass) {
+            return Ok(home.dir.join("data"));
+        }
+        let mut hasher = DefaultHasher::new();
+        home.dir.hash(&mut hasher);
+        Ok(PathBuf::from(format!("/var/tmp/outbox-postgres-{:016x}/data", hasher.finish())))
+    }
+
+    fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
+        if let Some(installed) = find() {
+            return Ok(installed);
+        }
+        phase("waiting for its turn to install");
+        let turn = install::turn()?;
+        install::packages(&turn, &["postgresql"], phase)?;
+        find().ok_or_else(|| {
+            Fault::Unavailable("postgresql is installed, but its programs are not found".to_owned())
+        })
+    }
+
+    fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
+        let data = self.data(home)?;
+        let server = Server { programs: &installed.programs, data: &data, owner: owner()? };
+        if data.join("PG_VERSION").exists() {
+            server.check_version(&installed.version)?;
+            server.clear_leftovers()?;
+        } else {
+            server.create(home)?;
+        }
+        let sockets = if data.as_os_str().len() <= SOCKET_DIR_BYTES_MAX {
+            data.display().to_string()
+        } else {
+            String::new()
+        };
+        let mut command = server.command("postgres");
+        command.arg("-D").arg(&data);
+        for (name, value) in [
+            ("port", PORT.number()?.to_string().as_str()),
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", &sockets),
+            ("max_connections", "200"),
+            ("max_prepared_transactions", "10"),
+            ("fsync", "on"),
+            ("log_timezone", "UTC"),
+            ("timezone", "UTC"),
+        ] {
+            command.arg("-c").arg(format!("{name}={value}"));
+        }
+        Ok(command)
+    }
+
+    /// A start-up message; the server asks for a password (`R`) only when it takes connections, and answers
+    /// with an error (`E`) while it starts, recovers or stops.
+    fn probe(&self, port: u16) -> Result<(), String> {
+        let parameters = format!("user\0{WHO}\0database\0{WHO}\0\0");
+        let mut message = Vec::from(u32::to_be_bytes(8 + u32::try_from(parameters.len()).unwrap_or(0)));
+        message.extend(196_608_u32.to_be_bytes()); // protocol 3.0
+        message.extend(parameters.as_bytes());
+        match probe::ask::<1>(port, &message)? {
+            [b'R'] => Ok(()),
+            [b'E'] => Err("not accepting connections yet".to_owned()),
+            other => Err(probe::unexpected(&other)),
+        }
+    }
+
+    /// TERM would wait for every client to leave. QUIT ends all backends without a checkpoint, so that the
+    /// next start goes through crash recovery; KILL would leave orphans in the data folder.
+    fn signal(&self, stop: Stop) -> Signal {
+        match stop {
+            Stop::Gracefully => Signal::Int,
+            Stop::Immediately => Signal::Quit,
+        }
+    }
+}
+
+/// One cluster and who runs it.
+struct Server<'a> {
+    programs: &'a Path,
+    data: &'a Path,
+    /// The user to change to (uid, gid), when we are root.
+    owner: Option<(u32, u32)>,
+}
+
+impl Server<'_> {
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command.current_dir("/").env("LC_ALL", "C.UTF-8");
+        if let Some((uid, gid)) = self.owner {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    /// A new cluster with our superuser and our database. Built aside, so that an interrupted attempt is
+    /// not taken for a cluster.
+    fn create(&self, home: &Home) -> Result<(), Fault> {
+        let aside = self.data.with_extension("partial");
+        if aside.exists() {
+            fs::remove_dir_all(&aside).doing(format_args!("cannot remove {}", aside.display()))?;
+        }
+        fs::create_dir_all(&aside).doing(format_args!("cannot create {}", aside.display()))?;
+        let password = home.write("password", WHO)?;
+        let given = aside.with_extension("password");
+        fs::copy(&password, &given).doing("cannot write the password file")?;
+        if let Some((uid, gid)) = self.owner {
+            for path in [&aside, &given] {
+                chown(path, Some(uid), Some(gid))
+                    .doing(format_args!("cannot hand over {}", path.display()))?;
+            }
+        }
+        let mut initdb = self.command("initdb");
+        initdb.args(["--username", WHO, "--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale"]);
+        initdb.arg("--pwfile").arg(&given).arg("--pgdata").arg(&aside);
+        run(&mut initdb, "initdb")?;
+        fs::remove_file(&given).doing("cannot remove the password file")?;
+        self.create_database(&aside)?;
+        fs::rename(&aside, self.data)
+            .doing(format_args!("cannot move the cluster to {}", self.data.display()))
+    }
+
+    /// In single-user mode: no client program and no running server needed.
+    fn create_database(&self, data: &Path) -> Result<(), Fault> {
+        let mut single = self.command("postgres");
+        single.args(["--single", "-D"]).arg(data).arg("postgres");
+        let mut child = single
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .doing("cannot run postgres --single")?;
+        if let Some(mut input) = child.stdin.take() {
+            use std::io::Write;
+            writeln!(input, "CREATE DATABASE {WHO};").doing("cannot write to postgres --single")?;
+        }
+        let output = child.wait_with_output().doing("cannot run postgres --single")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() && !errors.contains("ERROR") {
+            return Ok(());
+        }
+        Err(Fault::Failed(format!("creating the database failed ({}):\n  {}", output.status, errors.trim())))
+    }
+
+    fn check_version(&self, version: &str) -> Result<(), Fault> {
+        let file = self.data.join("PG_VERSION");
+        let made = fs::read_to_string(&file).doing(format_args!("cannot read {}", file.display()))?;
+        let (made, major) = (made.trim(), version.split('.').next().unwrap_or(version));
+        if made == major {
+            return Ok(());
+        }
+        Err(Fault::Failed(format!(
+            "{} was made by PostgreSQL {made}, this is {major}: run `cargo xtask services down --purge`",
+            self.data.display()
+        )))
+    }
+
+    /// After a crash: orphaned backends leave by themselves within moments; then the pid file, whose pid may
+    /// be another process by now, stands for nobody.
+    fn clear_leftovers(&self) -> Result<(), Fault> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let orphans = working_in(self.data);
+            if orphans.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(Fault::Failed(format!(
+                    "processes {orphans:?} still work in {}: stop them first",
+                    self.data.display()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        match fs::remove_file(self.data.join("postmaster.pid")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Fault::Failed(format!("cannot remove the old postmaster.pid: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `initdb` on the search path, or the newest of Debian's versions.
+fn find() -> Option<Installed> {
+    let debian = fs::read_dir("/usr/lib/postgresql").ok().and_then(|entries| {
+        let newest =
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max()?;
+        Some(PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin")))
+    });
+    let on_path = which("initdb").and_then(|path| path.canonicalize().ok()?.parent().map(Path::to_path_buf));
+    let programs = on_path.into_iter().chain(debian).find(|folder| folder.join("postgres").is_file())?;
+    let text = run(Command::new(programs.join("postgres")).arg("--version"), "postgres --version").ok()?;
+    // postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)
+    let version = text.split_ascii_whitespace().nth(2)?.to_owned();
+    Some(Installed { version, programs })
+}
+
+/// May any user walk through this folder? (A folder that is not there yet will be made by us.)
+fn may_pass(folder: &Path) -> bool {
+    fs::metadata(folder).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0) || !folder.exists()
+}
+
+/// The user for the server when we are root, which PostgreSQL refuses to be.
+fn owner() -> Result<Option<(u32, u32)>, Fault> {
+    if !is_root() {
+        return Ok(None);
+    }
+    let passwd = fs::read_to_string("/etc/passwd").doing("cannot read /etc/passwd")?;
+    if let Some(ids) = user(&passwd, "postgres") {
+        return Ok(Some(ids));
+    }
+    run(Command::new("useradd").args(["--system", "--no-create-home", "postgres"]), "useradd postgres")?;
+    let passwd = fs::read_to_string("/etc/passwd").doing("cannot read /etc/passwd")?;
+    user(&passwd, "postgres")
+        .map(Some)
+        .ok_or_else(|| Fault::Failed("no user postgres to run the server".to_owned()))
+}
+
+fn user(passwd: &str, name: &str) -> Option<(u32, u32)> {
+    let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_from_the_users_own_line() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/bash\npostgres:x:105:110:,,,:/var/lib/postgresql:/bin/bash\n";
+        assert_eq!(user(passwd, "postgres"), Some((105, 110)));
+        assert_eq!(user(passwd, "post"), None);
+    }
+
+    #[test]
+    fn a_private_folder_may_not_be_passed() {
+        let folder = std::env::temp_dir().join(format!("xtask-pass-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("create");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("chmod");
+        assert!(!may_pass(&folder));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("chmod");
+        assert!(may_pass(&folder));
+        fs::remove_dir(&folder).expect("remove");
+        assert!(may_pass(&folder), "not there yet");
+    }
+}

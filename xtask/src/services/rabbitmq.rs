@@ -1,0 +1,147 @@
+//! RabbitMQ, safe beside the system-wide instance that the Debian package may start.
+
+use super::{
+    Installed, Service,
+    fault::{Doing, Fault},
+    home::Home,
+    install, probe,
+    process::which,
+    settings::Port,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+pub(crate) struct Rabbitmq;
+
+static PORT: Port = Port { variable: "OUTBOX_RABBITMQ_PORT", default: 15673 };
+/// Erlang distribution, and Erlang's name server: private, so that neither node sees the other.
+static OTHERS: [Port; 2] = [
+    Port { variable: "OUTBOX_RABBITMQ_DIST_PORT", default: 35673 },
+    Port { variable: "OUTBOX_RABBITMQ_EPMD_PORT", default: 14369 },
+];
+
+const DEBIAN_HOME: &str = "/usr/lib/rabbitmq";
+
+impl Service for Rabbitmq {
+    fn client_port(&self) -> &'static Port {
+        &PORT
+    }
+
+    fn other_ports(&self) -> &'static [Port] {
+        &OTHERS
+    }
+
+    fn url(&self, port: u16) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{port}/%2f")
+    }
+
+    fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
+        if let Some(installed) = find() {
+            return Ok(installed);
+        }
+        phase("waiting for its turn to install");
+        let turn = install::turn()?;
+        install::packages(&turn, &["rabbitmq-server"], phase)?;
+        find().ok_or_else(|| {
+            Fault::Unavailable("rabbitmq-server is installed, but its programs are not found".to_owned())
+        })
+    }
+
+    fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
+        let data = self.data(home)?;
+        fs::create_dir_all(&data).doing(format_args!("cannot create {}", data.display()))?;
+        let configuration = home.write("rabbitmq.conf", &configuration(PORT.number()?))?;
+        let plugins = home.write("enabled_plugins", "[].\n")?;
+        // An empty file instead of /etc/rabbitmq/rabbitmq-env.conf.
+        let environment = home.write("rabbitmq-env.conf", "")?;
+        let [distribution, name_server] = &OTHERS;
+        let mut command = Command::new(installed.programs.join("rabbitmq-server"));
+        command
+            .current_dir(&home.dir)
+            .env("HOME", &home.dir) // the Erlang cookie is made here
+            .env("ERL_EPMD_PORT", name_server.number()?.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_DIST_PORT", distribution.number()?.to_string())
+            .env("RABBITMQ_NODENAME", "outbox@localhost")
+            .env("RABBITMQ_MNESIA_BASE", &data)
+            .env("RABBITMQ_LOG_BASE", home.dir.join("logs"))
+            .env("RABBITMQ_LOGS", "-")
+            .env("RABBITMQ_CONFIG_FILE", configuration)
+            .env("RABBITMQ_ADVANCED_CONFIG_FILE", home.dir.join("advanced.config"))
+            .env("RABBITMQ_CONF_ENV_FILE", environment)
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", plugins)
+            .env("RABBITMQ_GENERATED_CONFIG_DIR", home.dir.join("generated"))
+            .env("RABBITMQ_PID_FILE", home.dir.join("rabbitmq.pid"))
+            // With "input allowed" the script becomes the server instead of waiting for it, so that our
+            // pid is the server's; -noinput then forbids the input.
+            .env("RABBITMQ_ALLOW_INPUT", "1")
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
+            )
+            // No busy waiting: the cores are shared.
+            .env("RABBITMQ_SCHEDULER_BIND_TYPE", "u")
+            .env("ERL_AFLAGS", "+sbwt none +sbwtdcpu none +sbwtdio none");
+        Ok(command)
+    }
+
+    /// The protocol header; the broker's answer is a method frame on channel 0 with Connection.Start (10, 10).
+    fn probe(&self, port: u16) -> Result<(), String> {
+        let answer: [u8; 11] = probe::ask(port, b"AMQP\0\0\x09\x01")?;
+        let (frame, method) = (&answer[..3], &answer[7..]);
+        if frame == b"\x01\0\0" && method == b"\0\x0a\0\x0a" {
+            Ok(())
+        } else {
+            Err(probe::unexpected(&answer))
+        }
+    }
+
+    /// Erlang's name server is a daemon of its own. It refuses to go while a node is registered.
+    fn after_stop(&self, _home: &Home) -> Result<(), Fault> {
+        let Some(epmd) = which("epmd") else { return Ok(()) };
+        let [_, name_server] = &OTHERS;
+        Command::new(epmd)
+            .args(["-port", &name_server.number()?.to_string(), "-kill"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .map(drop) // none running is fine
+            .doing("cannot run epmd")
+    }
+}
+
+/// Debian's scripts in `/usr/sbin` change to the user of the system-wide instance: use the ones behind them.
+fn find() -> Option<Installed> {
+    let debian = Path::new(DEBIAN_HOME).join("bin");
+    if debian.join("rabbitmq-server").is_file() {
+        return Some(Installed {
+            version: debian_version().unwrap_or_else(|| "unknown".to_owned()),
+            programs: debian,
+        });
+    }
+    let programs: PathBuf = which("rabbitmq-server")?.canonicalize().ok()?.parent()?.to_path_buf();
+    let version = programs.parent()?.file_name()?.to_string_lossy().replace("rabbitmq_server-", "");
+    Some(Installed { version, programs })
+}
+
+/// The server's folder is called `rabbitmq_server-3.10.8`; asking the program takes seconds.
+fn debian_version() -> Option<String> {
+    fs::read_dir(Path::new(DEBIAN_HOME).join("lib"))
+        .ok()?
+        .flatten()
+        .find_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("rabbitmq_server-")?.to_owned()))
+}
+
+fn configuration(port: u16) -> String {
+    format!(
+        "listeners.tcp.1 = 127.0.0.1:{port}
+log.console.level = info
+disk_free_limit.absolute = 64MB
+vm_memory_high_watermark.relative = 0.2
+"
+    )
+}
