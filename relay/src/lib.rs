@@ -1,1 +1,9 @@
 //! The relay: publishes every committed outbox row, and the command line around it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
+//! | [`telemetry`] | the one table of log events and metrics |
+
+pub mod engine;
+pub mod telemetry;

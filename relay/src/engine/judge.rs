@@ -1,0 +1,81 @@
+//! What a failure means for its entry. Pure.
+
+use message::{Fault, Scope};
+
+/// What becomes of an entry whose publishing was not confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send it again on the next session; nothing is recorded.
+    Resend,
+    /// Put it beside the log and try again later; its key waits. `attempts` is the new count.
+    Retry {
+        /// Attempts that counted so far, this one included if it counts.
+        attempts: u32,
+        /// Whether the whole topic waits with it.
+        block_topic: bool,
+    },
+    /// An operator decides.
+    Dead {
+        /// Attempts that counted, this one included.
+        attempts: u32,
+    },
+}
+
+/// Judges one failure.
+///
+/// * a lost session: resend, whosever fault it was (wrong credentials stop the session, not the message);
+/// * the topic's trouble: wait with the whole topic, without counting;
+/// * the broker's or the operator's fault with one message: wait, without counting;
+/// * the message's own fault: count, and after `attempts_max` it is dead.
+#[must_use]
+pub fn judge(fault: Fault, scope: Scope, attempts: u32, attempts_max: u32) -> Verdict {
+    match (scope, fault) {
+        (Scope::Session, _) => Verdict::Resend,
+        (Scope::Topic, _) => Verdict::Retry { attempts, block_topic: true },
+        (Scope::Message, Fault::Broker | Fault::Operator) => Verdict::Retry { attempts, block_topic: false },
+        (Scope::Message, Fault::Message) => {
+            let attempts = attempts.saturating_add(1);
+            if attempts >= attempts_max {
+                Verdict::Dead { attempts }
+            } else {
+                Verdict::Retry { attempts, block_topic: false }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_verdicts() {
+        use Fault::{Broker, Message, Operator};
+        let retry = |attempts, block_topic| Verdict::Retry { attempts, block_topic };
+        let table = [
+            (Broker, Scope::Session, 3, Verdict::Resend),
+            (Operator, Scope::Session, 3, Verdict::Resend),
+            (Broker, Scope::Topic, 3, retry(3, true)),
+            (Operator, Scope::Topic, 9, retry(9, true)),
+            (Broker, Scope::Message, 9, retry(9, false)),
+            (Operator, Scope::Message, 9, retry(9, false)),
+            (Message, Scope::Message, 0, retry(1, false)),
+            (Message, Scope::Message, 8, retry(9, false)),
+            (Message, Scope::Message, 9, Verdict::Dead { attempts: 10 }),
+            (Message, Scope::Message, u32::MAX, Verdict::Dead { attempts: u32::MAX }),
+        ];
+        for (fault, scope, attempts, expected) in table {
+            assert_eq!(judge(fault, scope, attempts, 10), expected, "{fault} {scope} {attempts}");
+        }
+    }
+
+    #[test]
+    fn the_brokers_fault_never_burns_an_attempt() {
+        for scope in [Scope::Message, Scope::Topic] {
+            let Verdict::Retry { attempts, .. } = judge(Fault::Broker, scope, 5, 1) else {
+                panic!("an outage must not kill a message");
+            };
+            assert_eq!(attempts, 5);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! One session with the broker after another: connect, submit, break, close, wait, connect anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Connector, Profile, PublishError, Publisher, Receipt, Receipts, Submission};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::backoff;
+use crate::engine::settings::RetryPolicy;
+
+/// How long connecting may take: DNS, TCP, TLS, authentication.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a broken session is listened to for its last receipts: among them can be the one that names the
+/// message which broke it.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Receipts taken at once.
+const RECEIPTS_MAX: usize = 4_096;
+/// Batches between the driver and the publisher: enough that the publisher never waits for the driver.
+const BATCHES: usize = 4;
+
+/// What happened on the link.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    /// A session is open.
+    Up(Profile),
+    /// Receipts of the session.
+    Receipts(Vec<Receipt>),
+    /// The session is over; its outstanding receipts will not come. `unasked` when it ended by itself.
+    Ended,
+    /// Connecting failed; it is tried again after the pause.
+    Refused {
+        /// Why.
+        error: PublishError,
+        /// Until the next attempt.
+        pause: Duration,
+    },
+}
+
+struct Session {
+    batches: mpsc::Sender<Vec<Submission>>,
+    receipts: mpsc::UnboundedReceiver<Receipt>,
+    closing: CancellationToken,
+    task: JoinHandle<()>,
+    listen_until: Option<Instant>,
+}
+
+type Connected = (Box<dyn Publisher>, mpsc::UnboundedReceiver<Receipt>);
+
+enum State {
+    Connecting(JoinHandle<Result<Connected, PublishError>>),
+    Waiting(Instant),
+    Open(Session),
+}
+
+/// The link to one broker.
+pub(crate) struct Link {
+    connector: Arc<dyn Connector>,
+    state: State,
+    retry: RetryPolicy,
+    failures: u32,
+    trusted_until: watch::Receiver<Instant>,
+}
+
+impl Link {
+    /// Starts connecting at once.
+    pub(crate) fn new(
+        connector: Arc<dyn Connector>,
+        retry: RetryPolicy,
+        trusted_until: watch::Receiver<Instant>,
+    ) -> Self {
+        let state = connecting(&connector);
+        Self { connector, state, retry, failures: 0, trusted_until }
+    }
+
+    /// Room for another batch, when a session is open.
+    pub(crate) fn permit(&self) -> Option<mpsc::Permit<'_, Vec<Submission>>> {
+        match &self.state {
+            State::Open(session) if session.listen_until.is_none() => session.batches.try_reserve().ok(),
+            _ => None,
+        }
+    }
+
+    /// Begins to end the session; its last receipts still come, then [`LinkEvent::Ended`].
+    pub(crate) fn close(&mut self, grace: Duration) {
+        if let State::Open(session) = &mut self.state
+            && session.listen_until.is_none()
+        {
+            session.closing.cancel();
+            session.listen_until = Some(Instant::now() + grace + LAST_WORDS);
+        }
+    }
+
+    /// Whether a session is open and not closing.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&self.state, State::Open(session) if session.listen_until.is_none())
+    }
+
+    /// Waits for the next event. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> LinkEvent {
+        loop {
+            match &mut self.state {
+                State::Waiting(until) => {
+                    tokio::time::sleep_until(*until).await;
+                    self.state = connecting(&self.connector);
+                }
+                State::Connecting(attempt) => {
+                    let outcome = match attempt.await {
+                        Ok(outcome) => outcome,
+                        Err(panic) => Err(PublishError::session_lost(format!("connecting failed: {panic}"))),
+                    };
+                    return self.connected(outcome);
+                }
+                State::Open(session) => {
+                    let until = session.listen_until.unwrap_or_else(far_away);
+                    let mut receipts = Vec::new();
+                    let count = tokio::select! {
+                        count = session.receipts.recv_many(&mut receipts, RECEIPTS_MAX) => count,
+                        () = tokio::time::sleep_until(until) => 0,
+                    };
+                    if count > 0 {
+                        return LinkEvent::Receipts(receipts);
+                    }
+                    session.task.abort();
+                    self.state = State::Waiting(Instant::now() + self.pause());
+                    return LinkEvent::Ended;
+                }
+            }
+        }
+    }
+
+    /// The broker works: the next broken session is followed by a short pause again.
+    pub(crate) fn confirmed(&mut self) {
+        self.failures = 0;
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let quick = RetryPolicy { initial: Duration::from_millis(100), ..self.retry };
+        backoff::delay(&quick, self.failures, rand::random()).min(OUTAGE_PAUSE_MAX)
+    }
+
+    fn connected(&mut self, outcome: Result<Connected, PublishError>) -> LinkEvent {
+        match outcome {
+            Ok((publisher, receipts)) => {
+                let profile = publisher.profile();
+                let (batches, queue) = mpsc::channel(BATCHES);
+                let closing = CancellationToken::new();
+                let run = run(publisher, queue, closing.clone(), self.trusted_until.clone());
+                let task = tokio::spawn(run);
+                self.state = State::Open(Session { batches, receipts, closing, task, listen_until: None });
+                LinkEvent::Up(profile)
+            }
+            Err(error) => {
+                let pause = self.pause();
+                self.state = State::Waiting(Instant::now() + pause);
+                LinkEvent::Refused { error, pause }
+            }
+        }
+    }
+}
+
+/// The longest pause between attempts to connect: an outage ends without notice.
+const OUTAGE_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        match &self.state {
+            State::Connecting(attempt) => attempt.abort(),
+            State::Open(session) => session.task.abort(),
+            State::Waiting(_) => {}
+        }
+    }
+}
+
+fn far_away() -> Instant {
+    Instant::now() + Duration::from_secs(86_400)
+}
+
+fn connecting(connector: &Arc<dyn Connector>) -> State {
+    let connector = Arc::clone(connector);
+    State::Connecting(tokio::spawn(async move {
+        let (sender, receipts) = Receipts::channel();
+        match tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(sender)).await {
+            Ok(publisher) => Ok((publisher?, receipts)),
+            Err(_) => Err(PublishError::session_lost(format!(
+                "{} did not answer within {CONNECT_TIMEOUT:?}",
+                connector.destination()
+            ))),
+        }
+    }))
+}
+
+/// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a process that was
+/// stopped past its lease finds out before it sends.
+async fn run(
+    mut publisher: Box<dyn Publisher>,
+    mut queue: mpsc::Receiver<Vec<Submission>>,
+    closing: CancellationToken,
+    trusted_until: watch::Receiver<Instant>,
+) {
+    loop {
+        let batch = tokio::select! {
+            biased;
+            () = closing.cancelled() => break,
+            batch = queue.recv() => match batch {
+                Some(batch) => batch,
+                None => break,
+            },
+        };
+        if Instant::now() >= *trusted_until.borrow() {
+            tracing::warn!(messages = batch.len(), "the lease may have expired: not publishing");
+            break;
+        }
+        tokio::select! {
+            biased;
+            () = closing.cancelled() => break,
+            () = publisher.submit(batch) => {}
+        }
+    }
+    publisher.close(Duration::ZERO).await;
+}

@@ -1,0 +1,40 @@
+//! The relay engine: wake → read → dispatch → publish → settle → checkpoint.
+//!
+//! Decisions are pure and live apart from I/O:
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`machine`] | the whole state of one lease: what to publish, what every outcome means, where the cursor stands |
+//! | [`window`] | what is in memory, and how far the cursor may move |
+//! | [`lanes`] | which entries may be submitted without endangering the order of their key |
+//! | [`blocks`] | which keys and topics wait, and for what |
+//! | [`judge`](mod@judge) | whose fault a failure is and what follows |
+//! | [`backoff`] | how long to wait |
+//! | [`wake`] | how often to poll |
+//!
+//! and around them, each its own task with its own connection:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`reader`] | reads pages ahead, and exceptions when asked |
+//! | [`keeper`] | renews the lease, stores checkpoints |
+//! | [`link`] | one session with the broker after another |
+//! | [`driver`] | moves everything between them while the lease is held |
+//! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
+
+pub mod backoff;
+pub mod blocks;
+pub mod driver;
+pub mod judge;
+pub mod keeper;
+pub mod lanes;
+pub mod link;
+pub mod machine;
+pub mod pipeline;
+pub mod reader;
+pub mod settings;
+pub mod wake;
+pub mod window;
+
+pub use pipeline::{Pipeline, Role, Status};
+pub use settings::{DeadPolicy, RetryPolicy, Settings};

@@ -1,0 +1,196 @@
+//! One pipeline from start to shutdown: stand by, take the lease, lead, and again.
+//!
+//! # States
+//! *Standby*: another process holds the lease; ask again when it can have expired. *Leading*: this process
+//! publishes. *Waiting*: database or operator trouble; ask again after a pause. A database failure while
+//! leading always goes back to taking the lease and loading the cursor, because nothing in memory can be trusted
+//! after a reconnect (another process may have led in between, and after PostgreSQL's crash recovery transaction
+//! ids that memory knows may have been given to others).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Connector, Fault};
+use outbox::log::{Acquired, LogError, LogStore, RelayName};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::backoff;
+use crate::engine::driver::{Ended, Lead};
+use crate::engine::settings::{RetryPolicy, Settings};
+use crate::telemetry::Telemetry;
+
+/// What a pipeline is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// Not started yet.
+    Starting,
+    /// Another process holds the lease.
+    Standby {
+        /// Who.
+        holder: String,
+    },
+    /// This process publishes.
+    Leading {
+        /// The lease's fencing token.
+        epoch: i64,
+    },
+    /// The database is not available or does not fit; tried again.
+    Waiting {
+        /// Whose fault it is.
+        fault: Fault,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// Stopped on request.
+    Stopped,
+}
+
+/// What a pipeline is doing, for health checks and embedding services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The role.
+    pub role: Role,
+}
+
+/// Reads one outbox and publishes to one broker. Also usable inside a service, without the `relay` binary.
+#[derive(Clone)]
+pub struct Pipeline {
+    name: RelayName,
+    holder: String,
+    store: Arc<dyn LogStore>,
+    connector: Arc<dyn Connector>,
+    settings: Settings,
+    hint: Arc<Notify>,
+    status: watch::Sender<Status>,
+}
+
+impl Pipeline {
+    /// A pipeline that is not running yet.
+    #[must_use]
+    pub fn new(
+        name: RelayName,
+        store: Arc<dyn LogStore>,
+        connector: Arc<dyn Connector>,
+        settings: Settings,
+    ) -> Self {
+        let holder = holder();
+        let (status, _) = watch::channel(Status { role: Role::Starting });
+        Self { name, holder, store, connector, settings, hint: Arc::new(Notify::new()), status }
+    }
+
+    /// Wakes the reader whenever `hint` is notified: for producers in the same process.
+    #[must_use]
+    pub fn with_hint(mut self, hint: Arc<Notify>) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    /// What the pipeline is doing, now and from now on.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations within the
+    /// grace period, stores the cursor and gives the lease back.
+    ///
+    /// Never returns for trouble with database or broker: it waits and tries again. Not cancel-safe in the sense
+    /// that dropping it skips the orderly shutdown; nothing is lost, but the lease has to expire.
+    pub async fn run(self, stop: CancellationToken) {
+        let telemetry = Telemetry::new(&self.name, self.store.origin(), self.connector.destination());
+        let mut failures = 0;
+        while !stop.is_cancelled() {
+            let pause = match self.term(&stop, &telemetry).await {
+                Ok(Ended::Stopped) => {
+                    failures = 0;
+                    Duration::ZERO
+                }
+                Ok(Ended::LeaseLost) => {
+                    telemetry.lease_lost();
+                    failures = 0;
+                    Duration::ZERO
+                }
+                Ok(Ended::Failed(error)) | Err(error) => {
+                    failures += 1;
+                    let pause = pause(failures);
+                    telemetry.database_failed(&error, pause);
+                    let role = Role::Waiting { fault: error.fault(), reason: error.to_string() };
+                    self.status.send_replace(Status { role });
+                    pause
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        self.status.send_replace(Status { role: Role::Stopped });
+        telemetry.stopped();
+    }
+
+    /// From asking for the lease to losing it.
+    async fn term(&self, stop: &CancellationToken, telemetry: &Telemetry) -> Result<Ended, LogError> {
+        let mut keeper = tokio::select! {
+            () = stop.cancelled() => return Ok(Ended::Stopped),
+            keeper = self.store.keeper(&self.name, &self.holder) => keeper?,
+        };
+        let (lease, asked_at, cursor) = loop {
+            let asked_at = Instant::now();
+            match keeper.acquire(self.settings.lease_ttl).await? {
+                Acquired::Granted { lease, cursor, taken_over_from } => {
+                    telemetry.leading(lease.epoch, taken_over_from.as_deref());
+                    break (lease, asked_at, cursor);
+                }
+                Acquired::Busy { holder, expires_in } => {
+                    telemetry.standby(&holder);
+                    self.status.send_replace(Status { role: Role::Standby { holder } });
+                    // Soon after it can have expired, and often enough to notice that it was given back.
+                    let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
+                    tokio::select! {
+                        () = stop.cancelled() => return Ok(Ended::Stopped),
+                        () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
+                    }
+                }
+            }
+        };
+        self.status.send_replace(Status { role: Role::Leading { epoch: lease.epoch } });
+        let blocking = keeper.blocking().await?;
+        let lead = Lead {
+            reader: self.store.reader(&self.name).await?,
+            keeper,
+            lease,
+            asked_at,
+            cursor,
+            blocking,
+            connector: Arc::clone(&self.connector),
+            settings: self.settings.clone(),
+            hint: Arc::clone(&self.hint),
+            stop: stop.clone(),
+            telemetry: telemetry.clone(),
+        };
+        Ok(lead.run().await)
+    }
+}
+
+/// A released lease is taken over within this time.
+const STANDBY_PAUSE_MAX: Duration = Duration::from_secs(1);
+const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+fn pause(failures: u32) -> Duration {
+    let policy = RetryPolicy {
+        initial: Duration::from_millis(200),
+        delay_max: Duration::from_secs(5),
+        attempts_max: u32::MAX,
+    };
+    backoff::delay(&policy, failures, rand::random())
+}
+
+/// Names this process for operators: host, process id, and a random part, because process ids return.
+fn holder() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "unknown-host" } else { host.trim() };
+    format!("{host}:{}:{:08x}", std::process::id(), rand::random::<u32>())
+}

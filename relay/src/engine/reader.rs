@@ -1,0 +1,111 @@
+//! Reads the log ahead of the publisher, on its own connection.
+
+use std::sync::Arc;
+
+use outbox::log::{Cursor, Difference, EntryId, Exception, LogError, LogReader, Page, PageLimit};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::engine::settings::Settings;
+use crate::engine::wake::Pace;
+
+/// What the driver can ask for besides the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Exceptions that are due, with ids above this.
+    Due(EntryId),
+    /// Held exceptions with ids above this.
+    Held(EntryId),
+}
+
+/// What the reader found.
+#[derive(Debug)]
+pub(crate) struct ReadPage {
+    pub(crate) difference: Arc<Difference>,
+    pub(crate) page: Page,
+}
+
+/// The answer to an [`Ask`].
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) ask: Ask,
+    pub(crate) exceptions: Vec<Exception>,
+    /// Whether more may follow.
+    pub(crate) full: bool,
+}
+
+/// The reader's end of its channels.
+pub(crate) struct Reader {
+    pub(crate) log: Box<dyn LogReader>,
+    /// One page of prefetch: it is read while the one before is in flight.
+    pub(crate) pages: mpsc::Sender<ReadPage>,
+    pub(crate) asks: mpsc::Receiver<Ask>,
+    pub(crate) answers: mpsc::Sender<Answer>,
+    /// Fired by producers of the same process after their commit.
+    pub(crate) hint: Arc<Notify>,
+    pub(crate) limit: PageLimit,
+    pub(crate) pace: Pace,
+}
+
+impl Reader {
+    pub(crate) fn limit(settings: &Settings) -> PageLimit {
+        PageLimit { entries_max: settings.page_entries, bytes_max: settings.page_bytes }
+    }
+
+    /// Reads from the cursor on until the driver goes away (`Ok`) or the database fails.
+    pub(crate) async fn run(mut self, cursor: Cursor) -> Result<(), LogError> {
+        let mut base = cursor.base.clone();
+        let mut open = cursor.open().map(|(difference, after)| (Arc::new(difference), after));
+        let mut poll_at = Instant::now();
+        let pages = self.pages.clone();
+        loop {
+            tokio::select! {
+                biased;
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => self.answer(ask).await?,
+                    None => return Ok(()),
+                },
+                permit = pages.reserve(), if open.is_some() => {
+                    let (Ok(permit), Some((difference, after))) = (permit, open.take()) else { return Ok(()) };
+                    let page = self.log.read_page(&difference, after, self.limit).await?;
+                    if page.exhausted {
+                        base = difference.head.clone();
+                    } else {
+                        let after = page.entries.last().map_or(after, |entry| entry.id);
+                        open = Some((Arc::clone(&difference), after));
+                    }
+                    permit.send(ReadPage { difference, page });
+                }
+                () = wait(poll_at, &self.hint), if open.is_none() => {
+                    match self.log.next_difference(&base).await? {
+                        Some(difference) => {
+                            self.pace.found();
+                            poll_at = Instant::now();
+                            open = Some((Arc::new(difference), EntryId::default()));
+                        }
+                        None => poll_at = Instant::now() + self.pace.empty(),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn answer(&mut self, ask: Ask) -> Result<(), LogError> {
+        let exceptions = match ask {
+            Ask::Due(after) => self.log.read_due(after, self.limit).await?,
+            Ask::Held(after) => self.log.read_held(after, self.limit).await?,
+        };
+        // Cut by bytes or by entries, a run that is not empty may have a successor.
+        let full = !exceptions.is_empty();
+        // The driver asks for one thing at a time, so there is room; if it is gone, so is the question.
+        let _ = self.answers.send(Answer { ask, exceptions, full }).await;
+        Ok(())
+    }
+}
+
+async fn wait(until: Instant, hint: &Notify) {
+    tokio::select! {
+        () = tokio::time::sleep_until(until) => {}
+        () = hint.notified() => {}
+    }
+}

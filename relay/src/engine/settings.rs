@@ -1,0 +1,100 @@
+//! What the engine can be told, with the defaults and their reasons.
+
+use std::time::Duration;
+
+use message::SizeLimit;
+
+/// What happens to a key whose entry is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeadPolicy {
+    /// The key waits for an operator: order is kept whatever happens.
+    #[default]
+    Hold,
+    /// The key goes on without the entry: its order has a gap that a later requeue fills out of order.
+    Pass,
+}
+
+/// How failed attempts are spaced: exponential with full jitter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The first delay at most.
+    pub initial: Duration,
+    /// Every delay at most.
+    pub delay_max: Duration,
+    /// Attempts that count (the message's own fault) before an entry is dead.
+    pub attempts_max: u32,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { initial: Duration::from_secs(1), delay_max: Duration::from_secs(300), attempts_max: 10 }
+    }
+}
+
+/// How one pipeline behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of messages in memory at most, read but not confirmed. One message larger than this still passes.
+    pub window_bytes: usize,
+    /// Entries in memory at most.
+    pub window_entries: usize,
+    /// Entries per read at most.
+    pub page_entries: usize,
+    /// Bytes per read at most.
+    pub page_bytes: usize,
+    /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes over a killed
+    /// relay after at most this long.
+    pub lease_ttl: Duration,
+    /// The pause after an empty poll while messages are coming.
+    pub poll_min: Duration,
+    /// The pause to which an idle relay slows down.
+    pub poll_max: Duration,
+    /// How often the cursor is stored at most. What was published since is published again after a crash.
+    pub checkpoint_interval: Duration,
+    /// How long a shutdown waits for outstanding confirmations.
+    pub shutdown_grace: Duration,
+    /// How the broker's and the message's faults are retried.
+    pub retry: RetryPolicy,
+    /// The longest pause after a failure that is not the message's fault: outages end without notice.
+    pub outage_delay_max: Duration,
+    /// What happens to a key whose entry is dead.
+    pub on_dead: DeadPolicy,
+    /// What the destination takes; larger entries are parked at once.
+    pub size_limit: SizeLimit,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            window_bytes: 16 << 20,
+            window_entries: 16_384,
+            page_entries: 1_000,
+            page_bytes: 4 << 20,
+            lease_ttl: Duration::from_secs(15),
+            poll_min: Duration::from_millis(1),
+            poll_max: Duration::from_millis(50),
+            checkpoint_interval: Duration::from_millis(200),
+            shutdown_grace: Duration::from_secs(20),
+            retry: RetryPolicy::default(),
+            outage_delay_max: Duration::from_secs(15),
+            on_dead: DeadPolicy::default(),
+            size_limit: SizeLimit { destination: "the destination", message_bytes_max: 16 << 20 },
+        }
+    }
+}
+
+impl Settings {
+    /// How long the relay may publish after it asked for a lease or its renewal: a tenth is kept back for what
+    /// is already on its way to the broker.
+    #[must_use]
+    pub fn lease_trust(&self) -> Duration {
+        self.lease_ttl - self.lease_ttl / 10
+    }
+
+    /// How often the lease is renewed.
+    #[must_use]
+    pub fn renew_interval(&self) -> Duration {
+        self.lease_ttl / 3
+    }
+}

@@ -1,0 +1,258 @@
+//! What is in memory: read, but not yet settled. A ring in reading order, bounded in bytes and entries. Pure.
+//!
+//! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front of the ring
+//! moves on when it can.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use message::{Message, Ticket};
+use outbox::log::{Cursor, Difference, EntryId};
+
+/// Where an entry came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Read from the log: settling it lets the cursor move.
+    Log(Arc<Difference>),
+    /// Read from the exceptions, due again: it bypasses the block that it is itself the reason for.
+    Due,
+    /// Read from the exceptions, held until now.
+    Held,
+}
+
+/// An entry in memory.
+#[derive(Debug)]
+pub struct Item {
+    /// Its place in the log.
+    pub id: EntryId,
+    /// What to publish.
+    pub message: Message,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Failed attempts that counted.
+    pub attempts: u32,
+    /// Handed to the publisher and not yet reported.
+    pub in_flight: bool,
+}
+
+impl Item {
+    /// The ordering key as text.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.message.key.as_ref().map(message::OrderingKey::as_str)
+    }
+}
+
+#[derive(Debug)]
+enum Slot {
+    Open(Box<Item>),
+    /// Settled; remembered until everything before it is settled as well.
+    Settled(Passed),
+}
+
+/// What the cursor passes when a settled slot leaves the ring.
+#[derive(Debug)]
+enum Passed {
+    Entry(Arc<Difference>, EntryId),
+    End(Arc<Difference>),
+    Nothing,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub struct Window {
+    slots: VecDeque<Slot>,
+    /// The ticket of the front slot.
+    front: u64,
+    open: usize,
+    bytes: usize,
+    bytes_max: usize,
+    entries_max: usize,
+    cursor: Cursor,
+    /// The last entry passed inside the difference in work; folded into `cursor` when asked for.
+    passed: Option<(Arc<Difference>, EntryId)>,
+}
+
+impl Window {
+    /// An empty window at a cursor.
+    #[must_use]
+    pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            front: 0,
+            open: 0,
+            bytes: 0,
+            bytes_max,
+            entries_max,
+            cursor,
+            passed: None,
+        }
+    }
+
+    /// Whether another page may be taken in.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.bytes < self.bytes_max && self.slots.len() < self.entries_max
+    }
+
+    /// Entries that are not settled.
+    #[must_use]
+    pub fn open_len(&self) -> usize {
+        self.open
+    }
+
+    /// Bytes of the entries that are not settled.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes an entry in; its ticket names it from now on.
+    pub fn push(&mut self, item: Item) -> Ticket {
+        self.open += 1;
+        self.bytes += item.message.wire_bytes();
+        self.push_slot(Slot::Open(Box::new(item)))
+    }
+
+    /// Notes an entry of the log that is settled without being published (it stands beside the log now).
+    pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
+        self.push_slot(Slot::Settled(Passed::Entry(Arc::clone(difference), id)));
+        self.advance();
+    }
+
+    /// Notes that a difference has been read to its end.
+    pub fn end(&mut self, difference: &Arc<Difference>) {
+        self.push_slot(Slot::Settled(Passed::End(Arc::clone(difference))));
+        self.advance();
+    }
+
+    fn push_slot(&mut self, slot: Slot) -> Ticket {
+        let ticket = Ticket(self.front + self.slots.len() as u64);
+        self.slots.push_back(slot);
+        ticket
+    }
+
+    fn index(&self, ticket: Ticket) -> Option<usize> {
+        usize::try_from(ticket.0.checked_sub(self.front)?).ok()
+    }
+
+    /// The entry of a ticket, unless it is settled.
+    pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Item> {
+        let index = self.index(ticket)?;
+        match self.slots.get_mut(index)? {
+            Slot::Open(item) => Some(item),
+            Slot::Settled(_) => None,
+        }
+    }
+
+    /// Settles an entry: it leaves memory, and the cursor moves as far as it can. `None` when it was settled.
+    pub fn settle(&mut self, ticket: Ticket) -> Option<Item> {
+        let index = self.index(ticket)?;
+        let slot = self.slots.get_mut(index)?;
+        let passed = match slot {
+            Slot::Open(item) => match &item.origin {
+                Origin::Log(difference) => Passed::Entry(Arc::clone(difference), item.id),
+                Origin::Due | Origin::Held => Passed::Nothing,
+            },
+            Slot::Settled(_) => return None,
+        };
+        let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
+        self.open -= 1;
+        self.bytes -= item.message.wire_bytes();
+        self.advance();
+        Some(*item)
+    }
+
+    fn advance(&mut self) {
+        while let Some(Slot::Settled(_)) = self.slots.front() {
+            let Some(Slot::Settled(passed)) = self.slots.pop_front() else { return };
+            self.front += 1;
+            match passed {
+                Passed::Entry(difference, id) => self.passed = Some((difference, id)),
+                Passed::End(difference) => {
+                    self.passed = None;
+                    self.cursor = Cursor::at(difference.head.clone());
+                }
+                Passed::Nothing => {}
+            }
+        }
+    }
+
+    /// Where a successor would go on.
+    pub fn cursor(&mut self) -> &Cursor {
+        if let Some((difference, id)) = self.passed.take() {
+            self.cursor = Cursor::inside(&difference, id);
+        }
+        &self.cursor
+    }
+
+    /// The tickets of all open entries, in reading order.
+    #[must_use]
+    pub fn open_tickets(&self) -> Vec<Ticket> {
+        let open = |(index, slot): (usize, &Slot)| match slot {
+            Slot::Open(_) => Some(Ticket(self.front + index as u64)),
+            Slot::Settled(_) => None,
+        };
+        self.slots.iter().enumerate().filter_map(open).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{EventType, Topic};
+    use outbox::log::Mark;
+
+    fn difference() -> Arc<Difference> {
+        Arc::new(Difference { base: Mark::new("a"), head: Mark::new("b"), ceiling: 9 })
+    }
+
+    fn item(id: i64, origin: Origin) -> Item {
+        let message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "payload");
+        Item { id: EntryId(id), message, origin, attempts: 0, in_flight: false }
+    }
+
+    #[test]
+    fn the_cursor_waits_for_the_oldest_unsettled_entry() {
+        let d = difference();
+        let start = Cursor::at(d.base.clone());
+        let mut window = Window::new(start.clone(), 1 << 20, 100);
+        let tickets: Vec<_> = (1..=3).map(|id| window.push(item(id, Origin::Log(d.clone())))).collect();
+        window.end(&d);
+        window.settle(tickets[1]);
+        window.settle(tickets[2]);
+        assert_eq!(window.cursor(), &start, "entry 1 is still unsettled");
+        window.settle(tickets[0]);
+        assert_eq!(window.cursor(), &Cursor::at(d.head.clone()));
+        assert_eq!((window.open_len(), window.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn inside_a_difference_the_cursor_names_the_last_settled_entry() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100);
+        let first = window.push(item(1, Origin::Log(d.clone())));
+        window.push(item(2, Origin::Log(d.clone())));
+        window.settle(first);
+        assert_eq!(window.cursor(), &Cursor::inside(&d, EntryId(1)));
+        assert!(window.settle(first).is_none(), "a ticket settles once");
+    }
+
+    #[test]
+    fn exceptions_do_not_move_the_cursor() {
+        let d = difference();
+        let start = Cursor::at(d.base.clone());
+        let mut window = Window::new(start.clone(), 1 << 20, 100);
+        let aside = window.push(item(1, Origin::Due));
+        window.settle(aside);
+        assert_eq!(window.cursor(), &start);
+    }
+
+    #[test]
+    fn the_window_is_bounded_in_bytes() {
+        let mut window = Window::new(Cursor::at(Mark::new("a")), 1, 100);
+        assert!(window.has_room(), "one entry always passes");
+        window.push(item(1, Origin::Due));
+        assert!(!window.has_room());
+    }
+}
