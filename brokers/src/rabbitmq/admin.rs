@@ -1,0 +1,147 @@
+//! Exchanges and queues made by the program itself: for tests, examples and the demo. In production they belong
+//! to whoever operates the broker.
+
+use std::num::NonZeroU32;
+
+use lapin::options::{
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+    QueuePurgeOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use lapin::{Channel, Connection, ExchangeKind};
+use message::SubscriptionError;
+
+use super::config::Config;
+use super::endpoint::Endpoint;
+use super::fault;
+use super::publisher::say_goodbye;
+
+/// How a queue is declared; always durable.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QueueOptions {
+    /// Replicated (`x-queue-type=quorum`) instead of classic.
+    pub quorum: bool,
+    /// The most messages it holds (`x-max-length`). Above it, new ones are rejected
+    /// (`x-overflow=reject-publish`): the broker's default would drop old, acknowledged messages.
+    pub messages_max: Option<NonZeroU32>,
+}
+
+/// A session that declares, counts and deletes.
+pub struct Admin {
+    connection: Connection,
+}
+
+impl Admin {
+    /// Connects with the settings of publishers and subscribers.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: unreachable, wrong credentials or settings.
+    pub async fn connect(config: &Config) -> Result<Self, SubscriptionError> {
+        let endpoint =
+            Endpoint::new(config).map_err(|error| SubscriptionError::operator(error.to_string()))?;
+        Ok(Self { connection: endpoint.open("admin").await? })
+    }
+
+    /// Declares a durable queue; does nothing when it exists with the same options.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: it exists with other options, or permission is missing.
+    pub async fn declare_queue(&self, name: &str, options: QueueOptions) -> Result<(), SubscriptionError> {
+        let mut arguments = FieldTable::default();
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        if options.quorum {
+            arguments.insert(short("x-queue-type")?, text("quorum"));
+        }
+        if let Some(messages_max) = options.messages_max {
+            arguments.insert(short("x-max-length")?, AMQPValue::LongLongInt(messages_max.get().into()));
+            arguments.insert(short("x-overflow")?, text("reject-publish"));
+        }
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let channel = self.channel().await?;
+        channel.queue_declare(short(name)?, durable, arguments).await.map_err(fault::of_subscription)?;
+        Ok(())
+    }
+
+    /// Declares a durable topic exchange; does nothing when it exists.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: it exists with another kind, or permission is missing.
+    pub async fn declare_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
+        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let channel = self.channel().await?;
+        channel
+            .exchange_declare(short(name)?, ExchangeKind::Topic, durable, FieldTable::default())
+            .await
+            .map_err(fault::of_subscription)
+    }
+
+    /// Lets an exchange route a routing key (with the wildcards `*` and `#`) to a queue.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: queue or exchange is missing, or permission.
+    pub async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<(), SubscriptionError> {
+        let (queue, exchange, key) = (short(queue)?, short(exchange)?, short(key)?);
+        let options = QueueBindOptions::default();
+        let channel = self.channel().await?;
+        channel
+            .queue_bind(queue, exchange, key, options, FieldTable::default())
+            .await
+            .map_err(fault::of_subscription)
+    }
+
+    /// How many messages wait in a queue, not counting those that are delivered and unsettled.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: the queue is missing, or permission.
+    pub async fn count(&self, queue: &str) -> Result<u32, SubscriptionError> {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let channel = self.channel().await?;
+        let found = channel.queue_declare(short(queue)?, passive, FieldTable::default()).await;
+        Ok(found.map_err(fault::of_subscription)?.message_count())
+    }
+
+    /// Throws away what waits in a queue; answers how much that was.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: the queue is missing, or permission.
+    pub async fn purge(&self, queue: &str) -> Result<u32, SubscriptionError> {
+        let channel = self.channel().await?;
+        let purged = channel.queue_purge(short(queue)?, QueuePurgeOptions::default()).await;
+        purged.map_err(fault::of_subscription)
+    }
+
+    /// Deletes a queue with all its messages; does nothing when it is missing.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: permission is missing.
+    pub async fn delete_queue(&self, name: &str) -> Result<(), SubscriptionError> {
+        let channel = self.channel().await?;
+        let deleted = channel.queue_delete(short(name)?, QueueDeleteOptions::default()).await;
+        deleted.map(drop).map_err(fault::of_subscription)
+    }
+
+    /// Deletes an exchange; does nothing when it is missing.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: permission is missing.
+    pub async fn delete_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
+        let channel = self.channel().await?;
+        let deleted = channel.exchange_delete(short(name)?, ExchangeDeleteOptions::default()).await;
+        deleted.map_err(fault::of_subscription)
+    }
+
+    /// Ends the session.
+    pub async fn close(self) {
+        say_goodbye(&self.connection).await;
+    }
+
+    /// A channel for one command: a refused command closes its channel.
+    async fn channel(&self) -> Result<Channel, SubscriptionError> {
+        self.connection.create_channel().await.map_err(fault::of_subscription)
+    }
+}
+
+fn short(name: &str) -> Result<ShortString, SubscriptionError> {
+    ShortString::try_new(name)
+        .map_err(|error| SubscriptionError::operator(format!("the name {name:?} cannot be used: {error}")))
+}

@@ -1,0 +1,165 @@
+//! What an operator sets for RabbitMQ, checked.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use crate::settings::InvalidSetting;
+use crate::tls::Tls;
+
+/// The longest AMQP short string in bytes: names of exchanges, queues, applications.
+pub(super) const SHORT_BYTES_MAX: usize = 255;
+
+/// Settings of a RabbitMQ broker, for publishing and for consuming. Unknown settings are refused.
+///
+/// ```toml
+/// url = "amqps://rabbit.example:5671/shop"
+/// username = "relay"
+/// password_file = "/run/secrets/rabbitmq"
+/// exchange = "events"
+/// ```
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `amqp[s]://[user[:password]@]host[:port][/vhost]`; no path means the virtual host `/`. A secret, because
+    /// it may hold a password.
+    pub url: SecretString,
+    /// The user; instead of the one in `url`. Without any, RabbitMQ's `guest` (loopback only).
+    pub username: Option<String>,
+    /// The password; instead of the one in `url`.
+    pub password: Option<SecretString>,
+    /// The file that holds the password, read at every connect.
+    pub password_file: Option<PathBuf>,
+    /// How to log in: `plain` (default), or `external` by the client certificate.
+    pub auth: Auth,
+    /// Certificates for `amqps`.
+    pub tls: Option<Tls>,
+    /// The name that the broker's management page shows; 1 to 200 bytes.
+    pub connection_name: String,
+    /// Seconds between heartbeats, 1 to 300 (default 20): a silent peer is given up after about twice that.
+    pub heartbeat_secs: u16,
+    /// Milliseconds for a connection to be ready, 100 to 300,000 (default 10,000).
+    pub connect_timeout_ms: u64,
+    /// The exchange to publish on (default: the default exchange, where the topic is the queue's name). It must
+    /// exist; the topic is the routing key.
+    pub exchange: String,
+    /// Put into the property `app_id`.
+    pub app_id: Option<String>,
+    /// Connections per publishing session, 1 to 16 (default 1), each with two channels and one thread.
+    pub connections: usize,
+    /// Messages that are confirmed together, 1 to 2,000 (default 500). A confirm for many messages makes the
+    /// client look at all pending ones, so larger windows cost more than they save.
+    pub window_messages_max: usize,
+    /// The largest payload in bytes, 1 to 512 MiB (default 16 MiB, RabbitMQ 4's own `max_message_size`).
+    pub payload_bytes_max: usize,
+    /// Milliseconds until a window without confirms counts as lost, 100 to 600,000 (default 30,000). Its messages
+    /// then have an unknown outcome and are sent again.
+    pub confirm_timeout_ms: u64,
+    /// Unsettled deliveries that the broker hands to one subscription, 1 to 65,535 (default 500).
+    pub prefetch: u16,
+}
+
+/// How to log in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Auth {
+    /// User name and password (SASL PLAIN).
+    #[default]
+    Plain,
+    /// The client certificate (SASL EXTERNAL); needs `amqps`, `tls.cert_file` and the broker's
+    /// `rabbitmq_auth_mechanism_ssl` plugin.
+    External,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            url: SecretString::default(),
+            username: None,
+            password: None,
+            password_file: None,
+            auth: Auth::Plain,
+            tls: None,
+            connection_name: String::from("outbox"),
+            heartbeat_secs: 20,
+            connect_timeout_ms: 10_000,
+            exchange: String::new(),
+            app_id: None,
+            connections: 1,
+            window_messages_max: 500,
+            payload_bytes_max: 16 << 20,
+            confirm_timeout_ms: 30_000,
+            prefetch: 500,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, for one broker.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: SecretString::from(url.into()), ..Self::default() }
+    }
+
+    /// Checks every setting except the URL and the credentials, which [`Endpoint`](super::endpoint) takes apart.
+    pub(super) fn check(&self) -> Result<(), InvalidSetting> {
+        within("heartbeat_secs", self.heartbeat_secs, 1..=300)?;
+        within("connect_timeout_ms", self.connect_timeout_ms, 100..=300_000)?;
+        within("connections", self.connections, 1..=16)?;
+        within("window_messages_max", self.window_messages_max, 1..=2_000)?;
+        within("payload_bytes_max", self.payload_bytes_max, 1..=512 << 20)?;
+        within("confirm_timeout_ms", self.confirm_timeout_ms, 100..=600_000)?;
+        within("prefetch", self.prefetch, 1..=u16::MAX)?;
+        within("connection_name (bytes)", self.connection_name.len(), 1..=200)?;
+        within("exchange (bytes)", self.exchange.len(), 0..=SHORT_BYTES_MAX)?;
+        within("app_id (bytes)", self.app_id.as_ref().map_or(0, String::len), 0..=SHORT_BYTES_MAX)
+    }
+}
+
+/// A setting of this adapter that cannot be used.
+pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
+    InvalidSetting::new(format!("rabbitmq.{setting}"), problem)
+}
+
+fn within<T: PartialOrd + Display>(
+    setting: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), InvalidSetting> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(setting, format!("is {value}; accepted are {} to {}", range.start(), range.end())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_settings_are_refused_and_defaults_are_valid() {
+        let config: Config = serde_json::from_str(r#"{"url": "amqp://localhost"}"#).unwrap();
+        config.check().unwrap();
+        assert!(serde_json::from_str::<Config>(r#"{"url": "amqp://localhost", "exhange": "x"}"#).is_err());
+    }
+
+    #[test]
+    fn a_value_out_of_bounds_is_named_with_its_bounds() {
+        let config = Config { connections: 0, ..Config::new("amqp://localhost") };
+        let error = config.check().unwrap_err();
+        assert_eq!(error.to_string(), "rabbitmq.connections: is 0; accepted are 1 to 16");
+        let config = Config { exchange: "x".repeat(256), ..Config::new("amqp://localhost") };
+        assert!(config.check().is_err());
+    }
+
+    #[test]
+    fn debug_prints_no_secret() {
+        let mut config = Config::new("amqp://me:s3cret@localhost");
+        config.password = Some(SecretString::from("s3cret"));
+        assert!(!format!("{config:?}").contains("s3cret"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Opens publishing sessions.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapin::Connection;
+use lapin::options::ExchangeDeclareOptions;
+use lapin::types::{FieldTable, ShortString};
+use message::{PublishError, Publisher, Receipts};
+use tokio::sync::{Mutex, mpsc};
+
+use super::config::{Config, invalid};
+use super::endpoint::Endpoint;
+use super::fault;
+use super::lane::{Lane, Session};
+use super::publisher::RabbitmqPublisher;
+use super::window::WindowLimit;
+use super::wire::Bounds;
+use crate::settings::InvalidSetting;
+
+/// Lanes per connection: while one waits for the last confirms of its window, the other publishes.
+const LANES_PER_CONNECTION: usize = 2;
+
+/// Payload bytes of one window: bounds what the client library copies into frames.
+const WINDOW_BYTES_MAX: usize = 8 << 20;
+
+/// Opens publishing sessions with one RabbitMQ broker or cluster.
+pub struct Connector {
+    endpoint: Endpoint,
+    exchange: ShortString,
+    app_id: Option<ShortString>,
+    connections: usize,
+    payload_bytes_max: usize,
+    window_messages_max: usize,
+    confirm_timeout: Duration,
+}
+
+impl Connector {
+    /// A connector with these settings. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    pub fn new(config: &Config) -> Result<Self, InvalidSetting> {
+        let short = |setting: &str, text: &String| {
+            ShortString::try_new(text.as_str()).map_err(|error| invalid(setting, error.to_string()))
+        };
+        Ok(Self {
+            endpoint: Endpoint::new(config)?,
+            exchange: short("exchange", &config.exchange)?,
+            app_id: config.app_id.as_ref().map(|app_id| short("app_id", app_id)).transpose()?,
+            connections: config.connections,
+            payload_bytes_max: config.payload_bytes_max,
+            window_messages_max: config.window_messages_max,
+            confirm_timeout: Duration::from_millis(config.confirm_timeout_ms),
+        })
+    }
+
+    /// A missing exchange is reported here, before it costs a window.
+    async fn check_exchange(&self, connection: &Connection) -> Result<(), PublishError> {
+        if self.exchange.as_str().is_empty() {
+            return Ok(());
+        }
+        let channel = connection.create_channel().await.map_err(fault::of_session)?;
+        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        // The kind is ignored in a passive declaration.
+        let kind = lapin::ExchangeKind::default();
+        channel
+            .exchange_declare(self.exchange.clone(), kind, passive, FieldTable::default())
+            .await
+            .map_err(fault::of_session)
+    }
+}
+
+#[async_trait]
+impl message::Connector for Connector {
+    fn destination(&self) -> &str {
+        self.endpoint.destination()
+    }
+
+    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+        let mut connections = Vec::with_capacity(self.connections);
+        for _ in 0..self.connections {
+            connections.push(Arc::new(self.endpoint.open("publisher").await?));
+        }
+        let mut frame_bytes_max = usize::MAX;
+        for connection in &connections {
+            // Zero means no limit.
+            let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(usize::MAX);
+            frame_bytes_max = frame_bytes_max.min(if frame_max == 0 { usize::MAX } else { frame_max });
+        }
+        if let Some(connection) = connections.first() {
+            self.check_exchange(connection).await?;
+        }
+        let (sender, queue) = mpsc::unbounded_channel();
+        let session = Arc::new(Session {
+            queue: Mutex::new(queue),
+            broken: OnceLock::new(),
+            exchange: self.exchange.clone(),
+            app_id: self.app_id.clone(),
+            bounds: Bounds { payload_bytes_max: self.payload_bytes_max, frame_bytes_max },
+            limit: WindowLimit { messages_max: self.window_messages_max, bytes_max: WINDOW_BYTES_MAX },
+            confirm_timeout: self.confirm_timeout,
+        });
+        let mut lanes = Vec::new();
+        for connection in &connections {
+            for _ in 0..LANES_PER_CONNECTION {
+                let lane =
+                    Lane::open(session.clone(), connection.clone()).await.map_err(fault::of_session)?;
+                lanes.push(lane);
+            }
+        }
+        Ok(Box::new(RabbitmqPublisher::new(receipts, sender, lanes, connections, self.window_messages_max)))
+    }
+}

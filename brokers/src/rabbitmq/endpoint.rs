@@ -1,0 +1,264 @@
+//! Where the broker is and how to get in: URL, credentials and certificates made into connections.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
+use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
+use lapin::{Connection, ConnectionProperties};
+use message::{PublishError, SubscriptionError};
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use super::config::{Auth, Config, invalid};
+use super::fault;
+use crate::secret::Secret;
+use crate::settings::InvalidSetting;
+use crate::tls::Tls;
+
+/// One broker. Has no `Debug`: the client's URI type prints passwords.
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    /// Without the password, which is added at every connect.
+    uri: AMQPUri,
+    password: Option<Secret>,
+    tls: Option<Tls>,
+    connection_name: String,
+    connect_timeout: Duration,
+    destination: String,
+}
+
+/// Why no connection was made.
+pub(super) enum OpenFailure {
+    /// A secret or certificate file cannot be read.
+    Setting(InvalidSetting),
+    /// It took longer than the configured time.
+    Timeout(String),
+    /// The client says why.
+    Client(lapin::Error),
+}
+
+impl From<OpenFailure> for PublishError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Setting(error) => {
+                Self::new(message::Fault::Operator, message::Scope::Session, error.to_string())
+            }
+            OpenFailure::Timeout(reason) => Self::session_lost(reason),
+            OpenFailure::Client(error) => fault::of_session(error),
+        }
+    }
+}
+
+impl From<OpenFailure> for SubscriptionError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Setting(error) => Self::operator(error.to_string()),
+            OpenFailure::Timeout(reason) => Self::lost(reason),
+            OpenFailure::Client(error) => fault::of_subscription(error),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Takes the URL apart and checks it together with credentials and certificates.
+    pub(super) fn new(config: &Config) -> Result<Self, InvalidSetting> {
+        config.check()?;
+        let (mut uri, mut password) = parse(config.url.expose_secret())?;
+        if let Some(username) = &config.username {
+            uri.authority.userinfo.username.clone_from(username);
+        }
+        if config.password.is_some() || config.password_file.is_some() {
+            if password.is_some() {
+                let problem = "the url holds a password as well; write it in one place only";
+                return Err(invalid("password", problem));
+            }
+            let pair = (config.password.clone(), config.password_file.clone());
+            password = Some(Secret::from_pair("rabbitmq.password", pair.0, pair.1)?);
+        }
+        let tls = check_tls(&uri, config)?;
+        if config.auth == Auth::External {
+            uri.query.auth_mechanism = Some(SASLMechanism::External);
+        }
+        uri.query.heartbeat = Some(config.heartbeat_secs);
+        let authority = &uri.authority;
+        let destination = format!("rabbitmq {}:{} {}", authority.host, authority.port, uri.vhost);
+        Ok(Self {
+            password,
+            tls,
+            connection_name: config.connection_name.clone(),
+            connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+            destination,
+            uri,
+        })
+    }
+
+    /// `rabbitmq host:port vhost`, for logs.
+    pub(super) fn destination(&self) -> &str {
+        &self.destination
+    }
+
+    /// Opens a connection that is shown as `<connection_name> <purpose>`. There is no automatic recovery: what is
+    /// unconfirmed when a connection breaks is unknown, and only the caller knows what to send again.
+    pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
+        let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
+        let name = format!("{} {purpose}", self.connection_name);
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
+        let opening = Connection::connect_uri_with_config(uri, properties, tls, runtime);
+        match tokio::time::timeout(self.connect_timeout, opening).await {
+            Ok(opened) => opened.map_err(OpenFailure::Client),
+            Err(_) => {
+                let (destination, millis) = (&self.destination, self.connect_timeout.as_millis());
+                Err(OpenFailure::Timeout(format!("{destination} did not answer within {millis} ms")))
+            }
+        }
+    }
+
+    /// Files are read at every connect, so that a rotated password or certificate is picked up.
+    fn with_secrets(&self) -> Result<(AMQPUri, OwnedTLSConfig), InvalidSetting> {
+        let mut uri = self.uri.clone();
+        if let Some(password) = &self.password {
+            password
+                .load("rabbitmq.password")?
+                .expose_secret()
+                .clone_into(&mut uri.authority.userinfo.password);
+        }
+        let mut config = OwnedTLSConfig::default();
+        if let Some(tls) = &self.tls {
+            config.cert_chain = tls.ca_file.as_deref().map(|path| read("ca_file", path)).transpose()?;
+            if let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) {
+                let pem = read("cert_file", cert)?.into_bytes();
+                let key = read("key_file", key)?.into_bytes();
+                config.identity = Some(OwnedIdentity::PKCS8 { pem, key });
+            }
+        }
+        Ok((uri, config))
+    }
+}
+
+fn read(setting: &str, path: &Path) -> Result<String, InvalidSetting> {
+    fs::read_to_string(path)
+        .map_err(|error| invalid(&format!("tls.{setting}"), format!("{}: {error}", path.display())))
+}
+
+/// The URI without its password, and the password. Errors never quote the URL: it may hold the password.
+fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
+    let shape = "must be amqp[s]://[user[:password]@]host[:port][/vhost]";
+    if url.is_empty() {
+        return Err(invalid("url", format!("missing; it {shape}")));
+    }
+    let parsed = Url::parse(url).map_err(|error| invalid("url", format!("{error}; it {shape}")))?;
+    let mut uri: AMQPUri = url.parse().map_err(|error| invalid("url", format!("{error}; it {shape}")))?;
+    // The client's parser turns an address such as [::1] into localhost.
+    match parsed.host_str() {
+        Some(host) if !host.is_empty() => {
+            if host.starts_with('[') {
+                uri.authority.host = host.trim_matches(['[', ']']).to_owned();
+            }
+        }
+        _ => return Err(invalid("url", format!("names no host; it {shape}"))),
+    }
+    if parsed.path() == "/" {
+        let problem = "ends in a slash, which names a virtual host without a name; leave the slash out for the \
+                       virtual host /, or write it as /%2f";
+        return Err(invalid("url", problem));
+    }
+    if parsed.query().is_some() {
+        return Err(invalid("url", "has parameters behind a ?; use the settings of this section instead"));
+    }
+    if parsed.path().is_empty() {
+        uri.vhost = String::from("/");
+    }
+    let password = parsed.password().map(|_| {
+        let text = std::mem::take(&mut uri.authority.userinfo.password);
+        Secret::Text(SecretString::from(text))
+    });
+    Ok((uri, password))
+}
+
+fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetting> {
+    let certificate = config.tls.as_ref().is_some_and(|tls| tls.cert_file.is_some());
+    if config.auth == Auth::External && !certificate {
+        return Err(invalid(
+            "tls.cert_file",
+            "missing; auth = \"external\" logs in by the client certificate",
+        ));
+    }
+    if uri.scheme == AMQPScheme::AMQP {
+        return match config.tls {
+            Some(_) => Err(invalid("tls", "is given, but the url begins with amqp://; write amqps://")),
+            None => Ok(None),
+        };
+    }
+    let tls = config.tls.clone().unwrap_or_default();
+    tls.check("rabbitmq.tls")?;
+    if !tls.verify {
+        let problem = "cannot be false for rabbitmq; name the broker's certificate authority in ca_file";
+        return Err(invalid("tls.verify", problem));
+    }
+    Ok(Some(tls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str) -> Result<Endpoint, InvalidSetting> {
+        Endpoint::new(&Config::new(url))
+    }
+
+    #[test]
+    fn the_destination_names_host_and_virtual_host_without_secrets() {
+        for (url, destination) in [
+            ("amqp://me:s3cret@rabbit:5673/shop", "rabbitmq rabbit:5673 shop"),
+            ("amqp://rabbit", "rabbitmq rabbit:5672 /"),
+            ("amqp://rabbit/%2f", "rabbitmq rabbit:5672 /"),
+            ("amqps://[::1]", "rabbitmq ::1:5671 /"),
+        ] {
+            assert_eq!(endpoint(url).ok().unwrap().destination(), destination);
+        }
+    }
+
+    #[test]
+    fn the_password_of_the_url_reaches_the_connection_decoded() {
+        let (uri, _) = endpoint("amqp://me:s%2Fcret@rabbit").ok().unwrap().with_secrets().unwrap();
+        assert_eq!(uri.authority.userinfo.username, "me");
+        assert_eq!(uri.authority.userinfo.password, "s/cret");
+    }
+
+    #[test]
+    fn a_wrong_url_is_explained_without_quoting_it() {
+        for (url, part) in [
+            ("", "missing"),
+            ("rabbit:5672", "must be amqp"),
+            ("http://s3cret@rabbit", "must be amqp"),
+            ("amqp://me:s3cret@rabbit/", "without a name"),
+            ("amqp://me:s3cret@rabbit?heartbeat=3", "parameters"),
+            ("amqp:///shop", "names no host"),
+        ] {
+            let error = endpoint(url).err().unwrap().to_string();
+            assert!(error.starts_with("rabbitmq.url") && error.contains(part), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn contradicting_credentials_and_certificates_are_refused() {
+        let base = || Config::new("amqp://me:s3cret@rabbit");
+        let twice = Config { password: Some(SecretString::from("x")), ..base() };
+        let plain = Config { tls: Some(Tls::default()), ..base() };
+        let external = Config { auth: Auth::External, ..base() };
+        let unverified =
+            Config { tls: Some(Tls { verify: false, ..Tls::default() }), ..Config::new("amqps://rabbit") };
+        for (config, setting) in [
+            (twice, "rabbitmq.password"),
+            (plain, "rabbitmq.tls"),
+            (external, "rabbitmq.tls.cert_file"),
+            (unverified, "rabbitmq.tls.verify"),
+        ] {
+            assert_eq!(Endpoint::new(&config).err().unwrap().setting, setting);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The client's errors, judged: whose fault, how far it reaches, what to do.
+
+use std::io;
+
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::{Error, ErrorKind};
+use message::{Fault, PublishError, Scope, SubscriptionError, Topic};
+
+/// Whether the broker closed a channel because of one message on it; the connection and its other messages are
+/// fine, and the message can be found by sending smaller groups.
+pub(super) fn has_culprit(error: &Error) -> bool {
+    error.is_amqp_soft_error()
+}
+
+/// What a message is told that alone made the broker close the channel.
+pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> PublishError {
+    let ErrorKind::ProtocolError(protocol) = error.kind() else {
+        return of_session(error);
+    };
+    let reply = protocol.get_message();
+    let fault = match protocol.kind() {
+        AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE) => {
+            PublishError::refused(format!("rabbitmq refused a message for {topic}: {reply}"))
+        }
+        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => PublishError::topic_unavailable(format!(
+            "rabbitmq has no exchange {exchange:?} for {topic}: {reply}; declare it, or correct the setting exchange"
+        )),
+        AMQPErrorKind::Soft(_) => PublishError::topic_unavailable(format!(
+            "rabbitmq does not let this user publish {topic} on exchange {exchange:?}: {reply}; grant write \
+             permission"
+        )),
+        AMQPErrorKind::Hard(_) => return of_session(error),
+    };
+    fault.with_source(error)
+}
+
+/// A message that no queue took: acknowledged by the broker, and lost without this.
+pub(super) fn unroutable(topic: &Topic, exchange: &str) -> PublishError {
+    PublishError::topic_unavailable(format!(
+        "no queue is bound for routing key {topic} on exchange {exchange:?}; declare and bind one"
+    ))
+}
+
+/// A message that its queue does not take for now (`basic.nack`).
+pub(super) fn nacked(topic: &Topic) -> PublishError {
+    PublishError::topic_busy(format!(
+        "a queue for {topic} rejected the message: it is full (overflow=reject-publish), or it has no leader"
+    ))
+}
+
+/// The connection, or the attempt to make one, failed.
+pub(super) fn of_session(error: Error) -> PublishError {
+    let (fault, reason) = judge(&error);
+    PublishError::new(fault, Scope::Session, reason).with_source(error)
+}
+
+/// A subscription's connection, channel or consumer failed.
+pub(super) fn of_subscription(error: Error) -> SubscriptionError {
+    let (fault, reason) = judge(&error);
+    match fault {
+        Fault::Operator => SubscriptionError::operator(reason),
+        _ => SubscriptionError::lost(reason),
+    }
+    .with_source(error)
+}
+
+/// Whose fault a failed session is, and what to do.
+fn judge(error: &Error) -> (Fault, String) {
+    match error.kind() {
+        ErrorKind::ProtocolError(protocol) => {
+            let (fault, advice) = judge_protocol(protocol.kind());
+            (fault, format!("rabbitmq closed the session: {}; {advice}", protocol.get_message()))
+        }
+        ErrorKind::InvalidProtocolVersion(version) => (
+            Fault::Operator,
+            format!("the server speaks AMQP {version}, not 0-9-1: enable its plugin or port"),
+        ),
+        ErrorKind::ChannelsLimitReached => {
+            (Fault::Operator, String::from("rabbitmq's channel_max is reached: raise it"))
+        }
+        ErrorKind::AuthProviderError(problem) => {
+            (Fault::Operator, format!("rabbitmq does not offer the configured login: {problem}"))
+        }
+        // What rustls reports: an untrusted or expired certificate, another name, no common version.
+        ErrorKind::IOError(io) if io.kind() == io::ErrorKind::InvalidData => (
+            Fault::Operator,
+            format!("TLS with rabbitmq failed: {io}; check ca_file, host name and certificates"),
+        ),
+        ErrorKind::IOError(io) => (Fault::Broker, format!("rabbitmq is not reachable: {io}")),
+        ErrorKind::MissingHeartbeatError => {
+            (Fault::Broker, String::from("rabbitmq sent no heartbeat in time"))
+        }
+        _ => (Fault::Broker, format!("the session with rabbitmq ended: {error}")),
+    }
+}
+
+fn judge_protocol(kind: &AMQPErrorKind) -> (Fault, &'static str) {
+    match kind {
+        AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => {
+            (Fault::Operator, "check user name, password and permissions")
+        }
+        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => (Fault::Operator, "declare it, or correct the name"),
+        AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED) => {
+            (Fault::Operator, "another connection holds it exclusively")
+        }
+        AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED | AMQPHardError::INVALIDPATH) => {
+            (Fault::Operator, "check the virtual host, its permissions and its limits")
+        }
+        AMQPErrorKind::Hard(AMQPHardError::NOTIMPLEMENTED) => {
+            (Fault::Operator, "the server lacks publisher confirms or mandatory publishing")
+        }
+        _ => (Fault::Broker, "connecting again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::protocol::AMQPError;
+    use lapin::types::ShortString;
+
+    fn closed(code: u16) -> Error {
+        let text = ShortString::try_new("reply of the broker").unwrap();
+        ErrorKind::ProtocolError(AMQPError::from_id(code, text).unwrap()).into()
+    }
+
+    fn io(kind: io::ErrorKind) -> Error {
+        io::Error::new(kind, "x").into()
+    }
+
+    #[test]
+    fn a_culprit_is_refused_or_its_topic_stops() {
+        let topic = Topic::new("orders").unwrap();
+        for (code, fault, scope) in [
+            (311, Fault::Message, Scope::Message),
+            (406, Fault::Message, Scope::Message),
+            (404, Fault::Operator, Scope::Topic),
+            (403, Fault::Operator, Scope::Topic),
+            (541, Fault::Broker, Scope::Session),
+        ] {
+            let error = of_culprit(closed(code), &topic, "events");
+            assert_eq!((error.fault(), error.scope()), (fault, scope), "{code}");
+            assert!(error.to_string().contains("reply of the broker"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_closed_channel_has_a_culprit() {
+        assert!(has_culprit(&closed(404)) && has_culprit(&closed(406)));
+        assert!(!has_culprit(&closed(320)) && !has_culprit(&io(io::ErrorKind::BrokenPipe)));
+    }
+
+    #[test]
+    fn a_session_fails_by_the_operator_or_by_the_broker() {
+        for (error, fault) in [
+            (closed(403), Fault::Operator),
+            (closed(404), Fault::Operator),
+            (closed(530), Fault::Operator),
+            (closed(320), Fault::Broker),
+            (closed(541), Fault::Broker),
+            (io(io::ErrorKind::ConnectionRefused), Fault::Broker),
+            (io(io::ErrorKind::InvalidData), Fault::Operator),
+            (ErrorKind::MissingHeartbeatError.into(), Fault::Broker),
+        ] {
+            assert_eq!(of_subscription(error.clone()).fault(), fault, "{error}");
+            let published = of_session(error);
+            assert_eq!((published.fault(), published.scope()), (fault, Scope::Session));
+        }
+    }
+
+    #[test]
+    fn unroutable_and_full_name_the_topic() {
+        let topic = Topic::new("orders").unwrap();
+        let lost = unroutable(&topic, "events");
+        assert_eq!((lost.fault(), lost.scope()), (Fault::Operator, Scope::Topic));
+        assert!(lost.to_string().contains("routing key orders on exchange \"events\""), "{lost}");
+        assert_eq!((nacked(&topic).fault(), nacked(&topic).scope()), (Fault::Broker, Scope::Topic));
+    }
+}

@@ -1,0 +1,211 @@
+//! A lane: one channel that publishes window after window. Several lanes overlap, so that the wire is busy while
+//! one of them waits for its last confirms.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use lapin::options::ConfirmSelectOptions;
+use lapin::types::ShortString;
+use lapin::{Channel, Connection, Error};
+use message::{Fault, PublishError, Scope};
+use tokio::sync::{Mutex, mpsc};
+
+use super::confirm::{self, Break, Fate};
+use super::fault;
+use super::suspects::Suspects;
+use super::window::{Item, Window, WindowLimit};
+use super::wire::{self, Bounds, Record};
+
+/// What the lanes of a session have in common.
+pub(super) struct Session {
+    /// Submitted and not yet taken by a lane.
+    pub(super) queue: Mutex<mpsc::UnboundedReceiver<Item>>,
+    /// Why the session is over; then everything that is still submitted is answered with it.
+    pub(super) broken: OnceLock<Broken>,
+    pub(super) exchange: ShortString,
+    pub(super) app_id: Option<ShortString>,
+    pub(super) bounds: Bounds,
+    pub(super) limit: WindowLimit,
+    pub(super) confirm_timeout: Duration,
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone)]
+pub(super) struct Broken {
+    cause: Break,
+    blocked: bool,
+    confirm_timeout: Duration,
+}
+
+impl Broken {
+    fn error(&self) -> PublishError {
+        match &self.cause {
+            Break::Client(error) => fault::of_session(error.clone()),
+            Break::Timeout => {
+                let hint = if self.blocked { ": it blocks publishers (memory or disk alarm)" } else { "" };
+                let millis = self.confirm_timeout.as_millis();
+                PublishError::session_lost(format!("rabbitmq confirmed nothing within {millis} ms{hint}"))
+            }
+            Break::ConfirmsOff => PublishError::new(
+                Fault::Operator,
+                Scope::Session,
+                "rabbitmq answered without publisher confirms; is a proxy in between that drops confirm.select?",
+            ),
+            Break::StrayReturn => PublishError::session_lost(
+                "rabbitmq returned a message that was not published in this window",
+            ),
+        }
+    }
+}
+
+/// Opens a channel in confirm mode.
+pub(super) async fn open_channel(connection: &Connection) -> Result<Channel, Error> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+/// One channel and the windows on it.
+pub(super) struct Lane {
+    session: Arc<Session>,
+    connection: Arc<Connection>,
+    channel: Channel,
+    /// The message that did not fit into the last window.
+    spill: Option<Item>,
+}
+
+impl Lane {
+    pub(super) async fn open(session: Arc<Session>, connection: Arc<Connection>) -> Result<Self, Error> {
+        let channel = open_channel(&connection).await?;
+        Ok(Self { session, connection, channel, spill: None })
+    }
+
+    /// Publishes until the session is closed and its queue is empty.
+    pub(super) async fn run(mut self) {
+        while let Some(window) = self.next_window().await {
+            let items = window.into_items();
+            if let Some(broken) = self.session.broken.get() {
+                answer_all(items, broken);
+                continue;
+            }
+            match self.attempt(items).await {
+                Ok(()) => {}
+                Err((items, cause)) => self.recover(items, cause).await,
+            }
+        }
+    }
+
+    /// What is waiting, up to a full window; waits only for the first message.
+    async fn next_window(&mut self) -> Option<Window> {
+        let mut window = Window::new(self.session.limit);
+        // An empty window takes any message, so the first one is never spilled.
+        let mut queue = if let Some(item) = self.spill.take() {
+            self.spill = window.push(item);
+            match self.session.queue.try_lock() {
+                Ok(queue) => queue,
+                // Another lane waits for messages, so there are none to add.
+                Err(_) => return Some(window),
+            }
+        } else {
+            let mut queue = self.session.queue.lock().await;
+            self.spill = window.push(queue.recv().await?);
+            queue
+        };
+        while self.spill.is_none()
+            && !window.is_full()
+            && let Ok(item) = queue.try_recv()
+        {
+            self.spill = window.push(item);
+        }
+        Some(window)
+    }
+
+    /// Publishes a group and answers every message of it, or gives them back with the reason.
+    async fn attempt(&self, items: Vec<Item>) -> Result<(), (Vec<Item>, Break)> {
+        let (items, records) = self.encode(items);
+        let Session { exchange, confirm_timeout, .. } = &*self.session;
+        match confirm::publish(&self.channel, exchange, &records, *confirm_timeout).await {
+            Ok(fates) => {
+                for (item, fate) in items.into_iter().zip(fates) {
+                    let topic = &item.message.topic;
+                    let outcome = match fate {
+                        Fate::Stored => Ok(()),
+                        Fate::Unroutable => Err(fault::unroutable(topic, exchange.as_str())),
+                        Fate::Rejected => Err(fault::nacked(topic)),
+                    };
+                    item.pending.answer(outcome);
+                }
+                Ok(())
+            }
+            Err(cause) => Err((items, cause)),
+        }
+    }
+
+    /// The records of a group; a message that cannot be one is answered at once.
+    fn encode(&self, items: Vec<Item>) -> (Vec<Item>, Vec<Record>) {
+        let mut accepted = Vec::with_capacity(items.len());
+        let mut records = Vec::with_capacity(items.len());
+        for item in items {
+            match wire::encode(&item.message, &self.session.bounds, self.session.app_id.as_ref()) {
+                Ok(record) => {
+                    records.push(record);
+                    accepted.push(item);
+                }
+                Err(error) => item.pending.answer(Err(error)),
+            }
+        }
+        (accepted, records)
+    }
+
+    /// After a window broke off: searches the culprit if one message closed the channel, else ends the session.
+    async fn recover(&mut self, mut group: Vec<Item>, mut cause: Break) {
+        let mut suspects = Suspects::new();
+        loop {
+            let error = match cause {
+                Break::Client(error) if fault::has_culprit(&error) => error,
+                cause => return self.fail(group.into_iter().chain(suspects.into_rest()), cause),
+            };
+            tracing::warn!(%error, messages = group.len(), "rabbitmq closed a channel; searching for the message");
+            if group.len() == 1 {
+                self.condemn(group, &error, &mut suspects);
+            } else {
+                suspects.split(group);
+            }
+            match open_channel(&self.connection).await {
+                Ok(channel) => self.channel = channel,
+                Err(error) => return self.fail(suspects.into_rest(), Break::Client(error)),
+            }
+            (group, cause) = loop {
+                let Some(next) = suspects.next() else { return };
+                if let Err(broken) = self.attempt(next).await {
+                    break broken;
+                }
+            };
+        }
+    }
+
+    /// Answers a message that alone closed the channel, and with it the rest of its topic if that is closed.
+    fn condemn(&self, culprit: Vec<Item>, error: &Error, suspects: &mut Suspects) {
+        for item in culprit {
+            let topic = item.message.topic.clone();
+            let verdict = || fault::of_culprit(error.clone(), &topic, self.session.exchange.as_str());
+            if verdict().scope() == Scope::Topic {
+                suspects.take_topic(&topic).into_iter().for_each(|item| item.pending.answer(Err(verdict())));
+            }
+            item.pending.answer(Err(verdict()));
+        }
+    }
+
+    /// Ends the session for all lanes.
+    fn fail(&self, items: impl IntoIterator<Item = Item>, cause: Break) {
+        let blocked = self.connection.status().blocked();
+        let broken = Broken { cause, blocked, confirm_timeout: self.session.confirm_timeout };
+        answer_all(items, self.session.broken.get_or_init(|| broken));
+    }
+}
+
+fn answer_all(items: impl IntoIterator<Item = Item>, broken: &Broken) {
+    for item in items {
+        item.pending.answer(Err(broken.error()));
+    }
+}

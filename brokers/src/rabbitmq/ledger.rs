@@ -1,0 +1,105 @@
+//! Which delivery tags of a channel are settled, and the fewest acknowledgements that say so.
+//!
+//! A channel numbers its deliveries 1, 2, 3, … over all its consumers. An acknowledgement for many covers every
+//! tag up to it, also deliveries that still wait in the client's buffer; so it is used only up to the last tag
+//! before the first unsettled one.
+
+use std::collections::BTreeSet;
+
+/// The tags of one channel.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Every tag up to this one is settled.
+    floor: u64,
+    /// Settled above the floor.
+    above: BTreeSet<u64>,
+    /// Handed to the caller and not settled.
+    outstanding: BTreeSet<u64>,
+}
+
+/// What to tell the broker.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Acks {
+    /// One acknowledgement for everything up to this tag.
+    pub(super) up_to: Option<u64>,
+    /// Acknowledgements for single tags.
+    pub(super) single: Vec<u64>,
+}
+
+impl Ledger {
+    /// A delivery goes to the caller.
+    pub(super) fn hand_out(&mut self, tag: u64) {
+        self.outstanding.insert(tag);
+    }
+
+    /// Whether the caller still owes a settlement for this tag.
+    pub(super) fn is_outstanding(&self, tag: u64) -> bool {
+        self.outstanding.contains(&tag)
+    }
+
+    /// A delivery goes back to its queue. To be told to the broker before later [`done`](Ledger::done) ones.
+    pub(super) fn release(&mut self, tag: u64) {
+        self.settle(tag);
+    }
+
+    /// Deliveries are done; tags that are not outstanding must have been left out.
+    pub(super) fn done(&mut self, tags: &[u64]) -> Acks {
+        for tag in tags {
+            self.settle(*tag);
+        }
+        let (below, single): (Vec<u64>, Vec<u64>) = tags.iter().partition(|tag| **tag <= self.floor);
+        match below.as_slice() {
+            [] => Acks { up_to: None, single },
+            [only] => Acks { up_to: None, single: single.into_iter().chain([*only]).collect() },
+            // The highest done tag, not the floor: nothing done lies between them, and a tag that was settled
+            // before must not be acknowledged again.
+            many => Acks { up_to: many.iter().copied().max(), single },
+        }
+    }
+
+    fn settle(&mut self, tag: u64) {
+        self.outstanding.remove(&tag);
+        self.above.insert(tag);
+        while self.above.remove(&(self.floor + 1)) {
+            self.floor += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(tags: std::ops::RangeInclusive<u64>) -> Ledger {
+        let mut ledger = Ledger::default();
+        tags.for_each(|tag| ledger.hand_out(tag));
+        ledger
+    }
+
+    #[test]
+    fn a_contiguous_prefix_needs_one_acknowledgement() {
+        let mut ledger = ledger(1..=5);
+        assert_eq!(ledger.done(&[1, 2, 3]), Acks { up_to: Some(3), single: vec![] });
+        assert_eq!(ledger.done(&[5]), Acks { up_to: None, single: vec![5] });
+        assert_eq!(ledger.done(&[4]), Acks { up_to: None, single: vec![4] });
+        assert!(!ledger.is_outstanding(3));
+    }
+
+    #[test]
+    fn what_is_not_handed_out_yet_is_never_covered() {
+        // Tag 2 waits in the buffer of another consumer of the channel.
+        let mut ledger = Ledger::default();
+        [1, 3, 4].into_iter().for_each(|tag| ledger.hand_out(tag));
+        assert_eq!(ledger.done(&[1, 3, 4]), Acks { up_to: None, single: vec![3, 4, 1] });
+        ledger.hand_out(2);
+        assert_eq!(ledger.done(&[2]), Acks { up_to: None, single: vec![2] });
+    }
+
+    #[test]
+    fn a_released_tag_does_not_stop_the_prefix() {
+        let mut ledger = ledger(1..=4);
+        ledger.release(2);
+        assert_eq!(ledger.done(&[1, 3]), Acks { up_to: Some(3), single: vec![] });
+        assert!(ledger.is_outstanding(4) && !ledger.is_outstanding(2));
+    }
+}

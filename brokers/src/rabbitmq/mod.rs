@@ -1,0 +1,70 @@
+//! RabbitMQ over AMQP 0-9-1.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `config.rs` | [`Config`]: what an operator sets |
+//! | `endpoint.rs` | URL, credentials and certificates made into connections |
+//! | `connector.rs` | [`Connector`]: opens publishing sessions |
+//! | `publisher.rs` | one session: a queue of submissions and the lanes that empty it |
+//! | `lane.rs` | one channel that publishes window after window |
+//! | `window.rs` | what is published and believed together |
+//! | `confirm.rs` | publishing one window, and its confirms without the returns |
+//! | `suspects.rs` | the search for a message that makes the broker close a channel |
+//! | `subscription.rs` | [`Subscriber`]: consumes queues |
+//! | `ledger.rs` | delivery tags and the fewest acknowledgements for them |
+//! | `wire.rs` | message to AMQP record and back (CloudEvents AMQP binding, binary mode) |
+//! | `fault.rs` | the client's errors judged |
+//! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
+//!
+//! # Publishing
+//! The topic is the routing key on the configured exchange; with the default exchange it is the queue's name.
+//! Messages are persistent and `mandatory`, and a receipt is `Ok` only after the broker's confirm for a message
+//! that was routed:
+//!
+//! | what happens | receipt |
+//! |---|---|
+//! | no queue is bound | operator's fault, topic stops |
+//! | a full queue rejects (`overflow=reject-publish`) | broker's fault, topic pauses |
+//! | payload or headers too large, here or on the broker | message's fault; nobody else is affected |
+//! | exchange missing, no permission | operator's fault, topic stops (at connect: session) |
+//! | connection lost, no confirm in time, publishers blocked | broker's fault, session; outcome unknown |
+//! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
+//!
+//! Order per key holds because the relay keeps one unconfirmed message per key
+//! ([`KeyWindow::One`](message::KeyWindow)); many keys are in flight at once.
+//!
+//! # Consuming
+//! Manual acknowledgements, bounded by the prefetch. Order per key holds for one subscription per queue
+//! (use single active consumer for hot standbys); a released delivery goes back to its place as far as the
+//! queue can do that.
+//!
+//! # Traps
+//! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to us.
+//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter exchange.
+//! - A delivery that stays unsettled for 30 minutes makes the broker close the channel (`consumer_timeout`).
+//! - With more than one queue per subscription the prefetch is shared over the channel, which quorum queues do
+//!   not support: subscribe to each quorum queue by itself.
+//! - The client library writes returned messages to its log, payload included: see [`PAYLOAD_LOG_TARGET`].
+
+mod admin;
+mod config;
+mod confirm;
+mod connector;
+mod endpoint;
+mod fault;
+mod lane;
+mod ledger;
+mod publisher;
+mod subscription;
+mod suspects;
+mod window;
+mod wire;
+
+pub use admin::{Admin, QueueOptions};
+pub use config::{Auth, Config};
+pub use connector::Connector;
+pub use subscription::Subscriber;
+
+/// The tracing target under which the client library logs returned messages with their payloads, at `WARN`. A
+/// program must filter it out (`lapin::returned_messages=off`); every return is reported by its receipt anyway.
+pub const PAYLOAD_LOG_TARGET: &str = "lapin::returned_messages";

@@ -1,0 +1,256 @@
+//! Consuming queues: one channel with a prefetch bound, manual acknowledgements, one consumer per queue.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use lapin::types::{FieldTable, ShortString};
+use lapin::{Channel, Connection, Error};
+use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
+use tokio::time::Instant;
+
+use super::config::{Config, invalid};
+use super::endpoint::Endpoint;
+use super::fault;
+use super::ledger::Ledger;
+use super::publisher::say_goodbye;
+use super::wire;
+use crate::settings::InvalidSetting;
+
+/// The lower bits of a token are the delivery tag, the upper ones the subscription: a token of an earlier
+/// subscription is recognised and skipped. At 100,000 deliveries per second 48 bits last for 89 years.
+const TAG_BITS: u32 = 48;
+
+/// Counts the subscriptions of this process.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Subscribes to queues, again after every lost session.
+pub struct Subscriber {
+    endpoint: Endpoint,
+    queues: Vec<ShortString>,
+    prefetch: u16,
+    origin: String,
+}
+
+impl Subscriber {
+    /// A subscriber of one or more queues, which must exist. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    pub fn new<Q: Into<String>>(
+        config: &Config,
+        queues: impl IntoIterator<Item = Q>,
+    ) -> Result<Self, InvalidSetting> {
+        let short = |queue: Q| match queue.into() {
+            empty if empty.is_empty() => Err(invalid("queue", "a queue's name is empty")),
+            queue => ShortString::try_new(queue).map_err(|error| invalid("queue", error.to_string())),
+        };
+        let queues = queues.into_iter().map(short).collect::<Result<Vec<_>, _>>()?;
+        if queues.is_empty() {
+            return Err(invalid("queues", "names no queue; name at least one"));
+        }
+        let endpoint = Endpoint::new(config)?;
+        let names: Vec<&str> = queues.iter().map(ShortString::as_str).collect();
+        let origin = format!("{} {}", endpoint.destination(), names.join(", "));
+        Ok(Self { endpoint, queues, prefetch: config.prefetch, origin })
+    }
+
+    /// Opens a session: a connection of its own.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or exclusively used queue.
+    pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        let connection = self.endpoint.open("subscription").await?;
+        let opened = self.consume(&connection).await;
+        let (channel, consumers) = opened.map_err(fault::of_subscription)?;
+        let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
+        Ok(Box::new(RabbitmqSubscription {
+            origin: self.origin.clone(),
+            connection,
+            channel,
+            consumers,
+            generation,
+            ledger: Ledger::default(),
+            received: Vec::new(),
+        }))
+    }
+
+    async fn consume(&self, connection: &Connection) -> Result<(Channel, Consumers), Error> {
+        let channel = connection.create_channel().await?;
+        // Over all consumers of the channel: RabbitMQ's meaning of `global` (rabbitmq.com/docs/consumer-prefetch).
+        // Quorum queues know only the per-consumer bound, which a single queue gets.
+        let global = self.queues.len() > 1;
+        channel.basic_qos(self.prefetch, BasicQosOptions { global }).await?;
+        let mut consumers = SelectAll::new();
+        for queue in &self.queues {
+            let tag = ShortString::default();
+            let consumer = channel
+                .basic_consume(queue.clone(), tag, BasicConsumeOptions::default(), FieldTable::default())
+                .await?;
+            let (name, ended) = (queue.clone(), queue.clone());
+            let deliveries = consumer.map(move |delivery| match delivery {
+                Ok(delivery) => Event::Delivery(name.clone(), Box::new(delivery)),
+                Err(error) => Event::Failed(error),
+            });
+            let end = stream::once(async move { Event::Ended(ended) });
+            consumers.push(deliveries.chain(end).boxed());
+        }
+        Ok((channel, consumers))
+    }
+}
+
+type Consumers = SelectAll<BoxStream<'static, Event>>;
+
+/// What comes out of a consumer.
+enum Event {
+    Delivery(ShortString, Box<lapin::message::Delivery>),
+    Failed(Error),
+    /// The broker cancelled it: its queue is deleted or lost its leader.
+    Ended(ShortString),
+}
+
+/// A session that consumes.
+struct RabbitmqSubscription {
+    origin: String,
+    connection: Connection,
+    channel: Channel,
+    consumers: Consumers,
+    generation: u64,
+    ledger: Ledger,
+    /// Received by a call whose future was dropped, or before an error.
+    received: Vec<Delivery>,
+}
+
+impl RabbitmqSubscription {
+    fn accept(&mut self, event: Event) -> Result<(), SubscriptionError> {
+        match event {
+            Event::Delivery(queue, delivery) => {
+                let delivery = self.open(&queue, *delivery);
+                self.received.push(delivery);
+                Ok(())
+            }
+            Event::Failed(error) => Err(fault::of_subscription(error)),
+            Event::Ended(queue) => Err(SubscriptionError::lost(format!(
+                "rabbitmq cancelled the consumer of queue {queue}: it was deleted, or it lost its leader"
+            ))),
+        }
+    }
+
+    fn open(&mut self, queue: &ShortString, delivery: lapin::message::Delivery) -> Delivery {
+        let tag = delivery.delivery_tag;
+        self.ledger.hand_out(tag);
+        let topic = if delivery.routing_key.as_str().is_empty() { queue } else { &delivery.routing_key };
+        let message = wire::decode(topic.as_str(), &delivery.properties, delivery.data);
+        Delivery {
+            token: DeliveryToken(self.generation | tag),
+            message: message.map_err(|malformed| *malformed),
+            redelivered: delivery.redelivered,
+            // Without the tag: the hash of a malformed delivery must be the same when it comes again.
+            origin: format!("queue {queue}"),
+        }
+    }
+
+    fn tag(&self, token: DeliveryToken) -> Option<u64> {
+        let tag = token.0 & ((1 << TAG_BITS) - 1);
+        (token.0 == self.generation | tag && self.ledger.is_outstanding(tag)).then_some(tag)
+    }
+
+    fn lost(&self) -> SubscriptionError {
+        SubscriptionError::lost(format!("the session of {} is closed; subscribe anew", self.origin))
+    }
+}
+
+#[async_trait]
+impl Subscription for RabbitmqSubscription {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    async fn receive(
+        &mut self,
+        max: NonZeroUsize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, SubscriptionError> {
+        let deadline = Instant::now() + wait;
+        while self.received.len() < max.get() {
+            // Waits for the first one only, then takes what is there.
+            let next = if self.received.is_empty() {
+                match tokio::time::timeout_at(deadline, self.consumers.next()).await {
+                    Ok(next) => next,
+                    Err(_) => break,
+                }
+            } else {
+                match futures_util::poll!(self.consumers.next()) {
+                    std::task::Poll::Ready(next) => next,
+                    std::task::Poll::Pending => break,
+                }
+            };
+            self.accept(next.ok_or_else(|| self.lost())?)?;
+        }
+        let count = self.received.len().min(max.get());
+        Ok(self.received.drain(..count).collect())
+    }
+
+    async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {
+        let (mut done, mut released) = (Vec::new(), Vec::new());
+        for settlement in &settlements {
+            let Some(tag) = self.tag(settlement.token()) else { continue };
+            match settlement.disposition() {
+                Disposition::Done => done.push(tag),
+                _ => released.push(tag),
+            }
+        }
+        done.sort_unstable();
+        done.dedup();
+        // First what goes back, so that no acknowledgement for many covers it; the latest first, so that the
+        // queue gets them back in order.
+        released.sort_unstable_by(|a, b| b.cmp(a));
+        released.dedup();
+        for tag in released {
+            self.ledger.release(tag);
+            let requeue = BasicNackOptions { multiple: false, requeue: true };
+            self.channel.basic_nack(tag, requeue).await.map_err(fault::of_subscription)?;
+        }
+        let acks = self.ledger.done(&done);
+        if let Some(tag) = acks.up_to {
+            let multiple = BasicAckOptions { multiple: true };
+            self.channel.basic_ack(tag, multiple).await.map_err(fault::of_subscription)?;
+        }
+        let single = acks.single.into_iter().map(|tag| {
+            let one = BasicAckOptions { multiple: false };
+            self.channel.basic_ack(tag, one)
+        });
+        try_join_all(single).await.map_err(fault::of_subscription)?;
+        Ok(())
+    }
+
+    async fn keep_alive(&mut self, _tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
+        Ok(())
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
+        if !self.connection.status().connected() {
+            return Err(self.lost());
+        }
+        say_goodbye(&self.connection).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_least_one_queue_with_a_name_is_needed() {
+        let config = Config::new("amqp://rabbit");
+        assert!(Subscriber::new(&config, ["orders", "bills"]).is_ok());
+        for queues in [vec![], vec![String::new()], vec!["q".repeat(256)]] {
+            assert!(Subscriber::new(&config, queues).err().unwrap().setting.starts_with("rabbitmq.queue"));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Message to AMQP 0-9-1 record and back, by the CloudEvents AMQP binding in binary mode.
+//!
+//! Attributes travel as `cloudEvents_*` headers (`cloudEvents:` is read as well), `datacontenttype` as the
+//! property `content_type`, trace context and free headers under their own names. The id is also the property
+//! `message_id` and the event type the property `type`, where AMQP tools look for them.
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use message::cloudevents::{Envelope, attributes, trace_headers};
+use message::{Malformed, Message, PublishError};
+
+/// The spellings of the prefix that are read; the first one is written.
+const PREFIXES: [&str; 2] = ["cloudEvents_", "cloudEvents:"];
+
+/// The property `delivery_mode` of a message that survives a broker restart.
+const PERSISTENT: u8 = 2;
+
+/// What a table entry costs beside name and value: length of the name, type, length of the value.
+const ENTRY_BYTES: usize = 1 + 1 + 4;
+
+/// What a content header frame costs beside its properties: frame header and end, class, weight, body size,
+/// property flags, timestamp, delivery mode, table length (AMQP 0-9-1 specification, sections 4.2.3, 4.2.6).
+const FRAME_BYTES: usize = 64;
+
+/// What the connection and the configuration allow.
+#[derive(Debug, Clone)]
+pub(super) struct Bounds {
+    /// The largest payload in bytes.
+    pub(super) payload_bytes_max: usize,
+    /// The largest frame in bytes: properties and headers must fit into one.
+    pub(super) frame_bytes_max: usize,
+}
+
+/// A message as AMQP carries it.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) routing_key: ShortString,
+    pub(super) properties: BasicProperties,
+    pub(super) payload: Bytes,
+}
+
+/// Makes the record of a message.
+///
+/// # Errors
+/// [`PublishError::refused`] when the payload or the headers exceed the bounds, or a text does not fit an AMQP
+/// short string.
+pub(super) fn encode(
+    message: &Message,
+    bounds: &Bounds,
+    app_id: Option<&ShortString>,
+) -> Result<Record, PublishError> {
+    let (bytes, bytes_max) = (message.payload.len(), bounds.payload_bytes_max);
+    if bytes > bytes_max {
+        return Err(PublishError::refused(format!(
+            "the payload for {} has {bytes} bytes; rabbitmq takes at most {bytes_max}: shorten it, send a \
+             reference, or raise payload_bytes_max here and max_message_size on the broker",
+            message.topic
+        )));
+    }
+    let id = message.id.to_string();
+    let mut size = FRAME_BYTES + id.len() + message.kind.as_str().len() + message.content_type.as_str().len();
+    let mut headers = FieldTable::default();
+    let mut insert = |name: String, value: &str| {
+        size += name.len() + value.len() + ENTRY_BYTES;
+        headers.insert(short("header name", name)?, AMQPValue::LongString(LongString::from(value)));
+        Ok::<_, PublishError>(())
+    };
+    for (name, value) in attributes(message) {
+        insert(format!("{}{name}", PREFIXES[0]), &value)?;
+    }
+    for (name, value) in message.headers.iter().chain(trace_headers(message)) {
+        insert(name.to_owned(), value)?;
+    }
+    // AMQP cannot split a content header over frames; a longer one costs the whole connection (501 FRAME_ERROR).
+    if size > bounds.frame_bytes_max {
+        return Err(PublishError::refused(format!(
+            "the headers for {} have {size} bytes; the connection's frame_max is {}: shorten them, or raise \
+             frame_max on the broker",
+            message.topic, bounds.frame_bytes_max
+        )));
+    }
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_message_id(short("message id", id)?)
+        .with_content_type(short("content type", message.content_type.as_str())?)
+        .with_type(short("event type", message.kind.as_str())?)
+        .with_headers(headers);
+    if let Ok(seconds) = u64::try_from(message.time.unix_timestamp()) {
+        properties = properties.with_timestamp(seconds);
+    }
+    if let Some(app_id) = app_id {
+        properties = properties.with_app_id(app_id.clone());
+    }
+    let routing_key = short("routing key", message.topic.as_str())?;
+    Ok(Record { routing_key, properties, payload: message.payload.clone() })
+}
+
+/// A text as an AMQP short string; the library's own conversion panics above 255 bytes.
+fn short(what: &str, text: impl Into<String>) -> Result<ShortString, PublishError> {
+    ShortString::try_new(text)
+        .map_err(|error| PublishError::refused(format!("the {what} does not fit AMQP")).with_source(error))
+}
+
+/// Reads a delivery. `topic` is its routing key, or the queue where it has none.
+///
+/// # Errors
+/// [`Malformed`] with the evidence, when there is no valid id or an attribute cannot be accepted.
+pub(super) fn decode(
+    topic: &str,
+    properties: &BasicProperties,
+    payload: Vec<u8>,
+) -> Result<Message, Box<Malformed>> {
+    let text = |property: &Option<ShortString>| property.as_ref().map(ToString::to_string);
+    let mut envelope = Envelope {
+        topic: topic.to_owned(),
+        message_id: text(properties.message_id()),
+        content_type: text(properties.content_type()),
+        payload: Bytes::from(payload),
+        ..Envelope::default()
+    };
+    for (name, value) in properties.headers().iter().flatten() {
+        if let Some(value) = header_text(value) {
+            envelope.push_header(&PREFIXES, name.as_str(), value);
+        }
+    }
+    // A foreign producer that says what happened only in the property `type`.
+    if let Some(kind) = text(properties.kind())
+        && !envelope.attributes.iter().any(|(name, _)| name == "type")
+    {
+        envelope.attributes.push((String::from("type"), kind));
+    }
+    envelope.open()
+}
+
+/// A header value as text; nested tables, arrays and bytes (the broker's own `x-death`) have none.
+fn header_text(value: &AMQPValue) -> Option<String> {
+    Some(match value {
+        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
+        AMQPValue::ShortString(text) => text.to_string(),
+        AMQPValue::Boolean(value) => value.to_string(),
+        AMQPValue::ShortShortInt(value) => value.to_string(),
+        AMQPValue::ShortShortUInt(value) => value.to_string(),
+        AMQPValue::ShortInt(value) => value.to_string(),
+        AMQPValue::ShortUInt(value) => value.to_string(),
+        AMQPValue::LongInt(value) => value.to_string(),
+        AMQPValue::LongUInt(value) => value.to_string(),
+        AMQPValue::LongLongInt(value) => value.to_string(),
+        AMQPValue::Float(value) => value.to_string(),
+        AMQPValue::Double(value) => value.to_string(),
+        AMQPValue::Timestamp(value) => value.to_string(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{ContentType, EventType, Fault, OrderingKey, Topic, TraceContext};
+
+    const WIDE: Bounds = Bounds { payload_bytes_max: 16 << 20, frame_bytes_max: 131_072 };
+
+    fn sample() -> Message {
+        let mut message = Message::new(
+            Topic::new("orders").unwrap(),
+            EventType::new("order.placed").unwrap(),
+            r#"{"total":12}"#,
+        )
+        .with_key(OrderingKey::new("Müller 7").unwrap())
+        .with_content_type(ContentType::json());
+        message.headers.insert("tenant", "acme").unwrap();
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        message.trace = Some(TraceContext::new(parent, Some("a=b".into())).unwrap());
+        message
+    }
+
+    #[test]
+    fn a_message_survives_the_wire() {
+        let message = sample();
+        let record = encode(&message, &WIDE, None).unwrap();
+        let back = decode("orders", &record.properties, record.payload.to_vec()).unwrap();
+        assert_eq!(back, message);
+    }
+
+    #[test]
+    fn amqp_tools_find_the_id_and_persistence_in_the_properties() {
+        let message = sample();
+        let app = ShortString::try_new("shop").unwrap();
+        let properties = encode(&message, &WIDE, Some(&app)).unwrap().properties;
+        assert_eq!(properties.message_id().as_ref().unwrap().as_str(), message.id.to_string());
+        assert_eq!(properties.delivery_mode(), &Some(2));
+        assert_eq!(properties.kind().as_ref().unwrap().as_str(), "order.placed");
+        assert_eq!(properties.app_id(), &Some(app));
+        assert!(properties.headers().as_ref().unwrap().contains_key("cloudEvents_id"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_size_and_limit() {
+        let mut message = sample();
+        let narrow = Bounds { payload_bytes_max: 11, ..WIDE };
+        let error = encode(&message, &narrow, None).unwrap_err();
+        assert_eq!(error.fault(), Fault::Message);
+        assert!(error.to_string().contains("12 bytes; rabbitmq takes at most 11"), "{error}");
+        for n in 0..20 {
+            message.headers.insert(format!("h{n}"), "x".repeat(8_000)).unwrap();
+        }
+        let error = encode(&message, &WIDE, None).unwrap_err();
+        assert!(error.to_string().contains("frame_max is 131072"), "{error}");
+    }
+
+    #[test]
+    fn a_foreign_message_needs_nothing_but_a_message_id() {
+        let id = message::MessageId::new();
+        let properties = BasicProperties::default()
+            .with_message_id(ShortString::try_new(id.to_string()).unwrap())
+            .with_type(ShortString::try_new("order.paid").unwrap());
+        let message = decode("orders", &properties, b"x".to_vec()).unwrap();
+        assert_eq!((message.id, message.kind.as_str()), (id, "order.paid"));
+    }
+
+    #[test]
+    fn the_colon_spelling_and_numbers_are_read() {
+        let id = message::MessageId::new();
+        let mut headers = FieldTable::default();
+        let name = |name: &str| ShortString::try_new(name).unwrap();
+        headers.insert(name("cloudEvents:id"), AMQPValue::LongString(id.to_string().into()));
+        headers.insert(name("attempt"), AMQPValue::LongInt(3));
+        headers.insert(name("x-death"), AMQPValue::FieldTable(FieldTable::default()));
+        let properties = BasicProperties::default().with_headers(headers);
+        let message = decode("orders", &properties, Vec::new()).unwrap();
+        assert_eq!((message.id, message.headers.get("attempt")), (id, Some("3")));
+    }
+
+    #[test]
+    fn a_delivery_without_an_id_is_malformed_and_keeps_its_bytes() {
+        let malformed = decode("orders", &BasicProperties::default(), b"x".to_vec()).unwrap_err();
+        assert!(malformed.problem.contains("no id"), "{}", malformed.problem);
+        assert_eq!(&malformed.payload[..], b"x");
+    }
+}
