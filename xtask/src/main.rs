@@ -1,8 +1,14 @@
 //! The task runner of laptop and CI: `cargo xtask <task>`.
 
+mod backends;
+mod bench;
+mod cargo;
+mod cargo_output;
+mod ci;
 mod report;
 mod require;
 mod services;
+mod test;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -19,11 +25,17 @@ struct Cli {
 enum Task {
     #[command(subcommand)]
     Services(services::Command),
+    Test(test::Test),
+    Bench(bench::Bench),
+    Ci(ci::Ci),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Services(command) => services::run(&command),
+        Task::Test(options) => test::run(&options),
+        Task::Bench(options) => bench::run(&options),
+        Task::Ci(options) => ci::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

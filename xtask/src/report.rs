@@ -27,3 +27,23 @@ pub(crate) fn table<const N: usize>(
 pub(crate) fn json(value: &serde_json::Value) {
     println!("{value:#}");
 }
+
+/// An address for the screen: a person's own URL may hold a secret.
+pub(crate) fn without_password(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let Some((user, host)) = rest.rsplit_once('@') else { return address.to_owned() };
+    let user = user.split(':').next().unwrap_or_default();
+    format!("{scheme}://{user}@{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(without_password("postgres://me:p@ss@db:5432/x"), "postgres://me@db:5432/x");
+        assert_eq!(without_password("http://127.0.0.1:1"), "http://127.0.0.1:1");
+        assert_eq!(without_password("127.0.0.1:19092"), "127.0.0.1:19092");
+    }
+}

@@ -37,10 +37,6 @@ pub(crate) struct UpReport {
 }
 
 impl UpReport {
-    pub(crate) fn is_usable(&self) -> bool {
-        !matches!(self.outcome, Outcome::Missing(_))
-    }
-
     /// The address for clients, if there is something to connect to.
     pub(crate) fn address(&self) -> Option<String> {
         match &self.outcome {
@@ -94,8 +90,12 @@ fn bring_up(name: Name, task: &Task) -> Outcome {
 
 /// Starts one service of ours and waits until it answers.
 pub(crate) fn start(name: Name, task: &Task) -> Result<Outcome, Fault> {
+    if !cfg!(target_os = "linux") {
+        return Err(Fault::Unavailable(
+            "needs Linux: use `docker compose up` and the variables in compose.yaml".to_owned(),
+        ));
+    }
     let home = Home::of(name)?;
-    task.phase("looking");
     let _lock = home.lock()?;
     let port = name.port()?;
     if let Some(state) = home.state()? {
@@ -126,11 +126,18 @@ fn launch(home: &Home, port: u16, task: &Task) -> Result<(), Fault> {
     task.phase("preparing");
     let command = service.prepare(home, &installed)?;
     task.phase(&format!("starting {}", installed.version));
+    let data = service.data(home)?;
+    if !data.starts_with(&home.dir) {
+        task.note(&format!(
+            "data is in {}: its server's user may not enter {}",
+            data.display(),
+            home.dir.display()
+        ));
+    }
     let log = home.open_log()?;
     let mut child = process::spawn(command, &log)?;
     let process = Identity::of(child.id())?;
-    let state =
-        State { service: home.name, version: installed.version, port, data: service.data(home)?, process };
+    let state = State { service: home.name, version: installed.version, port, data, process };
     home.save(&state)?;
     let ready = wait_ready(home, port, &state.process, Some(&mut child));
     if ready.is_err() {

@@ -18,10 +18,10 @@ mod sqs;
 mod state;
 
 pub(crate) use commands::{Command, run};
-pub(crate) use fault::Fault;
 pub(crate) use manager::{Outcome, UpReport, down, up};
-pub(crate) use settings::DIR_VARIABLE;
+pub(crate) use settings::{DIR_VARIABLE, services_dir};
 
+use fault::Fault;
 use home::Home;
 use process::Signal;
 use settings::Port;
@@ -108,7 +108,7 @@ pub(crate) trait Service: Sync {
     /// The value of [`Name::variable`] for an instance of ours.
     fn url(&self, port: u16) -> String;
 
-    /// Where the data is; the same answer for the same home.
+    /// Where the data is, if it is on disk at all; the same answer for the same home.
     fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
         Ok(home.dir.join("data"))
     }

@@ -67,7 +67,7 @@ impl Service for Postgres {
             server.check_version(&installed.version)?;
             server.clear_leftovers()?;
         } else {
-            server.create(home)?;
+            server.create()?;
         }
         let sockets = if data.as_os_str().len() <= SOCKET_DIR_BYTES_MAX {
             data.display().to_string()
@@ -135,15 +135,14 @@ impl Server<'_> {
 
     /// A new cluster with our superuser and our database. Built aside, so that an interrupted attempt is
     /// not taken for a cluster.
-    fn create(&self, home: &Home) -> Result<(), Fault> {
+    fn create(&self) -> Result<(), Fault> {
         let aside = self.data.with_extension("partial");
         if aside.exists() {
             fs::remove_dir_all(&aside).doing(format_args!("cannot remove {}", aside.display()))?;
         }
         fs::create_dir_all(&aside).doing(format_args!("cannot create {}", aside.display()))?;
-        let password = home.write("password", WHO)?;
         let given = aside.with_extension("password");
-        fs::copy(&password, &given).doing("cannot write the password file")?;
+        fs::write(&given, WHO).doing(format_args!("cannot write {}", given.display()))?;
         if let Some((uid, gid)) = self.owner {
             for path in [&aside, &given] {
                 chown(path, Some(uid), Some(gid))

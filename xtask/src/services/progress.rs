@@ -45,6 +45,14 @@ impl Task {
         }
     }
 
+    /// A line that stays.
+    pub(crate) fn note(&self, message: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{:10} {message}", self.name)),
+            None => eprintln!("{:10} {message}", self.name),
+        }
+    }
+
     /// The last word about this service.
     pub(crate) fn finish(&self, message: &str) {
         let message = format!("{message} ({:.1} s)", self.begun.elapsed().as_secs_f64());

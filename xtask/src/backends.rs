@@ -1,0 +1,134 @@
+//! The services that tests and benches run against: brought up before, handed over as variables.
+
+use crate::{
+    report,
+    require::Require,
+    services::{self, DIR_VARIABLE, Name, Outcome, UpReport},
+    workspace,
+};
+use std::process::Command;
+
+/// Path of this program, for tests that stop, crash and restart services.
+const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
+
+/// One component and how the tests get it.
+struct Backend {
+    name: Name,
+    /// Its address, or why it is ignored.
+    address: Result<String, String>,
+    started_by_us: bool,
+}
+
+pub(crate) struct Backends(Vec<Backend>);
+
+impl Backends {
+    /// Starts what is not running.
+    pub(crate) fn up() -> Self {
+        Self(services::up(&Name::ALL).into_iter().map(Backend::from).collect())
+    }
+
+    /// Starts nothing: only what the environment names.
+    pub(crate) fn from_environment() -> Self {
+        let look = |name: Name| {
+            let address = std::env::var(name.variable()).ok().filter(|value| !value.is_empty());
+            let why = || format!("--no-services, and {} is not set", name.variable());
+            Backend { name, address: address.ok_or_else(why), started_by_us: false }
+        };
+        Self(Name::ALL.into_iter().map(look).collect())
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let row = |backend: &Backend| match &backend.address {
+            Ok(address) => [backend.name.to_string(), "real".to_owned(), report::without_password(address)],
+            Err(why) => [backend.name.to_string(), "ignored".to_owned(), why.clone()],
+        };
+        report::table(["backend", "tests", "address or reason"], self.0.iter().map(row))
+    }
+
+    /// Fails when a required service is not there.
+    pub(crate) fn require(&self, require: &Require) -> Result<(), String> {
+        let missing: Vec<String> = self
+            .0
+            .iter()
+            .filter(|backend| require.includes(backend.name))
+            .filter_map(|backend| {
+                Some(format!("{} is required: {}", backend.name, backend.address.as_ref().err()?))
+            })
+            .collect();
+        if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
+    }
+
+    /// Gives a command the addresses, and takes away those that lead nowhere.
+    pub(crate) fn hand_over(&self, command: &mut Command) -> Result<(), String> {
+        for backend in &self.0 {
+            match &backend.address {
+                Ok(address) => command.env(backend.name.variable(), address),
+                Err(_) => command.env_remove(backend.name.variable()),
+            };
+        }
+        let xtask =
+            std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
+        command.env(XTASK_VARIABLE, xtask);
+        command.env(DIR_VARIABLE, services::services_dir().map_err(|fault| fault.to_string())?);
+        Ok(())
+    }
+
+    /// Stops in CI what was started here. On a laptop it stays for a fast second run.
+    pub(crate) fn release(&self) {
+        let ours: Vec<Name> =
+            self.0.iter().filter(|backend| backend.started_by_us).map(|backend| backend.name).collect();
+        if ours.is_empty() {
+            return;
+        }
+        if !workspace::is_ci() {
+            eprintln!("Services keep running for the next time; stop them with `cargo xtask services down`.");
+            return;
+        }
+        for (name, result) in services::down(&ours, false) {
+            if let Err(fault) = result {
+                eprintln!("{name}: {fault}");
+            }
+        }
+    }
+}
+
+impl From<UpReport> for Backend {
+    fn from(report: UpReport) -> Self {
+        let address = match &report.outcome {
+            Outcome::Missing(fault) => Err(fault.to_string()),
+            _ => report.address().ok_or_else(|| "no address".to_owned()),
+        };
+        Self { name: report.name, address, started_by_us: matches!(report.outcome, Outcome::Started) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backends() -> Backends {
+        Backends(vec![
+            Backend { name: Name::Kafka, address: Err("no java".to_owned()), started_by_us: false },
+            Backend { name: Name::Sqs, address: Ok("http://127.0.0.1:1".to_owned()), started_by_us: false },
+        ])
+    }
+
+    #[test]
+    fn a_missing_service_counts_only_when_required() {
+        assert_eq!(backends().require(&Require::None), Ok(()));
+        assert_eq!(backends().require(&Require::These(vec![Name::Sqs])), Ok(()));
+        assert_eq!(backends().require(&Require::All), Err("kafka is required: no java".to_owned()));
+    }
+
+    #[test]
+    fn the_command_gets_addresses_and_loses_dead_ones() {
+        let mut command = Command::new("true");
+        backends().hand_over(&mut command).expect("handed over");
+        let value = |key: &str| {
+            command.get_envs().find(|(name, _)| *name == key).map(|(_, value)| value.map(ToOwned::to_owned))
+        };
+        assert_eq!(value("OUTBOX_SQS_ENDPOINT"), Some(Some("http://127.0.0.1:1".into())));
+        assert_eq!(value("OUTBOX_KAFKA_BROKERS"), Some(None), "removed");
+        assert!(value(XTASK_VARIABLE).flatten().is_some());
+    }
+}

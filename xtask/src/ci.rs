@@ -1,0 +1,99 @@
+//! `cargo xtask ci`: every check that must pass before a merge.
+
+use crate::{
+    backends::Backends,
+    cargo::{cargo, step},
+    report, test,
+};
+use clap::{Args, ValueEnum};
+use std::{
+    process::{Command, ExitCode},
+    time::Instant,
+};
+
+/// Run all checks of CI, or only the named ones. All of them run, even when one fails.
+#[derive(Debug, Args)]
+pub(crate) struct Ci {
+    #[arg(value_enum)]
+    checks: Vec<Check>,
+}
+
+/// In the order in which they run: what fails quickly first; the tests last, so that their line ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// Formatting.
+    Fmt,
+    /// Lints, warnings are errors.
+    Clippy,
+    /// Documentation of our crates, warnings are errors.
+    Doc,
+    /// One short benchmark, so that the benchmarks cannot rot.
+    Bench,
+    /// The demo with few messages.
+    Demo,
+    /// `cargo xtask test --require all`.
+    Test,
+}
+
+pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
+    let mut rows = Vec::new();
+    let mut failures = 0;
+    let mut summary = None;
+    for &check in Check::value_variants() {
+        if !options.checks.is_empty() && !options.checks.contains(&check) {
+            continue;
+        }
+        let begun = Instant::now();
+        let result = check.run(&mut summary);
+        let seconds = format!("{:.0}", begun.elapsed().as_secs_f64());
+        if let Err(error) = &result {
+            eprintln!("error: {error}");
+            failures += 1;
+        }
+        rows.push([check.name(), if result.is_ok() { "passed" } else { "FAILED" }.to_owned(), seconds]);
+    }
+    println!("\n{}", report::table(["check", "result", "seconds"], rows));
+    if let Some(summary) = summary {
+        println!("\n{summary}");
+    }
+    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Check {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn run(self, summary: &mut Option<test::Summary>) -> Result<(), String> {
+        match self {
+            Self::Fmt => step("formatting", &mut cargo(["fmt", "--all", "--check"])?),
+            Self::Clippy => {
+                step("lints", &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?)
+            }
+            Self::Doc => step(
+                "documentation",
+                cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
+            ),
+            // Unoptimised: it proves that the benchmark runs, and spares a second build of everything.
+            Self::Bench => with_backends(
+                "benchmark relay_drain, unoptimised",
+                cargo(["run", "--package", "benches", "--", "relay_drain", "--quick"])?,
+            ),
+            Self::Demo => {
+                step("demo", &mut cargo(["run", "--package", "relay", "--", "demo", "--messages", "200"])?)
+            }
+            Self::Test => {
+                let found = test::execute(&test::Test::all_required())?;
+                *summary = Some(found);
+                if found.is_success() { Ok(()) } else { Err(found.to_string()) }
+            }
+        }
+    }
+}
+
+fn with_backends(what: &str, mut command: Command) -> Result<(), String> {
+    let backends = Backends::up();
+    let result = backends.hand_over(&mut command).and_then(|()| step(what, &mut command));
+    backends.release();
+    result
+}
