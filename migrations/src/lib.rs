@@ -1,1 +1,32 @@
-//! Schema migrations for outbox and inbox, in versioned lines
+//! Schema migrations for outbox and inbox, in versioned lines, and the one place that renders dynamic SQL.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`identifier`] | [`Identifier`]: a validated name of a schema or table |
+//! | [`sql`] | [`Template`], [`Statement`]: SQL whose names come from configuration |
+//! | [`line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
+//! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
+//! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
+//! | [`backend`] | [`Backend`]: what the dialects do differently |
+//! | [`error`] | [`MigrateError`], [`SchemaError`] |
+//!
+//! The toolkit never touches `_sqlx_migrations`: that table belongs to the application.
+
+pub mod backend;
+pub mod error;
+pub mod identifier;
+pub mod line;
+pub mod migrator;
+mod postgres;
+mod snapshot;
+pub mod sql;
+mod sqlite;
+pub mod status;
+
+pub use backend::{Backend, Dialect};
+pub use error::{MigrateError, SchemaError};
+pub use identifier::{Identifier, InvalidIdentifier};
+pub use line::{Line, Migration};
+pub use migrator::Migrator;
+pub use sql::{Statement, Template};
+pub use status::{Applied, Status};

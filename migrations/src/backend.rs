@@ -1,0 +1,101 @@
+//! What the dialects do differently.
+
+use std::fmt;
+use std::future::Future;
+
+use sqlx::Transaction;
+
+use crate::error::MigrateError;
+use crate::identifier::Identifier;
+use crate::line::Line;
+use crate::sql::Statement;
+use crate::status::Applied;
+
+/// A database the toolkit has tables for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// PostgreSQL 13 or newer.
+    Postgres,
+    /// SQLite 3.42 or newer.
+    Sqlite,
+}
+
+impl Dialect {
+    /// All dialects.
+    pub const ALL: [Self; 2] = [Self::Postgres, Self::Sqlite];
+
+    /// The lower-case word for logs and file names.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for sqlx::Postgres {}
+    impl Sealed for sqlx::Sqlite {}
+}
+
+/// The part of migrating that is the dialect's own. Sealed: implemented for [`sqlx::Postgres`] and
+/// [`sqlx::Sqlite`].
+pub trait Backend: sqlx::Database + sealed::Sealed {
+    /// Which one it is.
+    const DIALECT: Dialect;
+
+    /// Creates the bookkeeping table unless it exists; `{schema}` stands before its name.
+    #[doc(hidden)]
+    const BOOKKEEPING: &'static str;
+
+    /// What a hand-run script has to begin with, so that it excludes running migrators.
+    #[doc(hidden)]
+    const BEGIN: &'static str;
+
+    /// Begins a transaction that no other migrator can be in at the same time.
+    #[doc(hidden)]
+    fn begin(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
+
+    /// Runs a script of several statements.
+    #[doc(hidden)]
+    fn run(
+        connection: &mut Self::Connection,
+        script: &Statement,
+        what: String,
+    ) -> impl Future<Output = Result<(), MigrateError>> + Send;
+
+    /// Records an applied migration.
+    #[doc(hidden)]
+    fn record(
+        connection: &mut Self::Connection,
+        schema: Option<&Identifier>,
+        line: Line,
+        migration: &crate::line::Migration,
+    ) -> impl Future<Output = Result<(), MigrateError>> + Send;
+
+    /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and breaks no transaction.
+    #[doc(hidden)]
+    fn applied(
+        connection: &mut Self::Connection,
+        schema: Option<&Identifier>,
+        line: Line,
+    ) -> impl Future<Output = Result<Vec<Applied>, MigrateError>> + Send;
+
+    /// Describes the tables of a line as text.
+    #[doc(hidden)]
+    fn describe(
+        connection: &mut Self::Connection,
+        schema: Option<&Identifier>,
+        line: Line,
+    ) -> impl Future<Output = Result<String, MigrateError>> + Send;
+}

@@ -1,0 +1,87 @@
+//! What can be wrong with a schema, and what to do about it.
+
+use std::error::Error;
+
+use crate::identifier::Identifier;
+use crate::line::Line;
+
+/// Why this build cannot work with a database's schema. The operator's fault; the message names the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// Nothing was applied yet.
+    #[error("the tables of the {line} are missing; run `relay migrate up --line {line}`")]
+    Missing {
+        /// The line.
+        line: Line,
+    },
+    /// This build needs more than the database has.
+    #[error(
+        "the database has version {database} of the {line} tables, this build needs {build}; run `relay migrate up \
+         --line {line}`"
+    )]
+    TooOld {
+        /// The line.
+        line: Line,
+        /// The database's version.
+        database: i32,
+        /// The version this build needs.
+        build: i32,
+    },
+    /// The database was migrated by a newer build.
+    #[error(
+        "the database has version {database} of the {line} tables, this build knows {build}; upgrade this program"
+    )]
+    TooNew {
+        /// The line.
+        line: Line,
+        /// The database's version.
+        database: i32,
+        /// The newest version this build knows.
+        build: i32,
+    },
+    /// What was applied is not what this build would apply.
+    #[error(
+        "migration {version} ({name}) of the {line} was applied with another content than this build has; install \
+         the build that applied it, or compare the schema and correct its checksum in outbox_toolkit_migration"
+    )]
+    Changed {
+        /// The line.
+        line: Line,
+        /// The version.
+        version: i32,
+        /// The name as it was recorded.
+        name: String,
+    },
+}
+
+/// Why a database could not be migrated or inspected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The schema does not fit.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The configured PostgreSQL schema does not exist. Creating it, with its owner and grants, is the operator's.
+    #[error("the schema {schema} does not exist in this database; run `CREATE SCHEMA {schema}` first")]
+    NoSuchSchema {
+        /// The schema.
+        schema: Identifier,
+    },
+    /// The database refused or went away; a refused migration leaves nothing behind.
+    #[error("the database could not {what}")]
+    Database {
+        /// What was being done.
+        what: String,
+        /// The client library's error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl MigrateError {
+    pub(crate) fn database(what: impl Into<String>) -> impl FnOnce(sqlx::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Database { what, source: Box::new(source) }
+    }
+}

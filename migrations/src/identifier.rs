@@ -1,0 +1,82 @@
+//! Names that configuration puts into SQL.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name PostgreSQL keeps (`NAMEDATALEN - 1`); it cuts longer ones off silently.
+pub const IDENTIFIER_BYTES_MAX: usize = 63;
+
+/// A name of a schema, table or partition: 1 to 63 bytes of `a–z 0–9 _`, not beginning with a digit. Lower case
+/// only, so that it means the same quoted and unquoted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identifier(String);
+
+/// A text that cannot be a name in SQL. The operator's fault; not retryable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{value:?} is not usable as a name in SQL; use 1 to {IDENTIFIER_BYTES_MAX} characters of a-z, 0-9 and _, \
+     not beginning with a digit"
+)]
+pub struct InvalidIdentifier {
+    /// The first characters of the text.
+    pub value: String,
+}
+
+impl Identifier {
+    /// Checks the text and takes it over.
+    ///
+    /// # Errors
+    /// [`InvalidIdentifier`] with the text.
+    pub fn new(value: impl Into<String>) -> Result<Self, InvalidIdentifier> {
+        let value = value.into();
+        let head = value.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+        let tail = value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        if head && tail && value.len() <= IDENTIFIER_BYTES_MAX {
+            Ok(Self(value))
+        } else {
+            Err(InvalidIdentifier { value: value.chars().take(80).collect() })
+        }
+    }
+
+    /// The text itself, unquoted.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The text as SQL needs it: quoted, because it may be a reserved word such as `order`.
+    pub(crate) fn quoted(&self) -> String {
+        format!("\"{}\"", self.0)
+    }
+}
+
+impl fmt::Display for Identifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Identifier {
+    type Err = InvalidIdentifier;
+
+    fn from_str(value: &str) -> Result<Self, Self::Err> {
+        Self::new(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_lower_case_names_pass() {
+        for good in ["app", "_x", "order", "inbox_message_20260301"] {
+            assert!(Identifier::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "App", "1st", "a-b", "a b", "a\"; DROP TABLE x; --", "ä", "a.b"] {
+            assert_eq!(Identifier::new(bad), Err(InvalidIdentifier { value: bad.into() }));
+        }
+        assert!(Identifier::new("a".repeat(63)).is_ok());
+        assert!(Identifier::new("a".repeat(64)).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! The ordered versions of one crate's tables.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+use crate::backend::Dialect;
+
+/// A line of migrations: the tables of one crate, versioned on their own, so that a service that only consumes
+/// never gets producer tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Line {
+    /// The tables of the `outbox` crate and the relay.
+    Outbox,
+    /// The tables of the `inbox` crate.
+    Inbox,
+}
+
+/// A word that names no line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a line of migrations; known are outbox and inbox")]
+pub struct UnknownLine(String);
+
+impl Line {
+    /// All lines.
+    pub const ALL: [Self; 2] = [Self::Outbox, Self::Inbox];
+
+    /// The lower-case word for the command line and the bookkeeping table.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Outbox => "outbox",
+            Self::Inbox => "inbox",
+        }
+    }
+
+    /// Its migrations for a dialect, in the order of their versions.
+    #[must_use]
+    pub fn migrations(self, dialect: Dialect) -> &'static [Migration] {
+        match (dialect, self) {
+            (Dialect::Postgres, Self::Outbox) => POSTGRES_OUTBOX,
+            (Dialect::Postgres, Self::Inbox) => POSTGRES_INBOX,
+            (Dialect::Sqlite, Self::Outbox) => SQLITE_OUTBOX,
+            (Dialect::Sqlite, Self::Inbox) => SQLITE_INBOX,
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Line {
+    type Err = UnknownLine;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|line| line.as_str() == word).ok_or_else(|| UnknownLine(word.to_owned()))
+    }
+}
+
+/// One step of a line. Released steps are never edited: a change is a new step.
+#[derive(Debug, Clone, Copy)]
+pub struct Migration {
+    /// 1, 2, 3, … without gaps.
+    pub version: i32,
+    /// What it does, in a few words.
+    pub name: &'static str,
+    /// The SQL, with `{schema}` before every name.
+    pub template: &'static str,
+}
+
+impl Migration {
+    /// SHA-256 of the template, in hexadecimal: the same for every schema.
+    #[must_use]
+    pub fn checksum(&self) -> String {
+        hex::encode(Sha256::digest(self.template))
+    }
+}
+
+macro_rules! line {
+    ($dialect:literal, $line:literal: $($version:literal $name:literal),* $(,)?) => {
+        &[$(Migration {
+            version: $version,
+            name: $name,
+            template: include_str!(concat!("../sql/", $dialect, "/", $line, "/", $name, ".sql")),
+        }),*]
+    };
+}
+
+static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log");
+static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log");
+static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox":);
+static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox":);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_ascend_from_one_without_gaps_and_files_carry_them() {
+        for (line, dialect) in Line::ALL.into_iter().flat_map(|l| Dialect::ALL.map(|d| (l, d))) {
+            for (expected, migration) in (1..).zip(line.migrations(dialect)) {
+                assert_eq!(migration.version, expected, "{line} {dialect}");
+                assert!(migration.name.starts_with(&format!("{expected:04}_")), "{}", migration.name);
+            }
+        }
+    }
+
+    #[test]
+    fn templates_hold_no_placeholder_but_the_schema() {
+        for (line, dialect) in Line::ALL.into_iter().flat_map(|l| Dialect::ALL.map(|d| (l, d))) {
+            for migration in line.migrations(dialect) {
+                let rest = migration.template.replace("{schema}", "");
+                let named = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase());
+                assert_eq!(rest.split('{').skip(1).find(named), None, "{line} {dialect} {}", migration.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Brings a database up to date.
+
+use std::fmt::Write;
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+
+use crate::backend::Backend;
+use crate::error::{MigrateError, SchemaError};
+use crate::identifier::Identifier;
+use crate::line::{Line, Migration};
+use crate::sql::{Statement, Template};
+use crate::status::Status;
+
+/// One line of migrations for one dialect and, on PostgreSQL, one schema.
+///
+/// Safe to run from any number of processes at once: a migrator holds a transaction-level advisory lock
+/// (PostgreSQL; works behind PgBouncer) or the write lock (SQLite) while it looks and applies, and everything
+/// pending is applied in that one transaction, or nothing.
+///
+/// Without a schema the tables live where the connection's `search_path` puts them. With one, it must exist:
+/// creating it, with its owner and grants, is the operator's.
+#[derive(Debug, Clone)]
+pub struct Migrator<DB> {
+    line: Line,
+    schema: Option<Identifier>,
+    dialect: PhantomData<fn() -> DB>,
+}
+
+impl<DB: Backend> Migrator<DB> {
+    /// A migrator for a line.
+    #[must_use]
+    pub fn new(line: Line) -> Self {
+        Self { line, schema: None, dialect: PhantomData }
+    }
+
+    /// Puts the tables into this schema. SQLite has no schemas and ignores it.
+    #[must_use]
+    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// Applies what is pending and returns it; nothing, when the database is up to date already.
+    ///
+    /// # Errors
+    /// [`MigrateError`]: the database is newer than this build, an applied migration differs from this build's,
+    /// the schema does not exist, the role may not create tables, or the connection was lost. Nothing is applied
+    /// then. Not cancel-safe: a dropped call may have been applied; ask for the [status](Self::status).
+    pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
+        let mut tx = DB::begin(connection).await?;
+        DB::run(&mut tx, &self.render(DB::BOOKKEEPING), String::from("create outbox_toolkit_migration"))
+            .await?;
+        let pending = self.status(&mut tx).await?.pending()?;
+        for migration in pending {
+            let what = format!("apply migration {} of the {}", migration.name, self.line);
+            DB::run(&mut tx, &self.render(migration.template), what).await?;
+            DB::record(&mut tx, self.schema.as_ref(), self.line, migration).await?;
+            tracing::info!(line = %self.line, version = migration.version, name = migration.name, "migrated");
+        }
+        tx.commit().await.map_err(MigrateError::database("commit the migrations"))?;
+        Ok(pending)
+    }
+
+    /// What the database has and what this build knows. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError`] when the bookkeeping table cannot be read or the schema does not exist.
+    pub async fn status(&self, connection: &mut DB::Connection) -> Result<Status, MigrateError> {
+        let applied = DB::applied(connection, self.schema.as_ref(), self.line).await?;
+        Ok(Status { line: self.line, applied, known: self.line.migrations(DB::DIALECT) })
+    }
+
+    /// Checks that this build can work with the database. Reads only. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`MigrateError::Schema`] says which command to run; others when the database could not be asked.
+    pub async fn check(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
+        Ok(self.status(connection).await?.check()?)
+    }
+
+    /// The migrations of a range of versions as a script for an administrator who runs them by hand, with the
+    /// bookkeeping, in one transaction that excludes running migrators.
+    ///
+    /// # Errors
+    /// [`SchemaError::TooNew`] when the range goes beyond what this build knows.
+    pub fn sql(&self, versions: RangeInclusive<i32>) -> Result<String, SchemaError> {
+        let known = self.line.migrations(DB::DIALECT);
+        let build = known.last().map_or(0, |migration| migration.version);
+        if *versions.end() > build {
+            return Err(SchemaError::TooNew { line: self.line, database: *versions.end(), build });
+        }
+        let mut script = format!("{}\n{}\n", DB::BEGIN, self.render(DB::BOOKKEEPING));
+        for migration in known.iter().filter(|migration| versions.contains(&migration.version)) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                script,
+                "\n-- {} {}\n{}\n{} VALUES ('{}', {}, '{}', '{}');",
+                self.line,
+                migration.name,
+                self.render(migration.template).as_str().trim_end(),
+                self.render("INSERT INTO {schema}outbox_toolkit_migration (line, version, name, checksum)"),
+                self.line,
+                migration.version,
+                migration.name,
+                migration.checksum(),
+            );
+        }
+        script.push_str("COMMIT;\n");
+        Ok(script)
+    }
+
+    /// A stable textual description of the line's tables, columns, defaults, constraints, indexes and functions
+    /// from the database's catalogs; the same for every schema. Compared with a committed copy by a test.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`] when the catalogs cannot be read.
+    pub async fn snapshot(&self, connection: &mut DB::Connection) -> Result<String, MigrateError> {
+        DB::describe(connection, self.schema.as_ref(), self.line).await
+    }
+
+    fn render(&self, template: &'static str) -> Statement {
+        Template::new(template).schema(self.schema.as_ref()).render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sqlx::{Postgres, Sqlite};
+
+    #[test]
+    fn the_printed_script_is_one_transaction_with_its_bookkeeping() {
+        let schema = Identifier::new("app").unwrap();
+        let migrator = Migrator::<Postgres>::new(Line::Outbox).schema(Some(schema));
+        let script = migrator.sql(1..=1).unwrap();
+        assert!(script.starts_with("BEGIN;"), "{script}");
+        assert!(script.contains(r#"CREATE TABLE "app".outbox_message"#), "{script}");
+        assert!(script.contains("VALUES ('outbox', 1, '0001_log', '"), "{script}");
+        assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}"));
+    }
+
+    #[test]
+    fn versions_this_build_does_not_know_are_refused() {
+        let error = Migrator::<Sqlite>::new(Line::Outbox).sql(1..=99).unwrap_err();
+        assert!(matches!(error, SchemaError::TooNew { database: 99, .. }));
+    }
+}

@@ -1,0 +1,120 @@
+//! PostgreSQL: an advisory lock of the transaction keeps migrators apart.
+
+use sqlx::types::time::OffsetDateTime;
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
+
+use crate::backend::{Backend, Dialect};
+use crate::error::MigrateError;
+use crate::identifier::Identifier;
+use crate::line::{Line, Migration};
+use crate::snapshot;
+use crate::sql::{Statement, Template};
+use crate::status::Applied;
+
+/// Any number that nobody else uses: the first eight bytes of "outbox_toolkit".
+const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771316)";
+
+impl Backend for Postgres {
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    const BOOKKEEPING: &'static str = "\
+CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
+    line       text        NOT NULL,
+    version    integer     NOT NULL,
+    name       text        NOT NULL,
+    checksum   text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
+);";
+
+    const BEGIN: &'static str = "BEGIN;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
+
+    async fn begin(connection: &mut PgConnection) -> Result<Transaction<'_, Self>, MigrateError> {
+        let mut tx = connection.begin().await.map_err(MigrateError::database("begin a transaction"))?;
+        sqlx::query(LOCK).execute(&mut *tx).await.map_err(MigrateError::database("lock the migrations"))?;
+        // Ten processes that start at once would each log "already exists, skipping".
+        sqlx::query("SET LOCAL client_min_messages = warning")
+            .execute(&mut *tx)
+            .await
+            .map_err(MigrateError::database("quiet its notices"))?;
+        Ok(tx)
+    }
+
+    async fn run(
+        connection: &mut PgConnection,
+        script: &Statement,
+        what: String,
+    ) -> Result<(), MigrateError> {
+        sqlx::raw_sql(script).execute(connection).await.map_err(MigrateError::database(what))?;
+        Ok(())
+    }
+
+    async fn record(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+        migration: &Migration,
+    ) -> Result<(), MigrateError> {
+        let insert = Template::new(
+            "INSERT INTO {schema}outbox_toolkit_migration (line, version, name, checksum) VALUES ($1, $2, $3, $4)",
+        );
+        sqlx::query(&insert.schema(schema).render())
+            .bind(line.as_str())
+            .bind(migration.version)
+            .bind(migration.name)
+            .bind(migration.checksum())
+            .execute(connection)
+            .await
+            .map_err(MigrateError::database(format!("record migration {}", migration.name)))?;
+        Ok(())
+    }
+
+    async fn applied(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+    ) -> Result<Vec<Applied>, MigrateError> {
+        if let Some(schema) = schema {
+            let known: bool = sqlx::query_scalar("SELECT to_regnamespace($1) IS NOT NULL")
+                .bind(schema.quoted())
+                .fetch_one(&mut *connection)
+                .await
+                .map_err(MigrateError::database("look the schema up"))?;
+            if !known {
+                return Err(MigrateError::NoSuchSchema { schema: schema.clone() });
+            }
+        }
+        let exists = Template::new("SELECT to_regclass('{schema}outbox_toolkit_migration') IS NOT NULL");
+        let exists: bool = sqlx::query_scalar(&exists.schema(schema).render())
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(MigrateError::database("look outbox_toolkit_migration up"))?;
+        if !exists {
+            return Ok(Vec::new());
+        }
+        let read = Template::new(
+            "SELECT version, name, checksum, applied_at FROM {schema}outbox_toolkit_migration WHERE line = $1 \
+             ORDER BY version",
+        );
+        let rows: Vec<(i32, String, String, OffsetDateTime)> = sqlx::query_as(&read.schema(schema).render())
+            .bind(line.as_str())
+            .fetch_all(connection)
+            .await
+            .map_err(MigrateError::database("read outbox_toolkit_migration"))?;
+        let applied = rows.into_iter().map(|(version, name, checksum, applied_at)| Applied {
+            version,
+            name,
+            checksum,
+            applied_at,
+        });
+        Ok(applied.collect())
+    }
+
+    async fn describe(
+        connection: &mut PgConnection,
+        schema: Option<&Identifier>,
+        line: Line,
+    ) -> Result<String, MigrateError> {
+        snapshot::postgres::describe(connection, schema, line).await
+    }
+}

@@ -1,0 +1,117 @@
+//! The one place that builds dynamic SQL.
+//!
+//! Values always travel as bind parameters. What cannot be one (the schema, a partition's name and its bounds) is
+//! put into a template by its type: an [`Identifier`], a UUID, an integer. No other text can get in.
+
+use std::fmt;
+
+use sqlx::types::Uuid;
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+use crate::identifier::Identifier;
+
+/// SQL with placeholders in braces. `{schema}` stands directly before a table's or function's name and becomes
+/// `"name".` or nothing; all others are named by the template's author.
+///
+/// ```
+/// use migrations::{Identifier, Template};
+/// let schema = Identifier::new("app")?;
+/// let statement = Template::new("SELECT count(*) FROM {schema}outbox_message").schema(Some(&schema)).render();
+/// assert_eq!(statement.as_str(), r#"SELECT count(*) FROM "app".outbox_message"#);
+/// # Ok::<(), migrations::InvalidIdentifier>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a template is not SQL until it is rendered"]
+pub struct Template {
+    text: String,
+    schema: String,
+}
+
+/// Rendered SQL, cheap to clone; pass `&statement` to `sqlx::query`.
+#[derive(Debug, Clone)]
+pub struct Statement(SqlStr);
+
+impl Template {
+    /// A template; its text is part of the program, never of its input.
+    pub fn new(text: &'static str) -> Self {
+        Self { text: text.to_owned(), schema: String::new() }
+    }
+
+    /// Puts the schema's name (or nothing, which leaves the name to the `search_path`) where `{schema}` stands.
+    pub fn schema(mut self, schema: Option<&Identifier>) -> Self {
+        self.schema = schema.map(|schema| format!("{}.", schema.quoted())).unwrap_or_default();
+        self
+    }
+
+    /// Puts a quoted name where `{placeholder}` stands.
+    pub fn identifier(self, placeholder: &str, name: &Identifier) -> Self {
+        self.put(placeholder, &name.quoted())
+    }
+
+    /// Puts a UUID literal, with its quotes, where `{placeholder}` stands.
+    pub fn uuid(self, placeholder: &str, value: Uuid) -> Self {
+        self.put(placeholder, &format!("'{}'", value.hyphenated()))
+    }
+
+    /// Puts an integer literal where `{placeholder}` stands.
+    pub fn integer(self, placeholder: &str, value: i64) -> Self {
+        self.put(placeholder, &value.to_string())
+    }
+
+    /// The SQL.
+    #[must_use]
+    pub fn render(self) -> Statement {
+        let text = self.text.replace("{schema}", &self.schema);
+        // The text is the program's own; everything put into it is a validated identifier, a UUID or an integer.
+        // Shared text, so that cloning for each execution does not copy it.
+        Statement(AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str())
+    }
+
+    fn put(mut self, placeholder: &str, value: &str) -> Self {
+        self.text = self.text.replace(&format!("{{{placeholder}}}"), value);
+        self
+    }
+}
+
+impl Statement {
+    /// The SQL as text, for printing.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl SqlSafeStr for &Statement {
+    fn into_sql_str(self) -> SqlStr {
+        self.0.clone()
+    }
+}
+
+impl fmt::Display for Statement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_schema_the_name_stands_alone() {
+        assert_eq!(Template::new("TABLE {schema}t").schema(None).render().as_str(), "TABLE t");
+        assert_eq!(Template::new("TABLE {schema}t").render().as_str(), "TABLE t");
+    }
+
+    #[test]
+    fn placeholders_take_their_typed_values() {
+        let name = Identifier::new("order").unwrap();
+        let statement = Template::new("CREATE TABLE {part} VALUES FROM ({from}) {n}")
+            .identifier("part", &name)
+            .uuid("from", Uuid::nil())
+            .integer("n", -3)
+            .render();
+        let expected = "CREATE TABLE \"order\" VALUES FROM ('00000000-0000-0000-0000-000000000000') -3";
+        assert_eq!(statement.as_str(), expected);
+    }
+}

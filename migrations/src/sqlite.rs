@@ -1,0 +1,101 @@
+//! SQLite: the write lock keeps migrators apart; the connection's busy timeout is how long they wait for it
+//! (sqlx: 5 s unless set).
+
+use sqlx::types::time::OffsetDateTime;
+use sqlx::{Connection, Sqlite, SqliteConnection, Transaction};
+
+use crate::backend::{Backend, Dialect};
+use crate::error::MigrateError;
+use crate::identifier::Identifier;
+use crate::line::{Line, Migration};
+use crate::snapshot;
+use crate::sql::Statement;
+use crate::status::Applied;
+
+impl Backend for Sqlite {
+    const DIALECT: Dialect = Dialect::Sqlite;
+
+    const BOOKKEEPING: &'static str = "\
+CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
+    line       TEXT    NOT NULL,
+    version    INTEGER NOT NULL,
+    name       TEXT    NOT NULL,
+    checksum   TEXT    NOT NULL,
+    applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+    CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
+) STRICT;";
+
+    const BEGIN: &'static str = "BEGIN IMMEDIATE;";
+
+    async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Self>, MigrateError> {
+        connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))
+    }
+
+    async fn run(
+        connection: &mut SqliteConnection,
+        script: &Statement,
+        what: String,
+    ) -> Result<(), MigrateError> {
+        sqlx::raw_sql(script).execute(connection).await.map_err(MigrateError::database(what))?;
+        Ok(())
+    }
+
+    async fn record(
+        connection: &mut SqliteConnection,
+        _: Option<&Identifier>,
+        line: Line,
+        migration: &Migration,
+    ) -> Result<(), MigrateError> {
+        sqlx::query(
+            "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) VALUES (?1, ?2, ?3, ?4)",
+        )
+        .bind(line.as_str())
+        .bind(migration.version)
+        .bind(migration.name)
+        .bind(migration.checksum())
+        .execute(connection)
+        .await
+        .map_err(MigrateError::database(format!("record migration {}", migration.name)))?;
+        Ok(())
+    }
+
+    async fn applied(
+        connection: &mut SqliteConnection,
+        _: Option<&Identifier>,
+        line: Line,
+    ) -> Result<Vec<Applied>, MigrateError> {
+        let exists: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'outbox_toolkit_migration')",
+        )
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(MigrateError::database("look outbox_toolkit_migration up"))?;
+        if !exists {
+            return Ok(Vec::new());
+        }
+        let rows: Vec<(i32, String, String, i64)> = sqlx::query_as(
+            "SELECT version, name, checksum, applied_at FROM outbox_toolkit_migration WHERE line = ?1 \
+             ORDER BY version",
+        )
+        .bind(line.as_str())
+        .fetch_all(connection)
+        .await
+        .map_err(MigrateError::database("read outbox_toolkit_migration"))?;
+        let applied = rows.into_iter().map(|(version, name, checksum, micros)| Applied {
+            version,
+            name,
+            checksum,
+            applied_at: OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000)
+                .unwrap_or(OffsetDateTime::UNIX_EPOCH),
+        });
+        Ok(applied.collect())
+    }
+
+    async fn describe(
+        connection: &mut SqliteConnection,
+        _: Option<&Identifier>,
+        line: Line,
+    ) -> Result<String, MigrateError> {
+        snapshot::sqlite::describe(connection, line).await
+    }
+}
