@@ -157,6 +157,13 @@ impl Blocks {
         was_blocked
     }
 
+    /// A held entry can be read back now: if nothing keeps it waiting, that is due at once.
+    pub fn held_is_stored(&mut self, topic: &str, key: Option<&str>) {
+        let topic_waits = self.topics.contains(topic);
+        let free = |block: &KeyBlock| block.stuck.is_empty() && block.running.is_empty();
+        self.released |= !topic_waits && self.get(key).is_some_and(free);
+    }
+
     /// Whether held entries may be able to leave since the last call.
     pub fn take_released(&mut self) -> bool {
         std::mem::take(&mut self.released)

@@ -10,6 +10,9 @@
 //! first occurrences of a key in the broker are in log order, whatever fails in between, and whatever an older
 //! relay process that has not noticed its successor still sends: both send contiguous runs that start at or
 //! below the last checkpoint.
+//!
+//! A change beside the log is stored only together with a cursor that has passed its entry. So a successor never
+//! finds an exception ahead of its cursor, which it could send before entries that it has yet to read again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -87,8 +90,10 @@ pub struct Machine {
     aside: HashSet<EntryId>,
     /// Changes since the last checkpoint, the latest one of each entry.
     changes: BTreeMap<EntryId, ExceptionChange>,
-    /// Entries whose changes are on their way to the database: it may still show the state before.
-    storing: HashSet<EntryId>,
+    /// Entries of the log that were put beside it and that the cursor has not passed: not stored yet.
+    ahead: HashSet<EntryId>,
+    /// Changes that are on their way to the database: it may still show the state before.
+    storing: HashMap<EntryId, ExceptionChange>,
     /// Failures of entries beside the log since the takeover, counted attempts or not: they space the retries.
     failures: HashMap<EntryId, u32>,
     stored: Cursor,
@@ -115,7 +120,8 @@ impl Machine {
             blocks: Blocks::load(blocking, settings.on_dead),
             aside: HashSet::new(),
             changes: BTreeMap::new(),
-            storing: HashSet::new(),
+            ahead: HashSet::new(),
+            storing: HashMap::new(),
             failures: HashMap::new(),
             stored: cursor,
             in_flight: 0,
@@ -154,6 +160,7 @@ impl Machine {
                 self.queue(Item { id, message, origin, attempts: 0, in_flight: false });
             }
             (Some(parked), _) => {
+                self.ahead.insert(id);
                 self.park(parked);
                 self.window.pass(difference, id);
             }
@@ -179,12 +186,14 @@ impl Machine {
     pub fn due(&mut self, exceptions: Vec<Exception>) {
         for exception in exceptions {
             let id = exception.entry.id;
-            let newer = self.changes.contains_key(&id) || self.storing.contains(&id);
+            let newer = self.changes.contains_key(&id) || self.storing.contains_key(&id);
             if newer || self.aside.contains(&id) {
                 continue; // memory is ahead of what was read
             }
             match exception.state {
                 ExceptionState::Discarded => {
+                    // It may have been the one that probed its topic.
+                    self.unblock_topic(exception.entry.topic());
                     self.resolve(exception.entry.key(), id);
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
@@ -325,15 +334,19 @@ impl Machine {
         if !matches!(item.origin, Origin::Log(_)) {
             self.resolve(item.key(), item.id);
         }
-        if self.blocks.unblock_topic(item.message.topic.as_str()) {
-            self.events.push(Event::TopicUnblocked { topic: item.message.topic.to_string() });
-        }
+        self.unblock_topic(item.message.topic.as_str());
         self.events.push(Event::Published {
             message_id: item.message.id,
             trace_id: item.message.trace.as_ref().map(|trace| trace.trace_id().to_owned()),
             enqueued_at: item.message.time,
             topic: item.message.topic,
         });
+    }
+
+    fn unblock_topic(&mut self, topic: &str) {
+        if self.blocks.unblock_topic(topic) {
+            self.events.push(Event::TopicUnblocked { topic: topic.to_owned() });
+        }
     }
 
     fn landed(&mut self, was_in_flight: bool) {
@@ -356,6 +369,12 @@ impl Machine {
         };
         let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
         let failure = (fault, error.to_string());
+        if (scope, fault) == (Scope::Message, Fault::Message) {
+            // The topic itself answers.
+            self.unblock_topic(topic.as_str());
+        }
+        // Whatever follows, what was queued behind this entry must be looked at again.
+        self.requeue = true;
         match judge(fault, scope, attempts, self.settings.retry.attempts_max) {
             Verdict::Resend => {}
             Verdict::Dead { attempts } => {
@@ -406,6 +425,9 @@ impl Machine {
         failure: Option<(Fault, String)>,
     ) {
         let Some(item) = self.window.settle(ticket) else { return };
+        if matches!(item.origin, Origin::Log(_)) {
+            self.ahead.insert(item.id);
+        }
         self.aside.remove(&item.id);
         let (fault, error) = failure.unzip();
         self.park(Parked {
@@ -431,7 +453,6 @@ impl Machine {
             }
             _ => self.blocks.resolve(key, parked.id),
         }
-        self.requeue |= matches!(parked.state, ExceptionState::Retrying | ExceptionState::Dead);
         self.changes.insert(parked.id, ExceptionChange::Park(parked.clone()));
         self.events.push(Event::Parked(parked));
     }
@@ -445,19 +466,35 @@ impl Machine {
 
     /// What to store now, or `None` when nothing has changed. One checkpoint may be on its way at a time.
     pub fn checkpoint(&mut self) -> Option<Checkpoint> {
+        self.note_passed();
         let cursor = self.window.cursor();
-        if self.changes.is_empty() && *cursor == self.stored {
+        let storable = self.changes.len() > self.ahead.len();
+        if !storable && *cursor == self.stored {
             return None;
         }
         self.stored = cursor.clone();
-        self.storing.extend(self.changes.keys());
-        let changes = std::mem::take(&mut self.changes).into_values().collect();
+        let ahead = &self.ahead;
+        let changes: Vec<_> = self.changes.extract_if(.., |id, _| !ahead.contains(id)).collect();
+        self.storing = changes.iter().cloned().collect();
+        let changes = changes.into_iter().map(|(_, change)| change).collect();
         Some(Checkpoint { cursor: self.stored.clone(), changes })
     }
 
     /// The checkpoint that was on its way is stored.
     pub fn checkpointed(&mut self) {
-        self.storing.clear();
+        for change in std::mem::take(&mut self.storing).into_values() {
+            if let ExceptionChange::Park(parked) = change
+                && parked.state == ExceptionState::Held
+            {
+                self.blocks.held_is_stored(&parked.topic, parked.key.as_deref());
+            }
+        }
+    }
+
+    fn note_passed(&mut self) {
+        for id in self.window.take_passed() {
+            self.ahead.remove(&id);
+        }
     }
 
     /// Whether held entries may be able to leave since the last call: store a checkpoint, then read them.
@@ -489,10 +526,10 @@ impl Machine {
         self.in_flight
     }
 
-    /// Changes that wait for the next checkpoint.
-    #[must_use]
-    pub fn changes_len(&self) -> usize {
-        self.changes.len()
+    /// Changes that the next checkpoint stores.
+    pub fn changes_len(&mut self) -> usize {
+        self.note_passed();
+        self.changes.len().saturating_sub(self.ahead.len())
     }
 
     /// Blocked keys and topics.
@@ -527,3 +564,7 @@ fn parked_entry(
         error,
     }
 }
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

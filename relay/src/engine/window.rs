@@ -71,6 +71,8 @@ pub struct Window {
     cursor: Cursor,
     /// The last entry passed inside the difference in work; folded into `cursor` when asked for.
     passed: Option<(Arc<Difference>, EntryId)>,
+    /// Entries that the cursor has passed since the last [`Window::take_passed`].
+    left: Vec<EntryId>,
 }
 
 impl Window {
@@ -86,6 +88,7 @@ impl Window {
             entries_max,
             cursor,
             passed: None,
+            left: Vec::new(),
         }
     }
 
@@ -168,7 +171,10 @@ impl Window {
             let Some(Slot::Settled(passed)) = self.slots.pop_front() else { return };
             self.front += 1;
             match passed {
-                Passed::Entry(difference, id) => self.passed = Some((difference, id)),
+                Passed::Entry(difference, id) => {
+                    self.left.push(id);
+                    self.passed = Some((difference, id));
+                }
                 Passed::End(difference) => {
                     self.passed = None;
                     self.cursor = Cursor::at(difference.head.clone());
@@ -184,6 +190,11 @@ impl Window {
             self.cursor = Cursor::inside(&difference, id);
         }
         &self.cursor
+    }
+
+    /// The entries of the log that the cursor has passed since the last call.
+    pub fn take_passed(&mut self) -> std::vec::Drain<'_, EntryId> {
+        self.left.drain(..)
     }
 
     /// The tickets of all open entries, in reading order.

@@ -1,0 +1,340 @@
+//! The machine under thousands of random schedules: a model of log, exceptions and broker, faults everywhere.
+//!
+//! The oracle is independent of the machine: at the end, with all faults healed, every entry is in the broker,
+//! and the first occurrences of each key are in log order.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{EventType, KeyWindow, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
+use outbox::log::{
+    Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, ExceptionSummary, Mark,
+    Page, Parked,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
+
+struct Row {
+    parked: Parked,
+    due_at: Option<u64>,
+}
+
+/// What the database holds.
+struct Log {
+    entries: Vec<Message>,
+    delays: HashMap<i64, u64>,
+    cursor: Cursor,
+    rows: BTreeMap<EntryId, Row>,
+}
+
+impl Log {
+    fn entry(&self, id: EntryId, deliver_in: Option<Duration>) -> Entry {
+        let index = usize::try_from(id.0 - 1).unwrap();
+        Entry { id, message: Ok(self.entries[index].clone()), deliver_in }
+    }
+
+    fn store(&mut self, checkpoint: Checkpoint, now: u64) {
+        self.cursor = checkpoint.cursor;
+        for change in checkpoint.changes {
+            match change {
+                ExceptionChange::Resolve(id) => _ = self.rows.remove(&id),
+                ExceptionChange::Park(parked) => {
+                    let due_at = parked.due_in.map(|due_in| now + due_in.as_millis() as u64);
+                    self.rows.insert(parked.id, Row { parked, due_at });
+                }
+            }
+        }
+    }
+
+    fn read(&self, id: EntryId, row: &Row) -> Exception {
+        let entry = self.entry(id, None);
+        Exception { entry, state: row.parked.state, attempts: row.parked.attempts }
+    }
+
+    fn due(&self, now: u64) -> Vec<Exception> {
+        let is_due = |row: &Row| {
+            matches!(row.parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
+                && row.due_at.is_some_and(|at| at <= now)
+        };
+        self.rows.iter().filter(|(_, row)| is_due(row)).map(|(id, row)| self.read(*id, row)).collect()
+    }
+
+    fn held(&self) -> Vec<Exception> {
+        let held = |row: &Row| row.parked.state == ExceptionState::Held;
+        self.rows.iter().filter(|(_, row)| held(row)).map(|(id, row)| self.read(*id, row)).collect()
+    }
+
+    fn blocking(&self) -> Vec<ExceptionSummary> {
+        let summary = |(id, row): (&EntryId, &Row)| ExceptionSummary {
+            id: *id,
+            key: row.parked.key.clone(),
+            state: row.parked.state,
+        };
+        self.rows.iter().map(summary).filter(|s| s.state != ExceptionState::Scheduled).collect()
+    }
+}
+
+struct World {
+    rng: SmallRng,
+    log: Log,
+    broker: Vec<Message>,
+    poison: HashSet<MessageIdText>,
+    missing: bool,
+    window: KeyWindow,
+    now: u64,
+    machine: Machine,
+    /// How far the reader of this machine has come.
+    reader: (Option<Arc<Difference>>, i64, Mark),
+    in_flight: VecDeque<Submission>,
+    /// Pipelined: nothing of this session may succeed any more.
+    session_failed: bool,
+    held_wanted: bool,
+    healed: bool,
+}
+
+type MessageIdText = String;
+
+fn settings() -> Settings {
+    let mut settings = Settings { window_entries: 40, ..Settings::default() };
+    settings.retry.attempts_max = 3;
+    settings
+}
+
+impl World {
+    fn new(seed: u64, window: KeyWindow) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut entries = Vec::new();
+        let mut delays = HashMap::new();
+        let mut poison = HashSet::new();
+        let keys = rng.random_range(1..6);
+        for index in 0..rng.random_range(20..150) {
+            let topic = TOPICS[if rng.random_bool(0.1) { 2 } else { rng.random_range(0..2) }];
+            let mut message =
+                Message::new(Topic::new(topic).unwrap(), EventType::new("e").unwrap(), format!("{index}"));
+            if rng.random_bool(0.8) {
+                let key = format!("k{}", rng.random_range(0..keys));
+                message = message.with_key(OrderingKey::new(key).unwrap());
+            } else if rng.random_bool(0.3) {
+                delays.insert(index + 1, rng.random_range(1..2_000));
+            }
+            if rng.random_bool(0.05) {
+                poison.insert(message.id.to_string());
+            }
+            entries.push(message);
+        }
+        let cursor = Cursor::at(Mark::new("0"));
+        let log = Log { entries, delays, cursor: cursor.clone(), rows: BTreeMap::new() };
+        let machine = Machine::new(settings(), cursor.clone(), []);
+        Self {
+            rng,
+            log,
+            broker: Vec::new(),
+            poison,
+            missing: true,
+            window,
+            now: 0,
+            machine,
+            reader: (None, 0, cursor.base),
+            in_flight: VecDeque::new(),
+            session_failed: false,
+            held_wanted: false,
+            healed: false,
+        }
+    }
+
+    fn connect(&mut self) {
+        self.in_flight.clear();
+        self.session_failed = false;
+        self.machine.session_started(self.window);
+    }
+
+    /// A crash or a takeover: only what the database holds survives.
+    fn take_over(&mut self) {
+        self.machine = Machine::new(settings(), self.log.cursor.clone(), self.log.blocking());
+        self.reader = match self.log.cursor.open() {
+            Some((difference, after)) => (Some(Arc::new(difference)), after.0, self.log.cursor.base.clone()),
+            None => (None, 0, self.log.cursor.base.clone()),
+        };
+        self.held_wanted = false;
+        self.connect();
+    }
+
+    fn read(&mut self) {
+        if !self.machine.has_room() {
+            return;
+        }
+        let (difference, after, base) = self.reader.clone();
+        let total = self.log.entries.len() as i64;
+        let difference = match difference {
+            Some(difference) => difference,
+            None => {
+                let from: i64 = base.as_str().parse().unwrap();
+                if from == total {
+                    return;
+                }
+                let to = self.rng.random_range(from + 1..=total);
+                let head = Mark::new(to.to_string());
+                self.reader.1 = from;
+                Arc::new(Difference { base, head, ceiling: to })
+            }
+        };
+        let after = after.max(difference.base.as_str().parse().unwrap());
+        let upto = (after + self.rng.random_range(1..12)).min(difference.ceiling);
+        let entries = (after + 1..=upto).map(|id| {
+            let ahead = self.log.delays.get(&id).and_then(|at| at.checked_sub(self.now)).filter(|ms| *ms > 0);
+            self.log.entry(EntryId(id), ahead.map(Duration::from_millis))
+        });
+        let page = Page { entries: entries.collect(), exhausted: upto == difference.ceiling };
+        self.reader = if page.exhausted {
+            (None, 0, difference.head.clone())
+        } else {
+            (Some(Arc::clone(&difference)), upto, difference.base.clone())
+        };
+        self.machine.page(&difference, page);
+    }
+
+    fn outcome(&mut self, message: &Message) -> Result<(), PublishError> {
+        if self.session_failed {
+            return Err(PublishError::session_lost("the session failed before"));
+        }
+        if !self.healed {
+            if self.poison.contains(&message.id.to_string()) {
+                return Err(PublishError::refused("poison"));
+            }
+            if self.missing && message.topic.as_str() == "missing" {
+                return Err(PublishError::topic_unavailable("no such topic"));
+            }
+            match self.rng.random_range(0..100) {
+                0 => return Err(PublishError::session_lost("lost, not stored")),
+                1 => {
+                    self.broker.push(message.clone());
+                    return Err(PublishError::session_lost("lost, but stored"));
+                }
+                2 => return Err(PublishError::topic_busy("queue full")),
+                _ => {}
+            }
+        }
+        self.broker.push(message.clone());
+        Ok(())
+    }
+
+    fn receive(&mut self) {
+        let pick = match self.window {
+            KeyWindow::Pipelined => 0,
+            KeyWindow::One if self.in_flight.is_empty() => 0,
+            KeyWindow::One => self.rng.random_range(0..self.in_flight.len()),
+        };
+        let Some(submission) = self.in_flight.remove(pick) else { return };
+        let outcome = self.outcome(&submission.message);
+        let lost = outcome.as_ref().is_err_and(|error| error.scope() == Scope::Session);
+        self.session_failed |= outcome.is_err() && (lost || self.window == KeyWindow::Pipelined);
+        let uniform = self.rng.random();
+        self.machine.receipt(Receipt { ticket: submission.ticket, outcome }, uniform);
+    }
+
+    fn step(&mut self) {
+        self.now += self.rng.random_range(0..20);
+        self.held_wanted |= self.machine.take_released();
+        match self.rng.random_range(0..100) {
+            0..25 => self.read(),
+            25..45 => {
+                let len = self.rng.random_range(1..20);
+                let batch = self.machine.submissions(len);
+                self.in_flight.extend(batch);
+            }
+            45..80 => self.receive(),
+            80..88 => {
+                if let Some(checkpoint) = self.machine.checkpoint() {
+                    self.log.store(checkpoint, self.now);
+                    self.machine.checkpointed();
+                }
+            }
+            88..92 => self.machine.due(self.log.due(self.now)),
+            92..96 => {
+                if self.held_wanted && self.machine.changes_len() == 0 {
+                    self.held_wanted = false;
+                    self.machine.held(self.log.held());
+                }
+            }
+            96 if !self.healed && self.rng.random_bool(0.2) => self.take_over(),
+            _ => {
+                if self.machine.session_broken() {
+                    while !self.in_flight.is_empty() {
+                        self.receive();
+                    }
+                    self.connect();
+                }
+            }
+        }
+        let _ = self.machine.take_events();
+    }
+
+    /// Repairs everything: topics exist, poison is edited, dead entries are requeued by an operator.
+    fn heal(&mut self) {
+        self.healed = true;
+        for row in self.log.rows.values_mut() {
+            if row.parked.state == ExceptionState::Dead {
+                row.parked.state = ExceptionState::Retrying;
+                row.due_at = Some(0);
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let end = Cursor::at(Mark::new(self.log.entries.len().to_string()));
+        self.machine.open_len() == 0 && self.log.cursor == end && self.log.rows.is_empty()
+    }
+
+    fn check(&self, seed: u64) {
+        let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
+        let lost = self.log.entries.iter().filter(|message| !published.contains(&message.id)).count();
+        assert_eq!(lost, 0, "seed {seed}: entries were lost");
+        let mut seen = HashSet::new();
+        let mut last: HashMap<&OrderingKey, usize> = HashMap::new();
+        for message in self.broker.iter().filter(|message| seen.insert(message.id)) {
+            let Some(key) = &message.key else { continue };
+            let place = self.log.entries.iter().position(|entry| entry.id == message.id).unwrap();
+            if let Some(before) = last.insert(key, place) {
+                assert!(before < place, "seed {seed}: key {key}: entry {place} after entry {before}");
+            }
+        }
+    }
+}
+
+fn run(seed: u64, window: KeyWindow) {
+    let mut world = World::new(seed, window);
+    world.connect();
+    for _ in 0..1_500 {
+        world.step();
+    }
+    for _ in 0..200_000 {
+        if world.is_quiet() {
+            break;
+        }
+        world.heal();
+        world.now += 50;
+        world.step();
+    }
+    assert!(
+        world.is_quiet(),
+        "seed {seed}: not quiet: {} open, {} rows",
+        world.machine.open_len(),
+        world.log.rows.len()
+    );
+    world.check(seed);
+}
+
+#[test]
+fn nothing_is_lost_and_order_holds_with_one_message_per_key() {
+    (0..600).for_each(|seed| run(seed, KeyWindow::One));
+}
+
+#[test]
+fn nothing_is_lost_and_order_holds_with_a_pipelined_publisher() {
+    (0..600).for_each(|seed| run(seed, KeyWindow::Pipelined));
+}
