@@ -94,6 +94,9 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
+# After a crash the old session must end before the node may register again: 4 s instead of 9.
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=1000
 # Consumer groups of tests start at once.
 group.initial.rebalance.delay.ms=0
 # Small heap: the default cleaner buffer alone is 128 MB.

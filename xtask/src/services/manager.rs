@@ -108,8 +108,12 @@ pub(crate) fn start(name: Name, task: &Task) -> Result<Outcome, Fault> {
                     name.service().client_port().variable
                 )));
             }
-            wait_ready(&home, port, &state.process, None)?;
-            return Ok(Outcome::AlreadyRunning);
+            match wait_ready(&home, port, &state.process, None) {
+                Ok(()) => return Ok(Outcome::AlreadyRunning),
+                // It was just dying: start it anew.
+                Err(NotReady::Ended(_)) => {}
+                Err(late) => return Err(late.into()),
+            }
         }
         // Left by a crash or a reboot.
         home.forget()?;
@@ -143,7 +147,20 @@ fn launch(home: &Home, port: u16, task: &Task) -> Result<(), Fault> {
     if ready.is_err() {
         halt(home, &state.process, Stop::Immediately)?;
     }
-    ready
+    ready.map_err(Fault::from)
+}
+
+/// Why waiting for the first answer ended without one.
+enum NotReady {
+    Ended(String),
+    TooLate(String),
+}
+
+impl From<NotReady> for Fault {
+    fn from(why: NotReady) -> Self {
+        let (NotReady::Ended(why) | NotReady::TooLate(why)) = why;
+        Self::Failed(why)
+    }
 }
 
 /// Waits for the first answer in the service's own protocol.
@@ -164,11 +181,11 @@ fn wait_ready(
         // An answer counts only while the process is ours and alive.
         match (gone, answer) {
             (Some(gone), _) => {
-                return Err(Fault::Failed(format!("{gone} before it was ready\n{}", home.log_tail())));
+                return Err(NotReady::Ended(format!("{gone} before it was ready\n{}", home.log_tail())));
             }
             (None, Ok(())) => return Ok(()),
             (None, Err(why)) if begun.elapsed() >= READY_LIMIT => {
-                return Err(Fault::Failed(format!(
+                return Err(NotReady::TooLate(format!(
                     "not ready after {} s ({why}): try again, or begin anew with `cargo xtask services down --purge`\n{}",
                     READY_LIMIT.as_secs(),
                     home.log_tail()

@@ -194,8 +194,8 @@ impl Server<'_> {
         )))
     }
 
-    /// After a crash: orphaned backends leave by themselves within moments; then the pid file, whose pid may
-    /// be another process by now, stands for nobody.
+    /// After a crash: orphaned backends leave by themselves within moments; then the pid and socket lock files,
+    /// whose pid may be another process or an unreaped zombie by now, stand for nobody.
     fn clear_leftovers(&self) -> Result<(), Fault> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -211,12 +211,15 @@ impl Server<'_> {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        match fs::remove_file(self.data.join("postmaster.pid")) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Fault::Failed(format!("cannot remove the old postmaster.pid: {error}")))
+        let entries = fs::read_dir(self.data).doing(format_args!("cannot read {}", self.data.display()))?;
+        for file in entries.flatten() {
+            let name = file.file_name();
+            if name == "postmaster.pid" || name.to_string_lossy().starts_with(".s.PGSQL.") {
+                let path = file.path();
+                fs::remove_file(&path).doing(format_args!("cannot remove {}", path.display()))?;
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 }
 

@@ -23,18 +23,21 @@ impl Identity {
     pub(crate) fn of(pid: u32) -> Result<Self, Fault> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
             .doing(format_args!("cannot inspect process {pid}"))?;
-        let (_, started_ticks) = parse_stat(&stat)
+        let started_ticks = parse_stat(&stat)
+            .map(|stat| stat.started_ticks)
             .ok_or_else(|| Fault::Failed(format!("cannot understand /proc/{pid}/stat: {stat}")))?;
         Ok(Self { pid, started_ticks, boot_id: boot_id() })
     }
 
-    /// A zombie is dead: its parent just has not looked yet.
+    /// A zombie is dead: its parent just has not looked yet. One with threads is not: they still hold its
+    /// ports and files.
     pub(crate) fn is_alive(&self) -> bool {
         fs::read_to_string(format!("/proc/{}/stat", self.pid))
             .ok()
             .and_then(|stat| parse_stat(&stat))
-            .is_some_and(|(state, ticks)| {
-                ticks == self.started_ticks && !matches!(state, 'Z' | 'X') && boot_id() == self.boot_id
+            .is_some_and(|stat| {
+                let dead = matches!(stat.state, 'Z' | 'X') && stat.threads <= 1;
+                !dead && stat.started_ticks == self.started_ticks && boot_id() == self.boot_id
             })
     }
 
@@ -55,13 +58,22 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// State letter and start time. The command name before them may hold spaces and parentheses.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    threads: u64,
+    started_ticks: u64,
+}
+
+/// Fields 3, 20 and 22. The command name before them may hold spaces and parentheses.
+fn parse_stat(stat: &str) -> Option<Stat> {
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let ticks = fields.nth(18)?.parse().ok()?;
-    Some((state, ticks))
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        threads: fields.get(17)?.parse().ok()?,
+        started_ticks: fields.get(19)?.parse().ok()?,
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +181,10 @@ mod tests {
 
     #[test]
     fn the_start_time_is_found_behind_any_command_name() {
-        let rest = "S 1 7 7 0 -1 4194560 1 0 0 0 3 1 0 0 20 0 1 0 123456 1000 10";
-        assert_eq!(parse_stat(&format!("7 (postgres) {rest}")), Some(('S', 123_456)));
-        assert_eq!(parse_stat(&format!("7 (a) b (c) {rest}")), Some(('S', 123_456)));
+        let rest = "S 1 7 7 0 -1 4194560 1 0 0 0 3 1 0 0 20 0 5 0 123456 1000 10";
+        let expected = || Some(Stat { state: 'S', threads: 5, started_ticks: 123_456 });
+        assert_eq!(parse_stat(&format!("7 (postgres) {rest}")), expected());
+        assert_eq!(parse_stat(&format!("7 (a) b (c) {rest}")), expected());
         assert_eq!(parse_stat("7 (short) S 1 2"), None);
         assert_eq!(parse_stat(""), None);
     }
