@@ -169,7 +169,7 @@ fn wait_ready(
     port: u16,
     process: &Identity,
     mut child: Option<&mut Child>,
-) -> Result<(), Fault> {
+) -> Result<(), NotReady> {
     let begun = Instant::now();
     loop {
         let answer = home.name.service().probe(port);
