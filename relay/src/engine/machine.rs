@@ -184,6 +184,7 @@ impl Machine {
 
     /// Takes exceptions in that are due: scheduled, retrying, discarded.
     pub fn due(&mut self, exceptions: Vec<Exception>) {
+        self.look_again();
         for exception in exceptions {
             let id = exception.entry.id;
             let newer = self.changes.contains_key(&id) || self.storing.contains_key(&id);
@@ -215,6 +216,7 @@ impl Machine {
 
     /// Takes held exceptions in, in the order of their ids. Those that must go on waiting are left out.
     pub fn held(&mut self, exceptions: Vec<Exception>) {
+        self.look_again();
         for exception in exceptions {
             let entry = &exception.entry;
             if self.blocks.take_held(entry.topic(), entry.key(), entry.id) {
@@ -277,9 +279,7 @@ impl Machine {
         if self.session_broken || (self.is_careful() && self.in_flight > 0) {
             return Vec::new();
         }
-        if std::mem::take(&mut self.requeue) {
-            self.rebuild_lanes();
-        }
+        self.look_again();
         let len = if self.is_careful() { 1 } else { len };
         let mut batch = Vec::with_capacity(len.min(self.lanes.ready_len()));
         while batch.len() < len
@@ -294,8 +294,12 @@ impl Machine {
         batch
     }
 
-    /// Looks at all queued entries again: those whose key or topic is blocked by now are held.
-    fn rebuild_lanes(&mut self) {
+    /// Looks at all queued entries again, if something was blocked since: those whose key or topic is blocked by
+    /// now are held. Before anything else is queued, because a held entry that is read back queues at the end.
+    fn look_again(&mut self) {
+        if !std::mem::take(&mut self.requeue) {
+            return;
+        }
         self.lanes = Lanes::new(self.lanes.window());
         for ticket in self.window.open_tickets() {
             let Some(item) = self.window.get_mut(ticket) else { continue };
