@@ -30,9 +30,8 @@ impl Backends {
     /// Starts nothing: only what the environment names.
     pub(crate) fn from_environment() -> Self {
         let look = |name: Name| {
-            let address = std::env::var(name.variable()).ok().filter(|value| !value.is_empty());
             let why = || format!("--no-services, and {} is not set", name.variable());
-            Backend { name, address: address.ok_or_else(why), started_by_us: false }
+            Backend { name, address: services::given_address(name).ok_or_else(why), started_by_us: false }
         };
         Self(Name::ALL.into_iter().map(look).collect())
     }

@@ -182,7 +182,7 @@ struct Row {
 
 fn look(name: Name) -> Result<Row, Fault> {
     let nothing = Row { name, state: "stopped", version: None, address: None, pid: None, data: None };
-    if let Some(address) = settings::external(name)? {
+    if let Some(address) = manager::external(name)? {
         return Ok(Row { state: "external", address: Some(address), ..nothing });
     }
     let home = Home::of(name)?;
@@ -286,7 +286,7 @@ fn stop(name: Name, immediate: bool) -> Result<ExitCode, String> {
 }
 
 fn refuse_external(name: Name) -> Result<(), String> {
-    match settings::external(name).map_err(|fault| fault.to_string())? {
+    match manager::external(name).map_err(|fault| fault.to_string())? {
         Some(_) => {
             Err(format!("{name} is external ({} is set): start and stop it where it runs", name.variable()))
         }

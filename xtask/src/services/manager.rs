@@ -49,6 +49,21 @@ impl UpReport {
     }
 }
 
+/// The address of a service that somebody else runs: a person set its variable, and it is not ours. It is used
+/// as is and never started or stopped.
+///
+/// A variable that repeats our own address may come from `eval "$(cargo xtask services env)"`, or from a person
+/// who runs compose.yaml on the same ports. The latter if no process of ours lives, and yet someone answers.
+pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
+    let Some(address) = settings::given_address(name) else { return Ok(None) };
+    let port = name.port()?;
+    if address != name.service().url(port) {
+        return Ok(Some(address));
+    }
+    let lives = Home::of(name)?.state()?.is_some_and(|state| state.process.is_alive());
+    Ok((!lives && name.service().probe(port).is_ok()).then_some(address))
+}
+
 /// Starts what is not running, all at the same time, and waits until each one answers.
 pub(crate) fn up(names: &[Name]) -> Vec<UpReport> {
     let progress = Progress::new();
@@ -67,7 +82,7 @@ pub(crate) fn up(names: &[Name]) -> Vec<UpReport> {
 }
 
 fn bring_up(name: Name, task: &Task) -> Outcome {
-    let outcome = match settings::external(name) {
+    let outcome = match external(name) {
         Ok(Some(address)) => Ok(Outcome::External(address)),
         Ok(None) => start(name, task),
         Err(fault) => Err(fault),

@@ -19,7 +19,7 @@ mod state;
 
 pub(crate) use commands::{Command, run};
 pub(crate) use manager::{Outcome, UpReport, down, up};
-pub(crate) use settings::{DIR_VARIABLE, services_dir};
+pub(crate) use settings::{DIR_VARIABLE, given_address, services_dir};
 
 use fault::Fault;
 use home::Home;

@@ -37,13 +37,9 @@ pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     }
 }
 
-/// The address a person set for a service which is not ours: it is used as is and never started or
-/// stopped. A variable that merely repeats our own address (after `eval "$(cargo xtask services env)"`)
-/// does not count.
-pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
-    let value = std::env::var(name.variable()).ok().filter(|value| !value.is_empty());
-    let ours = name.service().url(name.port()?);
-    Ok(value.filter(|value| *value != ours))
+/// The address in the service's variable, if a person set one.
+pub(crate) fn given_address(name: Name) -> Option<String> {
+    std::env::var(name.variable()).ok().filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::process::Command;
 pub(crate) struct Sqs;
 
 const BUNDLE: Bundle =
-    Bundle { version: "1.6.12", artifacts: &[("org.elasticmq", "elasticmq-server_2.13", "1.6.12")] };
+    Bundle { version: "1.7.1", artifacts: &[("org.elasticmq", "elasticmq-server_2.13", "1.7.1")] };
 
 static PORT: Port = Port { variable: "OUTBOX_SQS_PORT", default: 19324 };
 
