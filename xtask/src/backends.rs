@@ -39,7 +39,11 @@ impl Backends {
     pub(crate) fn table(&self) -> String {
         let row = |backend: &Backend| match &backend.address {
             Ok(address) => [backend.name.to_string(), "real".to_owned(), report::without_password(address)],
-            Err(why) => [backend.name.to_string(), "ignored".to_owned(), why.clone()],
+            Err(why) => {
+                // The rest, such as the end of a log, has been shown on stderr.
+                let first_line = why.lines().next().unwrap_or_default().to_owned();
+                [backend.name.to_string(), "ignored".to_owned(), first_line]
+            }
         };
         report::table(["backend", "tests", "address or reason"], self.0.iter().map(row))
     }
@@ -94,7 +98,10 @@ impl Backends {
 impl From<UpReport> for Backend {
     fn from(report: UpReport) -> Self {
         let address = match &report.outcome {
-            Outcome::Missing(fault) => Err(fault.to_string()),
+            Outcome::Missing(fault) => {
+                eprintln!("{}: {fault}", report.name);
+                Err(fault.to_string())
+            }
             _ => report.address().ok_or_else(|| "no address".to_owned()),
         };
         Self { name: report.name, address, started_by_us: matches!(report.outcome, Outcome::Started) }

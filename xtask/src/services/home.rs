@@ -105,7 +105,8 @@ pub(crate) fn lock_file(path: &Path) -> Result<File, Fault> {
     Ok(file)
 }
 
-fn remove(path: &Path) -> Result<(), Fault> {
+/// Removes a file or a folder with all it holds; none there is fine.
+pub(crate) fn remove(path: &Path) -> Result<(), Fault> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

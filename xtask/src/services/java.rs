@@ -2,7 +2,7 @@
 
 use super::{
     fault::{Doing, Fault},
-    home::Home,
+    home::{Home, remove},
     install::{self, Turn},
     process::{run, which},
 };
@@ -78,7 +78,8 @@ fn download(
     phase(&format!("downloading version {} from Maven Central", bundle.version));
     let project = home.write("pom.xml", &pom(bundle))?;
     // Copied aside and renamed: a folder of the final name is complete.
-    let aside = jars.with_extension("partial");
+    let aside = home.dir.join("lib-partial");
+    remove(&aside)?;
     let copied = run(
         Command::new("mvn")
             .args(["--batch-mode", "--quiet", "--no-transfer-progress", "--file"])

@@ -227,10 +227,12 @@ pub(crate) fn stop(name: Name, how: Stop, purge: bool) -> Result<Stopped, Fault>
             halt(&home, &state.process, how)?;
             Stopped::Stopped
         }
-        _ => {
+        Some(_) => {
+            name.service().after_stop(&home)?;
             home.forget()?;
             Stopped::WasNotRunning
         }
+        None => Stopped::WasNotRunning,
     };
     if purge {
         home.purge()?;

@@ -3,16 +3,15 @@
 use super::{
     Installed, Service, Stop,
     fault::{Doing, Fault},
-    home::Home,
+    home::{Home, remove},
     install, probe,
     process::{Signal, is_root, run, which, working_in},
     settings::Port,
 };
 use std::{
     fs,
-    hash::{DefaultHasher, Hash, Hasher},
     os::unix::{
-        fs::{PermissionsExt, chown},
+        fs::{MetadataExt, PermissionsExt, chown},
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -43,9 +42,9 @@ impl Service for Postgres {
         if !is_root() || home.dir.ancestors().all(may_pass) {
             return Ok(home.dir.join("data"));
         }
-        let mut hasher = DefaultHasher::new();
-        home.dir.hash(&mut hasher);
-        Ok(PathBuf::from(format!("/var/tmp/outbox-postgres-{:016x}/data", hasher.finish())))
+        // Named after the home, so that every checkout has its own.
+        let name = home.dir.display().to_string().replace('/', "-");
+        Ok(PathBuf::from(format!("/var/tmp/outbox{name}/data")))
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
@@ -137,10 +136,9 @@ impl Server<'_> {
     /// not taken for a cluster.
     fn create(&self) -> Result<(), Fault> {
         let aside = self.data.with_extension("partial");
-        if aside.exists() {
-            fs::remove_dir_all(&aside).doing(format_args!("cannot remove {}", aside.display()))?;
-        }
+        remove(&aside)?;
         fs::create_dir_all(&aside).doing(format_args!("cannot create {}", aside.display()))?;
+        require_own(&aside)?;
         let given = aside.with_extension("password");
         fs::write(&given, WHO).doing(format_args!("cannot write {}", given.display()))?;
         if let Some((uid, gid)) = self.owner {
@@ -236,6 +234,17 @@ fn find() -> Option<Installed> {
     // postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)
     let version = text.split_ascii_whitespace().nth(2)?.to_owned();
     Some(Installed { version, programs })
+}
+
+/// The folder around the data must be ours: below `/var/tmp` anybody could have made it before.
+fn require_own(data: &Path) -> Result<(), Fault> {
+    let Some(parent) = data.parent() else { return Ok(()) };
+    let owner = fs::metadata(parent).doing(format_args!("cannot inspect {}", parent.display()))?.uid();
+    let me = fs::metadata("/proc/self").doing("cannot inspect /proc/self")?.uid();
+    if owner == me {
+        return Ok(());
+    }
+    Err(Fault::Failed(format!("{} belongs to user {owner}, not to us ({me}): remove it", parent.display())))
 }
 
 /// May any user walk through this folder? (A folder that is not there yet will be made by us.)
