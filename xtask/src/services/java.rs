@@ -82,7 +82,7 @@ fn download(
     remove(&aside)?;
     let copied = run(
         Command::new("mvn")
-            .args(["--batch-mode", "--quiet", "--no-transfer-progress", "--file"])
+            .args(["--batch-mode", "--quiet", "--no-transfer-progress", "-Dstyle.color=never", "--file"])
             .arg(&project)
             .arg(COPY)
             .arg("-DincludeScope=runtime")
