@@ -6,7 +6,7 @@ use crate::{
     services::{self, DIR_VARIABLE, Name, Outcome, UpReport},
     workspace,
 };
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 /// Path of this program, for tests that stop, crash and restart services.
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
@@ -19,21 +19,27 @@ struct Backend {
     started_by_us: bool,
 }
 
-pub(crate) struct Backends(Vec<Backend>);
+pub(crate) struct Backends {
+    all: Vec<Backend>,
+    /// Looked up before anything is built: building the workspace replaces the file, and from then on this
+    /// process's own program is a deleted one.
+    xtask: PathBuf,
+}
 
 impl Backends {
     /// Starts what is not running.
-    pub(crate) fn up() -> Self {
-        Self(services::up(&Name::ALL).into_iter().map(Backend::from).collect())
+    pub(crate) fn up() -> Result<Self, String> {
+        let xtask = own_program()?;
+        Ok(Self { all: services::up(&Name::ALL).into_iter().map(Backend::from).collect(), xtask })
     }
 
     /// Starts nothing: only what the environment names.
-    pub(crate) fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Result<Self, String> {
         let look = |name: Name| {
             let why = || format!("--no-services, and {} is not set", name.variable());
             Backend { name, address: services::given_address(name).ok_or_else(why), started_by_us: false }
         };
-        Self(Name::ALL.into_iter().map(look).collect())
+        Ok(Self { all: Name::ALL.into_iter().map(look).collect(), xtask: own_program()? })
     }
 
     pub(crate) fn table(&self) -> String {
@@ -45,13 +51,13 @@ impl Backends {
                 [backend.name.to_string(), "ignored".to_owned(), first_line]
             }
         };
-        report::table(["backend", "tests", "address or reason"], self.0.iter().map(row))
+        report::table(["backend", "tests", "address or reason"], self.all.iter().map(row))
     }
 
     /// Fails when a required service is not there.
     pub(crate) fn require(&self, require: &Require) -> Result<(), String> {
         let missing: Vec<String> = self
-            .0
+            .all
             .iter()
             .filter(|backend| require.includes(backend.name))
             .filter_map(|backend| {
@@ -63,15 +69,13 @@ impl Backends {
 
     /// Gives a command the addresses, and takes away those that lead nowhere.
     pub(crate) fn hand_over(&self, command: &mut Command) -> Result<(), String> {
-        for backend in &self.0 {
+        for backend in &self.all {
             match &backend.address {
                 Ok(address) => command.env(backend.name.variable(), address),
                 Err(_) => command.env_remove(backend.name.variable()),
             };
         }
-        let xtask =
-            std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
-        command.env(XTASK_VARIABLE, xtask);
+        command.env(XTASK_VARIABLE, &self.xtask);
         command.env(DIR_VARIABLE, services::services_dir().map_err(|fault| fault.to_string())?);
         Ok(())
     }
@@ -79,7 +83,7 @@ impl Backends {
     /// Stops in CI what was started here. On a laptop it stays for a fast second run.
     pub(crate) fn release(&self) {
         let ours: Vec<Name> =
-            self.0.iter().filter(|backend| backend.started_by_us).map(|backend| backend.name).collect();
+            self.all.iter().filter(|backend| backend.started_by_us).map(|backend| backend.name).collect();
         if ours.is_empty() {
             return;
         }
@@ -93,6 +97,10 @@ impl Backends {
             }
         }
     }
+}
+
+fn own_program() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))
 }
 
 impl From<UpReport> for Backend {
@@ -113,10 +121,11 @@ mod tests {
     use super::*;
 
     fn backends() -> Backends {
-        Backends(vec![
+        let all = vec![
             Backend { name: Name::Kafka, address: Err("no java".to_owned()), started_by_us: false },
             Backend { name: Name::Sqs, address: Ok("http://127.0.0.1:1".to_owned()), started_by_us: false },
-        ])
+        ];
+        Backends { all, xtask: PathBuf::from("/bin/xtask") }
     }
 
     #[test]
@@ -135,6 +144,6 @@ mod tests {
         };
         assert_eq!(value("OUTBOX_SQS_ENDPOINT"), Some(Some("http://127.0.0.1:1".into())));
         assert_eq!(value("OUTBOX_KAFKA_BROKERS"), Some(None), "removed");
-        assert!(value(XTASK_VARIABLE).flatten().is_some());
+        assert_eq!(value(XTASK_VARIABLE), Some(Some("/bin/xtask".into())));
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn run(options: &Bench) -> Result<ExitCode, String> {
-    let backends = Backends::up();
+    let backends = Backends::up()?;
     // stdout belongs to the benchmarks: it may be JSON.
     eprintln!("{}", backends.table());
     let mut command = cargo(["run", "--release", "--package", "benches", "--"])?;

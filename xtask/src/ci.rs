@@ -92,7 +92,7 @@ impl Check {
 }
 
 fn with_backends(what: &str, mut command: Command) -> Result<(), String> {
-    let backends = Backends::up();
+    let backends = Backends::up()?;
     let result = backends.hand_over(&mut command).and_then(|()| step(what, &mut command));
     backends.release();
     result

@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Test) -> Result<ExitCode, String> {
 
 /// The run without its last line.
 pub(crate) fn execute(options: &Test) -> Result<Summary, String> {
-    let backends = if options.no_services { Backends::from_environment() } else { Backends::up() };
+    let backends = if options.no_services { Backends::from_environment()? } else { Backends::up()? };
     let summary = run_against(options, &backends);
     backends.release();
     summary
