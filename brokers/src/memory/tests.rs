@@ -34,8 +34,11 @@ async fn session(
     (broker.connector(key_window).connect(receipts).await.unwrap(), received)
 }
 
-/// Everything that was answered so far, as `Ok` or fault and scope.
-fn answers(received: &mut UnboundedReceiver<Receipt>) -> Vec<(u64, Result<(), (Fault, Scope)>)> {
+/// A ticket's number and its outcome: `Ok`, or fault and scope.
+type Answer = (u64, Result<(), (Fault, Scope)>);
+
+/// Everything that was answered so far.
+fn answers(received: &mut UnboundedReceiver<Receipt>) -> Vec<Answer> {
     std::iter::from_fn(|| received.try_recv().ok())
         .map(|receipt| (receipt.ticket.0, receipt.outcome.map_err(|error| (error.fault(), error.scope()))))
         .collect()

@@ -1,0 +1,145 @@
+//! Topics made, listed and removed: for tests, examples and the demo. An operator's own tools do this in
+//! production.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::FromClientConfig as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use tokio::task::spawn_blocking;
+
+use super::config::Config;
+use super::fault;
+use crate::settings::InvalidSetting;
+
+/// An administrator's connection to a cluster.
+pub struct Admin {
+    client: Arc<AdminClient<DefaultClientContext>>,
+    timeout: Duration,
+}
+
+/// An administrative request that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// A setting is wrong. The operator's fault.
+    #[error(transparent)]
+    Setting(#[from] InvalidSetting),
+    /// The cluster refused it, or did not answer.
+    #[error("{reason}")]
+    Refused {
+        /// What was asked for and what the cluster said.
+        reason: String,
+        /// The client library's error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A topic to be made.
+#[derive(Debug, Clone)]
+pub struct TopicPlan {
+    /// Its name.
+    pub name: String,
+    /// How many partitions it gets.
+    pub partitions: u16,
+    /// How many brokers hold each partition.
+    pub replicas: u16,
+    /// Its settings: `max.message.bytes`, `retention.ms`, …
+    pub settings: Vec<(String, String)>,
+}
+
+impl TopicPlan {
+    /// A topic with one replica and the cluster's default settings.
+    #[must_use]
+    pub fn new(name: impl Into<String>, partitions: u16) -> Self {
+        Self { name: name.into(), partitions, replicas: 1, settings: Vec::new() }
+    }
+
+    /// Adds a setting.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+}
+
+impl Admin {
+    /// A connection for this cluster; the first request opens it. Blocks for reading local files.
+    ///
+    /// # Errors
+    /// [`AdminError`] when a setting is wrong.
+    pub fn new(config: &Config) -> Result<Self, AdminError> {
+        let client = AdminClient::from_config(&config.client()?).map_err(|error| {
+            let reason = fault::creation(&error);
+            AdminError::Refused { source: reason.clone().into(), reason }
+        })?;
+        Ok(Self { client: Arc::new(client), timeout: config.connect_timeout() })
+    }
+
+    /// Makes topics; one that exists already is left as it is. Cancel-safe: what was sent is carried out.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`] naming the topic.
+    pub async fn create_topics(&self, plans: &[TopicPlan]) -> Result<(), AdminError> {
+        let topics: Vec<NewTopic<'_>> = plans.iter().map(new_topic).collect();
+        let results = self.client.create_topics(&topics, &self.options()).await;
+        check("create", results, Code::TopicAlreadyExists)
+    }
+
+    /// Removes topics; one that does not exist is fine.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`] naming the topic.
+    pub async fn delete_topics(&self, names: &[&str]) -> Result<(), AdminError> {
+        let results = self.client.delete_topics(names, &self.options()).await;
+        check("delete", results, Code::UnknownTopicOrPartition)
+    }
+
+    /// The names of all topics and how many partitions each has.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`] when the cluster does not answer.
+    pub async fn topics(&self) -> Result<Vec<(String, usize)>, AdminError> {
+        let (client, timeout) = (Arc::clone(&self.client), self.timeout);
+        let listed = spawn_blocking(move || {
+            let metadata = client.inner().fetch_metadata(None, timeout)?;
+            let topics = metadata.topics().iter();
+            Ok::<_, KafkaError>(
+                topics.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect(),
+            )
+        });
+        match listed.await {
+            Ok(listed) => listed.map_err(|error| refused("list topics", error)),
+            Err(error) => {
+                Err(AdminError::Refused { reason: String::from("listing broke off"), source: error.into() })
+            }
+        }
+    }
+
+    fn options(&self) -> AdminOptions {
+        AdminOptions::new().request_timeout(Some(self.timeout)).operation_timeout(Some(self.timeout))
+    }
+}
+
+fn new_topic(plan: &TopicPlan) -> NewTopic<'_> {
+    let replicas = TopicReplication::Fixed(i32::from(plan.replicas));
+    let topic = NewTopic::new(&plan.name, i32::from(plan.partitions), replicas);
+    plan.settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value))
+}
+
+fn check(verb: &str, results: Result<Vec<TopicResult>, KafkaError>, fine: Code) -> Result<(), AdminError> {
+    let results = results.map_err(|error| refused(&format!("{verb} topics"), error))?;
+    match results.into_iter().filter_map(Result::err).find(|(_, code)| *code != fine) {
+        Some((topic, code)) => Err(refused(&format!("{verb} topic {topic:?}"), KafkaError::AdminOp(code))),
+        None => Ok(()),
+    }
+}
+
+fn refused(what: &str, error: KafkaError) -> AdminError {
+    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    let reason = fault::describe(code, &format!("cannot {what}"));
+    AdminError::Refused { reason, source: error.into() }
+}

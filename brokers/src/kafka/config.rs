@@ -1,0 +1,358 @@
+//! What an operator sets for Kafka, checked, and made into librdkafka's properties.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+use super::properties;
+use crate::secret::Secret;
+use crate::settings::InvalidSetting;
+use crate::tls::Tls;
+
+/// The broker's default `message.max.bytes` is 1,048,588; librdkafka's and ours leaves room for the batch header.
+const MESSAGE_BYTES_MAX: usize = 1_000_000;
+/// More than the relay keeps in flight, so that handing over practically never waits for room.
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+
+/// A Kafka cluster and how to speak to it; the section `[kafka]` of a configuration file.
+///
+/// ```
+/// let config: brokers::kafka::Config = serde_json::from_str(
+///     r#"{ "bootstrap_servers": ["kafka-1:9092", "kafka-2:9092"], "compression": "zstd" }"#,
+/// )?;
+/// config.check()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// `host:port` of one or more brokers; the rest of the cluster is learned from them.
+    pub bootstrap_servers: Vec<String>,
+    /// The name by which the brokers' logs and quotas know this client. Default `outbox`.
+    #[serde(default = "client_id")]
+    pub client_id: String,
+    /// TLS; without this section the connection is plaintext.
+    #[serde(default)]
+    pub tls: Option<Tls>,
+    /// User and password; without this section there is no authentication (or only TLS client certificates).
+    #[serde(default)]
+    pub sasl: Option<Sasl>,
+    /// How batches are compressed. Default none.
+    #[serde(default)]
+    pub compression: Compression,
+    /// How long the producer waits for a batch to fill, in milliseconds, 0 to 900,000. Default 5. It is paid
+    /// once per batch, not per message.
+    #[serde(default = "linger_ms")]
+    pub linger_ms: u32,
+    /// The largest message in bytes with key, headers and envelope, 1,000 to 1,000,000,000. Default 1,000,000;
+    /// to raise it, raise `max.message.bytes` of the topics as well.
+    #[serde(default = "message_bytes_max")]
+    pub message_bytes_max: usize,
+    /// How many bytes the producer buffers before handing over waits, at least 1 MiB and
+    /// twice `message_bytes_max`. Default 256 MiB.
+    #[serde(default = "queue_bytes_max")]
+    pub queue_bytes_max: usize,
+    /// How long connecting may take, in milliseconds, 100 to 600,000. Default 5,000.
+    #[serde(default = "connect_timeout_ms")]
+    pub connect_timeout_ms: u64,
+    /// Whether brokers that have `auto.create.topics.enable` may create a missing topic. Default no: a misspelt
+    /// topic would get every message and no consumer.
+    #[serde(default)]
+    pub create_topics: bool,
+    /// Any other librdkafka property by its own name. Those on which the guarantees rest are refused.
+    #[serde(default)]
+    pub properties: BTreeMap<String, SecretString>,
+}
+
+/// SASL authentication.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sasl {
+    /// The mechanism.
+    #[serde(default)]
+    pub mechanism: Mechanism,
+    /// The user's name.
+    pub username: String,
+    /// The password; or `password_file`.
+    #[serde(default)]
+    pub password: Option<SecretString>,
+    /// The file that holds the password, read at every connect.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+}
+
+/// A SASL mechanism.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Mechanism {
+    /// The password itself crosses the connection: only with TLS.
+    #[serde(rename = "PLAIN")]
+    Plain,
+    /// Challenge and response over SHA-256.
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    /// Challenge and response over SHA-512 (default).
+    #[default]
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}
+
+/// How a batch is compressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not at all (default).
+    #[default]
+    None,
+    /// Good ratio, slow.
+    Gzip,
+    /// Fast.
+    Snappy,
+    /// Fastest.
+    Lz4,
+    /// The best ratio for its speed.
+    Zstd,
+}
+
+fn client_id() -> String {
+    String::from("outbox")
+}
+
+fn linger_ms() -> u32 {
+    5
+}
+
+fn message_bytes_max() -> usize {
+    MESSAGE_BYTES_MAX
+}
+
+fn queue_bytes_max() -> usize {
+    QUEUE_BYTES_MAX
+}
+
+fn connect_timeout_ms() -> u64 {
+    5_000
+}
+
+impl Config {
+    /// The defaults, for these brokers.
+    #[must_use]
+    pub fn new(bootstrap_servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            bootstrap_servers: bootstrap_servers.into_iter().map(Into::into).collect(),
+            client_id: client_id(),
+            tls: None,
+            sasl: None,
+            compression: Compression::None,
+            linger_ms: linger_ms(),
+            message_bytes_max: message_bytes_max(),
+            queue_bytes_max: queue_bytes_max(),
+            connect_timeout_ms: connect_timeout_ms(),
+            create_topics: false,
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// Checks everything that can be checked without a broker; opens the files that are named.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`]: which one, its value, what is accepted.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        self.check_servers()?;
+        in_range("kafka.linger_ms", u64::from(self.linger_ms), 0, 900_000)?;
+        in_range("kafka.message_bytes_max", self.message_bytes_max as u64, 1_000, 1_000_000_000)?;
+        // At least two messages of the largest size, or nothing would ever fit.
+        let queue_bytes_min = (1 << 20).max(2 * self.message_bytes_max as u64);
+        in_range(
+            "kafka.queue_bytes_max",
+            self.queue_bytes_max as u64,
+            queue_bytes_min,
+            (i32::MAX as u64) << 10,
+        )?;
+        in_range("kafka.connect_timeout_ms", self.connect_timeout_ms, 100, 600_000)?;
+        if self.client_id.is_empty() {
+            return Err(InvalidSetting::new("kafka.client_id", "is empty; give this client a name"));
+        }
+        if let Some(tls) = &self.tls {
+            tls.check("kafka.tls")?;
+        }
+        if let Some(sasl) = &self.sasl {
+            sasl.load()?;
+        }
+        self.properties.keys().try_for_each(|name| properties::check(name))
+    }
+
+    fn check_servers(&self) -> Result<(), InvalidSetting> {
+        let wrong = |problem: String| InvalidSetting::new("kafka.bootstrap_servers", problem);
+        if self.bootstrap_servers.is_empty() {
+            return Err(wrong(String::from("is empty; name at least one host:port")));
+        }
+        let is_address = |server: &&String| {
+            let port = server.rsplit_once(':').and_then(|(host, port)| {
+                (!host.is_empty()).then_some(port).and_then(|port| port.parse::<u16>().ok())
+            });
+            port.is_some_and(|port| port > 0) && !server.contains([',', ' ', '/'])
+        };
+        match self.bootstrap_servers.iter().find(|server| !is_address(server)) {
+            Some(server) => Err(wrong(format!("{server:?} is not of the form host:port"))),
+            None => Ok(()),
+        }
+    }
+
+    /// How long connecting may take.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    /// What this connects to, for logs: no secret in it.
+    pub(super) fn destination(&self) -> String {
+        format!("kafka {}", self.bootstrap_servers.join(","))
+    }
+
+    /// The properties that producers, consumers and the admin client share. Reads the password's file.
+    pub(super) fn client(&self) -> Result<ClientConfig, InvalidSetting> {
+        self.check()?;
+        let mut client = ClientConfig::new();
+        for (name, value) in &self.properties {
+            client.set(name, value.expose_secret());
+        }
+        client.set("bootstrap.servers", self.bootstrap_servers.join(","));
+        client.set("client.id", &self.client_id);
+        let protocol = match (&self.tls, &self.sasl) {
+            (None, None) => "plaintext",
+            (Some(_), None) => "ssl",
+            (None, Some(_)) => "sasl_plaintext",
+            (Some(_), Some(_)) => "sasl_ssl",
+        };
+        client.set("security.protocol", protocol);
+        if let Some(tls) = &self.tls {
+            set_tls(&mut client, tls);
+        }
+        if let Some(sasl) = &self.sasl {
+            client.set("sasl.mechanism", sasl.mechanism.as_str());
+            client.set("sasl.username", &sasl.username);
+            client.set("sasl.password", sasl.load()?.expose_secret());
+        }
+        Ok(client)
+    }
+}
+
+impl Sasl {
+    fn load(&self) -> Result<SecretString, InvalidSetting> {
+        if self.username.is_empty() {
+            return Err(InvalidSetting::new("kafka.sasl.username", "is empty; name the user"));
+        }
+        let setting = "kafka.sasl.password";
+        Secret::from_pair(setting, self.password.clone(), self.password_file.clone())?.load(setting)
+    }
+}
+
+impl Mechanism {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+}
+
+impl Compression {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+fn set_tls(client: &mut ClientConfig, tls: &Tls) {
+    let files = [
+        ("ssl.ca.location", &tls.ca_file),
+        ("ssl.certificate.location", &tls.cert_file),
+        ("ssl.key.location", &tls.key_file),
+    ];
+    for (name, path) in files {
+        if let Some(path) = path {
+            client.set(name, path.to_string_lossy());
+        }
+    }
+    client.set("enable.ssl.certificate.verification", if tls.verify { "true" } else { "false" });
+    client.set("ssl.endpoint.identification.algorithm", if tls.verify { "https" } else { "none" });
+}
+
+/// Checks a number against its bounds, both included.
+pub(super) fn in_range(setting: &str, value: u64, min: u64, max: u64) -> Result<(), InvalidSetting> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(InvalidSetting::new(setting, format!("{value} is outside {min} to {max}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Config, String> {
+        let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn every_wrong_setting_is_named() {
+        let server = r#""bootstrap_servers": ["k:9092"]"#;
+        for (json, named) in [
+            (String::from(r#"{"bootstrap_servers": []}"#), "kafka.bootstrap_servers"),
+            (String::from(r#"{"bootstrap_servers": ["kafka"]}"#), "\"kafka\" is not of the form host:port"),
+            (String::from(r#"{"bootstrap_servers": ["k:0"]}"#), "host:port"),
+            (String::from(r#"{"bootstrap_servers": ["a:1,b:2"]}"#), "host:port"),
+            (format!(r#"{{{server}, "linger": 3}}"#), "unknown field `linger`"),
+            (format!(r#"{{{server}, "linger_ms": 900001}}"#), "kafka.linger_ms: 900001 is outside"),
+            (format!(r#"{{{server}, "message_bytes_max": 10}}"#), "kafka.message_bytes_max"),
+            (format!(r#"{{{server}, "queue_bytes_max": 10}}"#), "kafka.queue_bytes_max"),
+            (format!(r#"{{{server}, "connect_timeout_ms": 1}}"#), "kafka.connect_timeout_ms"),
+            (format!(r#"{{{server}, "client_id": ""}}"#), "kafka.client_id"),
+            (format!(r#"{{{server}, "compression": "rar"}}"#), "rar"),
+            (format!(r#"{{{server}, "sasl": {{"username": "u"}}}}"#), "kafka.sasl.password: missing"),
+            (format!(r#"{{{server}, "sasl": {{"username": "", "password": "p"}}}}"#), "kafka.sasl.username"),
+            (format!(r#"{{{server}, "tls": {{"cert_file": "/c"}}}}"#), "kafka.tls.key_file"),
+            (format!(r#"{{{server}, "properties": {{"acks": "1"}}}}"#), "kafka.properties.acks"),
+        ] {
+            let error = parse(&json).expect_err(&json);
+            assert!(error.contains(named), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_printed() {
+        let config = parse(
+            r#"{"bootstrap_servers": ["k:1"], "sasl": {"username": "u", "password": "s3cret"},
+                "properties": {"ssl.key.password": "s3cret"}}"#,
+        )
+        .unwrap();
+        assert!(!format!("{config:?}").contains("s3cret"));
+        assert_eq!(config.client().unwrap().get("sasl.password"), Some("s3cret"));
+    }
+
+    #[test]
+    fn security_follows_from_the_sections_given() {
+        let tls = r#""tls": {}"#;
+        let sasl = r#""sasl": {"mechanism": "SCRAM-SHA-256", "username": "u", "password": "p"}"#;
+        for (sections, protocol) in [
+            (String::new(), "plaintext"),
+            (format!(", {tls}"), "ssl"),
+            (format!(", {sasl}"), "sasl_plaintext"),
+            (format!(", {tls}, {sasl}"), "sasl_ssl"),
+        ] {
+            let config = parse(&format!(r#"{{"bootstrap_servers": ["k:1"]{sections}}}"#)).unwrap();
+            assert_eq!(config.client().unwrap().get("security.protocol"), Some(protocol));
+        }
+    }
+}

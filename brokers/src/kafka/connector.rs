@@ -1,0 +1,112 @@
+//! Opens publishing sessions.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use message::{Fault, PublishError, Receipts, Scope};
+use rdkafka::ClientConfig;
+use tokio::task::spawn_blocking;
+
+use super::config::Config;
+use super::outcomes::Outcomes;
+use super::publisher::Publisher;
+use super::session::Session;
+use super::suspects::Suspects;
+use crate::settings::InvalidSetting;
+
+/// Connects to a Kafka cluster.
+#[derive(Debug)]
+pub struct Connector {
+    config: Config,
+    destination: String,
+    suspects: Arc<Suspects>,
+}
+
+impl Connector {
+    /// A connector for this cluster. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] as for [`Config::check`].
+    pub fn new(config: Config) -> Result<Self, InvalidSetting> {
+        config.check()?;
+        let destination = config.destination();
+        Ok(Self { config, destination, suspects: Arc::default() })
+    }
+}
+
+#[async_trait]
+impl message::Connector for Connector {
+    fn destination(&self) -> &str {
+        &self.destination
+    }
+
+    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn message::Publisher>, PublishError> {
+        let singles = self.suspects.take();
+        let batches = singles.is_none();
+        let outcomes = Outcomes::new(receipts, batches, Arc::clone(&self.suspects));
+        let (config, destination) = (self.config.clone(), self.destination.clone());
+        // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this future is
+        // dropped, the session opened there is dropped with its result.
+        let opened = spawn_blocking(move || {
+            let client = producer(&config, batches).map_err(operator)?;
+            let session = Session::open(&client, outcomes)?;
+            session.reach(config.connect_timeout(), &destination)?;
+            Ok::<Session, PublishError>(session)
+        });
+        let session = opened.await.map_err(|error| {
+            PublishError::session_lost("connecting to kafka broke off").with_source(error)
+        })??;
+        Ok(Box::new(Publisher::new(session, self.config.clone(), singles)))
+    }
+}
+
+fn operator(error: InvalidSetting) -> PublishError {
+    PublishError::new(Fault::Operator, Scope::Session, error.to_string()).with_source(error)
+}
+
+/// The producer's properties: those on which the guarantees rest, then the operator's choices.
+fn producer(config: &Config, batches: bool) -> Result<ClientConfig, InvalidSetting> {
+    let mut client = config.client()?;
+    client
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        // A refused message stops the producer instead of letting later ones of its key pass. Where messages go
+        // one by one, the caller keeps the order and the others may go on.
+        .set("enable.gapless.guarantee", if batches { "true" } else { "false" })
+        // Unlimited: a timeout in the middle would let later messages pass (1, 4, 5 arrive, 2 and 3 do not).
+        .set("message.timeout.ms", "0")
+        // What Java clients use, so that keys land where other producers put them.
+        .set("partitioner", "murmur2_random")
+        .set("linger.ms", if batches { config.linger_ms.to_string() } else { String::from("0") })
+        .set("batch.num.messages", if batches { "10000" } else { "1" })
+        .set("compression.type", config.compression.as_str())
+        .set("message.max.bytes", config.message_bytes_max.to_string())
+        .set("queue.buffering.max.messages", "0")
+        .set("queue.buffering.max.kbytes", (config.queue_bytes_max >> 10).to_string())
+        .set("allow.auto.create.topics", if config.create_topics { "true" } else { "false" });
+    Ok(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guarantees_are_set_whatever_the_operator_writes() {
+        let mut config = Config::new(["k:9092"]);
+        config.properties.insert(String::from("socket.keepalive.enable"), String::from("true").into());
+        let client = producer(&config, true).unwrap();
+        for (name, value) in [
+            ("acks", "all"),
+            ("enable.idempotence", "true"),
+            ("enable.gapless.guarantee", "true"),
+            ("message.timeout.ms", "0"),
+            ("partitioner", "murmur2_random"),
+            ("socket.keepalive.enable", "true"),
+        ] {
+            assert_eq!(client.get(name), Some(value), "{name}");
+        }
+        assert!(client.create_native_config().is_ok());
+        assert_eq!(producer(&config, false).unwrap().get("batch.num.messages"), Some("1"));
+    }
+}

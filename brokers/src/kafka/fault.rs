@@ -1,0 +1,179 @@
+//! librdkafka's errors judged: whose fault, and how far it reaches. Pure.
+
+use message::{Fault, PublishError, Scope, SubscriptionError};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+/// Whose fault a code is, and how far it reaches. What librdkafka retries by itself (no leader, not enough
+/// replicas, timeouts) never arrives here, because the producer's delivery timeout is unlimited.
+pub(super) fn judge(code: Code) -> (Fault, Scope) {
+    match code {
+        Code::MessageSizeTooLarge
+        | Code::MessageBatchTooLarge
+        | Code::InvalidMessage
+        | Code::InvalidMessageSize
+        | Code::InvalidRecord
+        | Code::InvalidTimestamp
+        | Code::PolicyViolation
+        | Code::UnsupportedForMessageFormat => (Fault::Message, Scope::Message),
+        Code::UnknownTopic
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownPartition
+        | Code::UnknownTopicId
+        | Code::InvalidTopic
+        | Code::TopicAuthorizationFailed => (Fault::Operator, Scope::Topic),
+        Code::Authentication
+        | Code::SaslAuthenticationFailed
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState
+        | Code::SecurityDisabled
+        | Code::SSL
+        | Code::ClusterAuthorizationFailed
+        | Code::GroupAuthorizationFailed
+        | Code::InvalidConfig
+        | Code::InvalidGroupId
+        | Code::InvalidSessionTimeout
+        | Code::InconsistentGroupProtocol
+        | Code::InvalidRequiredAcks
+        | Code::UnsupportedVersion
+        | Code::UnsupportedFeature
+        | Code::UnsupportedCompressionType => (Fault::Operator, Scope::Session),
+        _ => (Fault::Broker, Scope::Session),
+    }
+}
+
+/// What to do about a code, for the operator.
+fn advice(code: Code) -> &'static str {
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            "raise max.message.bytes of the topic or shorten the payload"
+        }
+        Code::UnknownTopic
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownPartition
+        | Code::UnknownTopicId => "kafka has no such topic: create it, or correct the name",
+        Code::InvalidTopic => "kafka accepts 1 to 249 ASCII letters, digits and . _ -",
+        Code::TopicAuthorizationFailed => "grant this user DESCRIBE and WRITE (to consume: READ) on it",
+        Code::GroupAuthorizationFailed => "grant this user READ on the group",
+        Code::ClusterAuthorizationFailed => "grant this user IDEMPOTENT_WRITE on the cluster",
+        Code::Authentication
+        | Code::SaslAuthenticationFailed
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState
+        | Code::SecurityDisabled => "check kafka.sasl: mechanism, username, password",
+        Code::SSL => "check kafka.tls: the certificate authority, the host name, the client certificate",
+        Code::InconsistentGroupProtocol => {
+            "the group's other members use another assignor: give this consumer a group of its own"
+        }
+        Code::InvalidTimestamp => "the topic's message.timestamp limits do not admit the message's time",
+        Code::InvalidRecord => "the topic refuses such records (a compacted topic needs a key)",
+        _ => "see the brokers' logs",
+    }
+}
+
+/// The error of a message that failed with `code` and whose fault was judged alone.
+pub(super) fn delivery(code: Code, topic: &str) -> PublishError {
+    let (fault, scope) = judge(code);
+    let reason = format!("kafka refused a message for topic {topic:?}: {code}; {}", advice(code));
+    PublishError::new(fault, scope, reason).with_source(KafkaError::MessageProduction(code))
+}
+
+/// The error of a session: what happened, and librdkafka's own words.
+pub(super) fn session(code: Code, reason: &str) -> PublishError {
+    let fault = match judge(code) {
+        (Fault::Operator, _) => Fault::Operator,
+        _ => Fault::Broker,
+    };
+    PublishError::new(fault, Scope::Session, describe(code, reason)).with_source(KafkaError::Global(code))
+}
+
+/// Why a subscription cannot go on; `None` when librdkafka recovers by itself.
+pub(super) fn consumption(error: KafkaError, origin: &str) -> Option<SubscriptionError> {
+    let code = error.rdkafka_error_code()?;
+    let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
+    let text = format!("{origin}: {}", describe(code, "cannot consume"));
+    match judge(code) {
+        (Fault::Operator, _) => Some(SubscriptionError::operator(text).with_source(error)),
+        _ if fatal => Some(SubscriptionError::lost(text).with_source(error)),
+        _ => None,
+    }
+}
+
+/// A client that could not be made: its configuration is wrong. librdkafka's error repeats the value, which
+/// may be a secret, so only its description is taken over.
+pub(super) fn creation(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, description, name, _) => {
+            format!("kafka.properties.{name}: {description}")
+        }
+        other => format!("the kafka client cannot be made: {other}"),
+    }
+}
+
+pub(super) fn describe(code: Code, reason: &str) -> String {
+    match judge(code) {
+        (Fault::Operator, _) => format!("kafka: {reason} ({code}); {}", advice(code)),
+        _ => format!("kafka: {reason} ({code})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_judged() {
+        let message = (Fault::Message, Scope::Message);
+        let topic = (Fault::Operator, Scope::Topic);
+        let operator = (Fault::Operator, Scope::Session);
+        let broker = (Fault::Broker, Scope::Session);
+        for (code, judgement) in [
+            (Code::MessageSizeTooLarge, message),
+            (Code::InvalidRecord, message),
+            (Code::PolicyViolation, message),
+            (Code::UnknownTopicOrPartition, topic),
+            (Code::UnknownTopic, topic),
+            (Code::TopicAuthorizationFailed, topic),
+            (Code::InvalidTopic, topic),
+            (Code::SaslAuthenticationFailed, operator),
+            (Code::Authentication, operator),
+            (Code::SSL, operator),
+            (Code::ClusterAuthorizationFailed, operator),
+            (Code::MessageTimedOut, broker),
+            (Code::PurgeInflight, broker),
+            (Code::OutOfOrderSequenceNumber, broker),
+            (Code::Fatal, broker),
+            (Code::GaplessGuarantee, broker),
+            (Code::NotEnoughReplicas, broker),
+        ] {
+            assert_eq!(judge(code), judgement, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_topic_and_say_what_to_do() {
+        let text = delivery(Code::UnknownTopicOrPartition, "orders").to_string();
+        assert!(text.contains("\"orders\"") && text.contains("create it"), "{text}");
+        let text = session(Code::Authentication, "wrong password").to_string();
+        assert!(text.contains("wrong password") && text.contains("kafka.sasl"), "{text}");
+    }
+
+    #[test]
+    fn what_librdkafka_recovers_from_ends_no_subscription() {
+        for code in [Code::AllBrokersDown, Code::BrokerTransportFailure, Code::PollExceeded] {
+            assert!(consumption(KafkaError::MessageConsumption(code), "g").is_none(), "{code:?}");
+        }
+        let fatal = consumption(KafkaError::MessageConsumptionFatal(Code::FencedInstanceId), "g");
+        assert_eq!(fatal.unwrap().fault(), Fault::Broker);
+        let denied = consumption(KafkaError::MessageConsumption(Code::GroupAuthorizationFailed), "g");
+        assert_eq!(denied.unwrap().fault(), Fault::Operator);
+    }
+
+    #[test]
+    fn a_wrong_property_does_not_show_its_value() {
+        let mut config = rdkafka::ClientConfig::new();
+        config.set("sasl.passwort", "s3cret");
+        let error = config.create_native_config().err().unwrap();
+        let text = creation(&error);
+        assert!(text.contains("sasl.passwort") && !text.contains("s3cret"), "{text}");
+    }
+}

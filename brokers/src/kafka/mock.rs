@@ -1,0 +1,139 @@
+//! A Kafka cluster inside the process, for the demo and for quick tests: librdkafka's own mock, which speaks
+//! the real protocol over loopback sockets.
+//!
+//! It keeps about 5 MB per partition, checks no sequence numbers and creates no topics by admin request: it
+//! proves nothing about durability or de-duplication. Those proofs need a real cluster.
+
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread;
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+pub use rdkafka::types::{RDKafkaApiKey as ApiKey, RDKafkaRespErr as ResponseError};
+
+type Cluster = MockCluster<'static, DefaultProducerContext>;
+type Command = Box<dyn FnOnce(&Cluster) + Send>;
+
+/// A running mock cluster; it stops when this is dropped. The calls block for some microseconds.
+#[derive(Debug)]
+pub struct Mock {
+    commands: SyncSender<Command>,
+    bootstrap_servers: String,
+}
+
+/// The mock cluster did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MockError {
+    /// It could not be started, or refused a command.
+    #[error("the mock cluster refuses: {reason}")]
+    Refused {
+        /// Its own words.
+        reason: String,
+        /// The client library's error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Its thread is gone.
+    #[error("the mock cluster has stopped")]
+    Stopped,
+}
+
+impl Mock {
+    /// Starts a cluster of so many brokers, about 5 ms.
+    ///
+    /// # Errors
+    /// [`MockError`] when librdkafka cannot open its sockets.
+    pub fn start(brokers: u8) -> Result<Self, MockError> {
+        let (commands, receiver) = sync_channel(1);
+        let (started, start) = channel();
+        thread::Builder::new()
+            .name(String::from("kafka-mock"))
+            // The cluster cannot change its thread.
+            .spawn(move || match MockCluster::new(i32::from(brokers.max(1))) {
+                Ok(cluster) => {
+                    if started.send(Ok(cluster.bootstrap_servers())).is_ok() {
+                        serve(&cluster, &receiver);
+                    }
+                }
+                // The caller is waiting for this answer.
+                Err(error) => drop(started.send(Err(refused(error)))),
+            })
+            .map_err(|error| MockError::Refused { reason: error.to_string(), source: error.into() })?;
+        let bootstrap_servers = start.recv().map_err(|_| MockError::Stopped)??;
+        Ok(Self { commands, bootstrap_servers })
+    }
+
+    /// `host:port` of its brokers.
+    #[must_use]
+    pub fn bootstrap_servers(&self) -> Vec<String> {
+        self.bootstrap_servers.split(',').map(str::to_owned).collect()
+    }
+
+    /// Makes a topic with one replica.
+    ///
+    /// # Errors
+    /// [`MockError`], for example because it exists.
+    pub fn create_topic(&self, topic: &str, partitions: u16) -> Result<(), MockError> {
+        let topic = topic.to_owned();
+        self.run(move |cluster| cluster.create_topic(&topic, i32::from(partitions), 1))
+    }
+
+    /// Disconnects every client and accepts no connection until [`up`](Self::up).
+    ///
+    /// # Errors
+    /// [`MockError::Stopped`].
+    pub fn down(&self) -> Result<(), MockError> {
+        self.run(|cluster| cluster.broker_down(ALL))
+    }
+
+    /// Accepts connections again.
+    ///
+    /// # Errors
+    /// [`MockError::Stopped`].
+    pub fn up(&self) -> Result<(), MockError> {
+        self.run(|cluster| cluster.broker_up(ALL))
+    }
+
+    /// Answers the next requests of this kind with these errors, one each.
+    ///
+    /// # Errors
+    /// [`MockError::Stopped`].
+    pub fn request_errors(&self, api: RDKafkaApiKey, errors: &[RDKafkaRespErr]) -> Result<(), MockError> {
+        let errors = errors.to_vec();
+        self.run(move |cluster| {
+            cluster.request_errors(api, &errors);
+            Ok(())
+        })
+    }
+
+    fn run(
+        &self,
+        command: impl FnOnce(&Cluster) -> Result<(), KafkaError> + Send + 'static,
+    ) -> Result<(), MockError> {
+        let (answer, answered) = channel();
+        let command: Command = Box::new(move |cluster| {
+            // The caller waits below.
+            let _ = answer.send(command(cluster).map_err(refused));
+        });
+        self.commands.send(command).map_err(|_| MockError::Stopped)?;
+        answered.recv().map_err(|_| MockError::Stopped)?
+    }
+}
+
+/// All brokers of the cluster.
+const ALL: i32 = -1;
+
+fn serve(cluster: &Cluster, commands: &Receiver<Command>) {
+    for command in commands {
+        command(cluster);
+    }
+}
+
+fn refused(error: KafkaError) -> MockError {
+    let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+    MockError::Refused { reason: code.to_string(), source: error.into() }
+}

@@ -1,0 +1,192 @@
+//! What became of the messages of one publishing session: librdkafka's callbacks.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use message::{Fault, PublishError, Receipts, Scope, Ticket};
+use rdkafka::ClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
+use tokio::sync::Notify;
+
+use super::fault;
+use super::opening::Openings;
+use super::suspects::Suspects;
+
+/// The shared state of a session: librdkafka's thread writes it, the publisher reads it.
+pub(super) struct Outcomes {
+    receipts: Receipts,
+    /// Batches (a refusal ends the session) or single messages (a refusal concerns its message).
+    batches: bool,
+    suspects: Arc<Suspects>,
+    pub(super) openings: Openings,
+    outstanding: AtomicUsize,
+    progress: Notify,
+    failure: OnceLock<Failure>,
+    connected: AtomicBool,
+    last_error: Mutex<Option<String>>,
+}
+
+/// Why the session is over.
+struct Failure {
+    fault: Fault,
+    reason: String,
+}
+
+impl Outcomes {
+    pub(super) fn new(receipts: Receipts, batches: bool, suspects: Arc<Suspects>) -> Self {
+        Self {
+            receipts,
+            batches,
+            suspects,
+            openings: Openings::default(),
+            outstanding: AtomicUsize::new(0),
+            progress: Notify::new(),
+            failure: OnceLock::new(),
+            connected: AtomicBool::new(false),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    /// A message is about to be handed to librdkafka.
+    pub(super) fn begin(&self) {
+        self.outstanding.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many messages are unconfirmed.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Acquire)
+    }
+
+    /// It was not taken after all.
+    pub(super) fn withdraw(&self) {
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        self.progress.notify_waiters();
+    }
+
+    /// Reports a message that never reached librdkafka.
+    pub(super) fn report(&self, ticket: Ticket, error: PublishError) {
+        self.receipts.send(ticket, Err(error));
+    }
+
+    /// Whether the session is over.
+    pub(super) fn failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// Ends the session; only the first reason counts.
+    pub(super) fn fail(&self, fault: Fault, reason: impl Into<String>) {
+        // A second reason is a consequence of the first.
+        let _ = self.failure.set(Failure { fault, reason: reason.into() });
+        self.progress.notify_waiters();
+    }
+
+    /// From now on a TLS error is the network's and not the settings'.
+    pub(super) fn connected(&self) {
+        self.connected.store(true, Ordering::Release);
+    }
+
+    /// The last thing that librdkafka complained about.
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The error of everything that was unconfirmed when the session ended.
+    pub(super) fn lost(&self) -> PublishError {
+        match self.failure.get() {
+            Some(failure) => PublishError::new(failure.fault, Scope::Session, failure.reason.clone()),
+            None => PublishError::session_lost("the kafka session ended"),
+        }
+    }
+
+    /// Waits until nothing is unconfirmed. Cancel-safe.
+    pub(super) async fn idle(&self) {
+        self.wait_until(|| self.outstanding() == 0).await;
+    }
+
+    /// Waits until `ready`, which is asked again after every outcome. Cancel-safe.
+    pub(super) async fn wait_until(&self, ready: impl Fn() -> bool) {
+        loop {
+            let mut progress = pin!(self.progress.notified());
+            // Registers first, so that an outcome between the question and the wait is not missed.
+            progress.as_mut().enable();
+            if ready() {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    fn judge(&self, code: Code, topic: &str) -> PublishError {
+        if self.failed() && fault::judge(code).0 == Fault::Broker {
+            return self.lost();
+        }
+        let error = fault::delivery(code, topic);
+        match (error.fault(), error.scope()) {
+            (Fault::Message, _) if self.batches => {
+                self.suspects.raise(self.outstanding());
+                self.fail(
+                    Fault::Broker,
+                    format!("{error}; the unconfirmed messages are sent one by one to find the culprit"),
+                );
+                self.lost()
+            }
+            (Fault::Message, _) => error,
+            (_, Scope::Topic) => {
+                if self.batches {
+                    self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
+                }
+                error
+            }
+            (fault, _) => {
+                self.fail(fault, error.to_string());
+                self.lost()
+            }
+        }
+    }
+}
+
+impl ClientContext for Outcomes {
+    fn error(&self, error: KafkaError, reason: &str) {
+        let Some(code) = error.rdkafka_error_code() else { return };
+        tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");
+        let text = fault::describe(code, reason);
+        let settings = match code {
+            Code::SSL => !self.connected.load(Ordering::Acquire),
+            // The session asks for the cause of a fatal error itself.
+            Code::Fatal => false,
+            _ => fault::judge(code) == (Fault::Operator, Scope::Session),
+        };
+        if code != Code::AllBrokersDown {
+            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
+        }
+        if settings {
+            self.fail(Fault::Operator, text);
+        }
+    }
+}
+
+impl ProducerContext<NoCustomPartitioner> for Outcomes {
+    /// The ticket itself: nothing is allocated per message.
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, ticket: usize) {
+        let outcome = match result {
+            // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
+            Ok(_) if self.batches && self.failed() => Err(self.lost()),
+            Ok(message) => {
+                self.openings.opened(message.topic(), message.partition());
+                Ok(())
+            }
+            Err((error, message)) => {
+                let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+                Err(self.judge(code, message.topic()))
+            }
+        };
+        self.receipts.send(Ticket(ticket as u64), outcome);
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        self.progress.notify_waiters();
+    }
+}

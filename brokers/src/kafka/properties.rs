@@ -1,0 +1,97 @@
+//! Which of librdkafka's properties an operator may set: all but those that this adapter sets itself.
+
+use crate::settings::InvalidSetting;
+
+/// Properties on which order, durability or settlement rest.
+const GUARANTEES: [&str; 24] = [
+    "acks",
+    "request.required.acks",
+    "enable.idempotence",
+    "enable.gapless.guarantee",
+    "transactional.id",
+    "retries",
+    "message.send.max.retries",
+    "delivery.timeout.ms",
+    "message.timeout.ms",
+    "partitioner",
+    "sticky.partitioning.linger.ms",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "queuing.strategy",
+    "enable.auto.commit",
+    "auto.commit.enable",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "offset.store.method",
+    "enable.partition.eof",
+    "group.protocol",
+    "partition.assignment.strategy",
+    "log.queue",
+    "delivery.report.only.error",
+];
+
+/// Properties that have a setting of their own here, and that setting.
+const SETTINGS: [(&str, &str); 27] = [
+    ("bootstrap.servers", "bootstrap_servers"),
+    ("metadata.broker.list", "bootstrap_servers"),
+    ("client.id", "client_id"),
+    ("security.protocol", "tls and sasl"),
+    ("ssl.ca.location", "tls.ca_file"),
+    ("ssl.certificate.location", "tls.cert_file"),
+    ("ssl.key.location", "tls.key_file"),
+    ("enable.ssl.certificate.verification", "tls.verify"),
+    ("ssl.endpoint.identification.algorithm", "tls.verify"),
+    ("sasl.mechanism", "sasl.mechanism"),
+    ("sasl.mechanisms", "sasl.mechanism"),
+    ("sasl.username", "sasl.username"),
+    ("sasl.password", "sasl.password"),
+    ("compression.type", "compression"),
+    ("compression.codec", "compression"),
+    ("linger.ms", "linger_ms"),
+    ("queue.buffering.max.ms", "linger_ms"),
+    ("batch.num.messages", "linger_ms"),
+    ("message.max.bytes", "message_bytes_max"),
+    ("queue.buffering.max.kbytes", "queue_bytes_max"),
+    ("queue.buffering.max.messages", "queue_bytes_max"),
+    ("allow.auto.create.topics", "create_topics"),
+    ("group.id", "the subscription's group"),
+    ("group.instance.id", "the subscription's instance_id"),
+    ("session.timeout.ms", "the subscription's session_timeout_ms"),
+    ("max.poll.interval.ms", "the subscription's session_timeout_ms"),
+    ("isolation.level", "nothing: uncommitted messages are never read"),
+];
+
+/// Whether an operator may set this property.
+///
+/// # Errors
+/// [`InvalidSetting`] naming the setting to use instead, or why there is none.
+pub(super) fn check(name: &str) -> Result<(), InvalidSetting> {
+    let refused = |problem: String| Err(InvalidSetting::new(format!("kafka.properties.{name}"), problem));
+    if GUARANTEES.contains(&name) {
+        return refused(String::from("cannot be set: order and durability rest on its fixed value"));
+    }
+    if let Some((_, setting)) = SETTINGS.iter().find(|(property, _)| *property == name) {
+        return refused(format!("is set by {setting}; use that"));
+    }
+    // Loads a shared library into the process: whoever writes the configuration could run any code.
+    if name == "plugin.library.paths" || name.starts_with("test.mock.") {
+        return refused(String::from("is not supported; remove it"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guarantees_cannot_be_switched_off_and_the_rest_passes() {
+        for name in ["acks", "enable.idempotence", "partitioner", "plugin.library.paths"] {
+            assert!(check(name).is_err(), "{name}");
+        }
+        assert!(check("linger.ms").unwrap_err().problem.contains("linger_ms"));
+        for name in ["socket.keepalive.enable", "statistics.interval.ms", "fetch.min.bytes"] {
+            assert!(check(name).is_ok(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One publishing session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::{KeyWindow, Message, OrderingKey, Profile, PublishError, SizeLimit, Submission, Ticket, Topic};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+use super::config::Config;
+use super::fault;
+use super::opening::{Admission, Partitions};
+use super::outcomes::Outcomes;
+use super::session::Session;
+use super::suspects::Singles;
+use super::topics;
+use super::wire;
+
+/// How many messages a caller best hands over at once: batches are made by librdkafka, so this only amortises
+/// the call.
+const BATCH_LEN: usize = 1_000;
+/// How long a session that cannot go on waits for the confirmations of what it has sent, so that they need not
+/// be sent again.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+// A ticket travels through librdkafka as a pointer-sized number.
+const _: () = assert!(usize::BITS >= 64);
+
+/// A session with a Kafka cluster. Dropping it makes what is unconfirmed unknown; see the module's text for
+/// the two kinds of session.
+pub struct Publisher {
+    session: Session,
+    config: Config,
+    /// Messages go one by one: a batch was refused, and its culprit is looked for.
+    singles: Option<Singles>,
+    /// Why nothing more is accepted, although nothing is wrong with the connection.
+    over: Option<String>,
+}
+
+impl Publisher {
+    pub(super) fn new(session: Session, config: Config, singles: Option<Singles>) -> Self {
+        Self { session, config, singles, over: None }
+    }
+
+    /// Hands one message to librdkafka, which answers for it from then on.
+    async fn hand_over(
+        &mut self,
+        producer: &Arc<BaseProducer<Outcomes>>,
+        ticket: Ticket,
+        message: &Message,
+    ) -> Result<(), PublishError> {
+        let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
+        limit.check(message).map_err(|error| PublishError::refused(error.to_string()).with_source(error))?;
+        let partitions = self.partitions(producer, &message.topic).await?;
+        if let (Some(key), None) = (&message.key, &self.singles) {
+            admit(producer.context(), &partitions, key).await?;
+        }
+        send(producer, ticket, message).await
+    }
+
+    async fn partitions(
+        &self,
+        producer: &Arc<BaseProducer<Outcomes>>,
+        topic: &Topic,
+    ) -> Result<Arc<Partitions>, PublishError> {
+        if let Some(partitions) = producer.context().openings.get(topic) {
+            return Ok(partitions);
+        }
+        let count = topics::count_partitions(producer, topic, &self.config).await?;
+        Ok(producer.context().openings.note(topic.clone(), count))
+    }
+
+    /// Answers a message that came after the end.
+    async fn turn_away(&self, outcomes: &Outcomes, ticket: Ticket) {
+        // What was sent before is still confirmed; the caller drops this session at the first answer below.
+        let drained = tokio::time::timeout(DRAIN_MAX, outcomes.idle()).await;
+        let error = match &self.over {
+            Some(over) if drained.is_ok() && !outcomes.failed() => PublishError::session_lost(over.clone()),
+            _ => outcomes.lost(),
+        };
+        outcomes.report(ticket, error);
+    }
+}
+
+#[async_trait]
+impl message::Publisher for Publisher {
+    fn profile(&self) -> Profile {
+        let key_window = if self.singles.is_some() { KeyWindow::One } else { KeyWindow::Pipelined };
+        Profile { key_window, batch_len: BATCH_LEN }
+    }
+
+    async fn submit(&mut self, batch: Vec<Submission>) {
+        let Some(producer) = self.session.producer().cloned() else { return };
+        for Submission { ticket, message } in batch {
+            let outcomes = producer.context();
+            if self.over.is_none() && self.singles.as_mut().is_some_and(|singles| !singles.spend()) {
+                self.over = Some(String::from("no message is suspect any more; kafka goes back to batches"));
+            }
+            if self.over.is_some() || outcomes.failed() {
+                self.turn_away(outcomes, ticket).await;
+                continue;
+            }
+            if let Err(error) = self.hand_over(&producer, ticket, &message).await {
+                // Later messages of its key must not succeed in this session; one by one, the caller sees to it.
+                if self.singles.is_none() {
+                    self.over = Some(format!("the session ended with an earlier message: {error}"));
+                }
+                outcomes.report(ticket, error);
+            }
+        }
+    }
+
+    async fn close(self: Box<Self>, grace: Duration) {
+        if let Some(producer) = self.session.producer() {
+            // When the grace is over, ending the session makes the rest unknown.
+            let _ = tokio::time::timeout(grace, producer.context().idle()).await;
+        }
+        self.session.end().await;
+    }
+}
+
+/// Waits until the partition of `key` is open, or this message is the one that opens it.
+async fn admit(outcomes: &Outcomes, partitions: &Partitions, key: &OrderingKey) -> Result<(), PublishError> {
+    let admitted = || partitions.admit(key.as_str()) == Admission::Pass;
+    outcomes.wait_until(|| outcomes.failed() || admitted()).await;
+    if outcomes.failed() { Err(outcomes.lost()) } else { Ok(()) }
+}
+
+/// Sends one message; waits while librdkafka's queue is full.
+async fn send(
+    producer: &BaseProducer<Outcomes>,
+    ticket: Ticket,
+    message: &Message,
+) -> Result<(), PublishError> {
+    let outcomes = producer.context();
+    loop {
+        let full = outcomes.outstanding();
+        outcomes.begin();
+        match try_send(producer, ticket, message) {
+            Ok(()) => return Ok(()),
+            Err(KafkaError::MessageProduction(Code::QueueFull)) => {
+                outcomes.withdraw();
+                outcomes.wait_until(|| outcomes.failed() || outcomes.outstanding() < full.max(1)).await;
+                tokio::task::yield_now().await;
+            }
+            Err(error) => {
+                outcomes.withdraw();
+                if outcomes.failed() {
+                    return Err(outcomes.lost());
+                }
+                let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+                return Err(fault::delivery(code, message.topic.as_str()));
+            }
+        }
+        if outcomes.failed() {
+            return Err(outcomes.lost());
+        }
+    }
+}
+
+fn try_send(producer: &BaseProducer<Outcomes>, ticket: Ticket, message: &Message) -> Result<(), KafkaError> {
+    let mut record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket.0 as usize)
+        .payload(&message.payload[..])
+        .timestamp(wire::timestamp(message))
+        .headers(wire::headers(message));
+    if let Some(key) = &message.key {
+        record = record.key(key.as_str());
+    }
+    producer.send(record).map_err(|(error, _)| error)
+}

@@ -1,0 +1,60 @@
+//! The adapter against librdkafka's mock cluster, over real sockets.
+
+mod consume;
+mod publish;
+
+use std::time::Duration;
+
+use message::{
+    Connector as _, EventType, Message, OrderingKey, Publisher, Receipt, Receipts, Submission, Ticket, Topic,
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::mock::Mock;
+use super::{Config, Connector};
+
+/// Longer than anything here takes; a test that waits so long has failed.
+const LONG: Duration = Duration::from_secs(60);
+const TOPIC: &str = "orders";
+
+fn cluster(partitions: u16) -> (Mock, Config) {
+    let mock = Mock::start(1).unwrap();
+    mock.create_topic(TOPIC, partitions).unwrap();
+    let config = Config::new(mock.bootstrap_servers());
+    (mock, config)
+}
+
+fn keyed(topic: &str, key: &str, payload: impl Into<bytes::Bytes>) -> Message {
+    Message::new(Topic::new(topic).unwrap(), EventType::new("order.placed").unwrap(), payload)
+        .with_key(OrderingKey::new(key).unwrap())
+}
+
+fn batch(first: u64, messages: impl IntoIterator<Item = Message>) -> Vec<Submission> {
+    let numbered = messages.into_iter().zip(first..);
+    numbered.map(|(message, number)| Submission { ticket: Ticket(number), message }).collect()
+}
+
+async fn session(connector: &Connector) -> (Box<dyn Publisher>, UnboundedReceiver<Receipt>) {
+    let (receipts, received) = Receipts::channel();
+    (connector.connect(receipts).await.unwrap(), received)
+}
+
+/// The next `count` receipts.
+async fn take(received: &mut UnboundedReceiver<Receipt>, count: usize) -> Vec<Receipt> {
+    let mut taken = Vec::with_capacity(count);
+    while taken.len() < count {
+        let next = tokio::time::timeout(LONG, received.recv()).await;
+        taken.push(next.expect("a receipt in time").expect("an open channel"));
+    }
+    taken
+}
+
+/// Publishes messages and waits until all of them are confirmed.
+async fn publish(config: &Config, messages: Vec<Message>) {
+    let connector = Connector::new(config.clone()).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    let count = messages.len();
+    publisher.submit(batch(0, messages)).await;
+    assert!(take(&mut received, count).await.iter().all(|receipt| receipt.outcome.is_ok()));
+    publisher.close(LONG).await;
+}

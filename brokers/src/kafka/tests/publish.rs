@@ -1,0 +1,181 @@
+use message::{Connector as _, Fault, KeyWindow, Receipts, Scope};
+
+use super::super::mock::{ApiKey, ResponseError};
+use super::*;
+use crate::kafka::Sasl;
+
+fn judged(receipt: &Receipt) -> Result<(), (Fault, Scope)> {
+    receipt.outcome.as_ref().map(|()| ()).map_err(|error| (error.fault(), error.scope()))
+}
+
+const LOST: Result<(), (Fault, Scope)> = Err((Fault::Broker, Scope::Session));
+
+#[tokio::test]
+async fn twenty_thousand_messages_are_confirmed_each_once() {
+    let (_mock, config) = cluster(8);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    assert_eq!(publisher.profile().key_window, KeyWindow::Pipelined);
+    let messages = (0..20_000).map(|n| keyed(TOPIC, &format!("k{}", n % 100), format!("{n}")));
+    publisher.submit(batch(0, messages)).await;
+    let receipts = take(&mut received, 20_000).await;
+    let mut tickets: Vec<u64> = receipts.iter().map(|receipt| receipt.ticket.0).collect();
+    tickets.sort_unstable();
+    assert!(receipts.iter().all(|receipt| receipt.outcome.is_ok()));
+    assert!(tickets.into_iter().eq(0..20_000));
+    publisher.close(LONG).await;
+    assert!(received.recv().await.is_none(), "no further receipt, and the session is gone");
+}
+
+#[tokio::test]
+async fn an_oversize_message_is_blamed_alone_and_ends_the_session_after_what_was_sent() {
+    let (_mock, mut config) = cluster(1);
+    config.message_bytes_max = 10_000;
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    let messages = [vec![0; 10], vec![0; 10], vec![0; 10_000], vec![0; 10], vec![0; 10]];
+    publisher.submit(batch(0, messages.map(|payload| keyed(TOPIC, "a", payload)))).await;
+    let mut receipts = take(&mut received, 5).await;
+    receipts.sort_by_key(|receipt| receipt.ticket);
+    let outcomes: Vec<_> = receipts.iter().map(judged).collect();
+    assert_eq!(outcomes, [Ok(()), Ok(()), Err((Fault::Message, Scope::Message)), LOST, LOST]);
+    let text = receipts[2].outcome.as_ref().unwrap_err().to_string();
+    assert!(text.contains("takes at most 10000") && text.contains(TOPIC), "{text}");
+}
+
+#[tokio::test]
+async fn an_unknown_topic_is_the_operators_and_named_at_once() {
+    let (_mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    let messages = [keyed(TOPIC, "a", "1"), keyed("no-such-topic", "a", "2"), keyed(TOPIC, "a", "3")];
+    publisher.submit(batch(0, messages)).await;
+    let mut receipts = take(&mut received, 3).await;
+    receipts.sort_by_key(|receipt| receipt.ticket);
+    let outcomes: Vec<_> = receipts.iter().map(judged).collect();
+    assert_eq!(outcomes, [Ok(()), Err((Fault::Operator, Scope::Topic)), LOST]);
+    let text = receipts[1].outcome.as_ref().unwrap_err().to_string();
+    assert!(text.contains("\"no-such-topic\"") && text.contains("create it"), "{text}");
+}
+
+#[tokio::test]
+async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    publisher.submit(batch(0, [keyed(TOPIC, "a", "opens the partition")])).await;
+    assert!(take(&mut received, 1).await[0].outcome.is_ok());
+    mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
+    publisher.submit(batch(1, (1..=50).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
+    let receipts = take(&mut received, 50).await;
+    assert!(receipts.iter().all(|receipt| judged(receipt) == LOST), "{receipts:?}");
+    publisher.submit(batch(51, [keyed(TOPIC, "a", "too late")])).await;
+    assert_eq!(judged(&take(&mut received, 1).await[0]), LOST);
+    publisher.close(LONG).await;
+
+    // One by one: the first is refused, the others pass, and the session goes on.
+    let (mut publisher, mut received) = session(&connector).await;
+    assert_eq!(publisher.profile().key_window, KeyWindow::One);
+    mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
+    let mut outcomes = Vec::new();
+    for n in 0..51 {
+        publisher.submit(batch(n, [keyed(TOPIC, "a", format!("{n}"))])).await;
+        outcomes.push(judged(&take(&mut received, 1).await[0]));
+        if outcomes.last() == Some(&LOST) {
+            break;
+        }
+    }
+    assert_eq!(outcomes[0], Err((Fault::Message, Scope::Message)));
+    assert!(outcomes[1..50].iter().all(Result::is_ok), "{outcomes:?}");
+    assert_eq!(outcomes[50..], [LOST], "no suspect is left: back to batches");
+    publisher.close(LONG).await;
+    let (publisher, _received) = session(&connector).await;
+    assert_eq!(publisher.profile().key_window, KeyWindow::Pipelined);
+}
+
+#[tokio::test]
+async fn a_forbidden_topic_is_the_operators() {
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    let denied = ResponseError::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    mock.request_errors(ApiKey::Produce, &[denied]).unwrap();
+    publisher.submit(batch(0, [keyed(TOPIC, "a", "1"), keyed(TOPIC, "a", "2")])).await;
+    let mut receipts = take(&mut received, 2).await;
+    receipts.sort_by_key(|receipt| receipt.ticket);
+    let outcomes: Vec<_> = receipts.iter().map(judged).collect();
+    assert_eq!(outcomes, [Err((Fault::Operator, Scope::Topic)), LOST]);
+}
+
+#[tokio::test]
+async fn a_broker_that_goes_down_and_comes_back_loses_nothing() {
+    let (mock, config) = cluster(4);
+    let connector = Connector::new(config.clone()).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    let message = |n: u64| keyed(TOPIC, &format!("k{}", n % 10), format!("{n}"));
+    publisher.submit(batch(0, (0..500).map(message))).await;
+    assert!(take(&mut received, 500).await.iter().all(|receipt| receipt.outcome.is_ok()));
+    mock.down().unwrap();
+    publisher.submit(batch(500, (500..1_000).map(message))).await;
+    mock.up().unwrap();
+    publisher.submit(batch(1_000, (1_000..1_500).map(message))).await;
+    assert!(take(&mut received, 1_000).await.iter().all(|receipt| receipt.outcome.is_ok()));
+    publisher.close(LONG).await;
+}
+
+#[tokio::test]
+async fn what_is_unconfirmed_when_the_grace_is_over_is_unknown() {
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    publisher.submit(batch(0, [keyed(TOPIC, "a", "opens the partition")])).await;
+    assert!(take(&mut received, 1).await[0].outcome.is_ok());
+    mock.down().unwrap();
+    publisher.submit(batch(1, (1..=10).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
+    publisher.close(Duration::ZERO).await;
+    let receipts = take(&mut received, 10).await;
+    assert!(receipts.iter().all(|receipt| judged(receipt) == LOST), "{receipts:?}");
+    assert!(received.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn a_dropped_session_answers_for_everything() {
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    publisher.submit(batch(0, [keyed(TOPIC, "a", "opens the partition")])).await;
+    assert!(take(&mut received, 1).await[0].outcome.is_ok());
+    mock.down().unwrap();
+    publisher.submit(batch(1, (1..=10).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
+    drop(publisher);
+    assert_eq!(take(&mut received, 10).await.len(), 10);
+}
+
+#[tokio::test]
+async fn an_unreachable_cluster_is_the_brokers_fault_and_named() {
+    let (mock, mut config) = cluster(1);
+    mock.down().unwrap();
+    config.connect_timeout_ms = 300;
+    let connector = Connector::new(config).unwrap();
+    let (receipts, _received) = Receipts::channel();
+    let error = connector.connect(receipts).await.err().unwrap();
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session));
+    assert!(error.to_string().contains("not reachable within 300 ms"), "{error}");
+    assert!(error.to_string().contains(connector.destination()), "{error}");
+}
+
+#[tokio::test]
+async fn credentials_that_the_cluster_does_not_take_are_the_operators() {
+    let (_mock, mut config) = cluster(1);
+    // The mock cluster speaks no SASL at all, which librdkafka reports like a refused login.
+    config.sasl = Some(Sasl {
+        mechanism: crate::kafka::Mechanism::Plain,
+        username: String::from("outbox"),
+        password: Some("wrong".into()),
+        password_file: None,
+    });
+    let (receipts, _received) = Receipts::channel();
+    let error = Connector::new(config).unwrap().connect(receipts).await.err().unwrap();
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Session), "{error}");
+    assert!(error.to_string().contains("kafka.sasl"), "{error}");
+}

@@ -1,0 +1,138 @@
+//! A message as a Kafka record, and back: the CloudEvents Kafka binding in binary mode
+//! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md>).
+//!
+//! | record | message |
+//! |---|---|
+//! | key | ordering key |
+//! | value | payload; a tombstone (no value) is read as an empty payload |
+//! | timestamp | `time` |
+//! | header `ce_id`, `ce_source`, `ce_type`, `ce_time`, `ce_specversion`, `ce_subject` | CloudEvents attributes |
+//! | header `content-type` | content type |
+//! | header `traceparent`, `tracestate` | trace context |
+//! | any other header | free header |
+
+use bytes::Bytes;
+use message::cloudevents::{self, Envelope};
+use message::{Malformed, Message};
+use rdkafka::message::{Header, Headers as _, OwnedHeaders};
+
+const PREFIX: &str = "ce_";
+const CONTENT_TYPE: &str = "content-type";
+
+/// The record's headers.
+pub(super) fn headers(message: &Message) -> OwnedHeaders {
+    let plain = cloudevents::trace_headers(message).chain(message.headers.iter());
+    let mut headers = OwnedHeaders::new_with_capacity(9 + message.headers.len());
+    for (name, value) in cloudevents::attributes(message) {
+        headers = put(headers, &format!("{PREFIX}{name}"), &value);
+    }
+    headers = put(headers, CONTENT_TYPE, message.content_type.as_str());
+    plain.fold(headers, |headers, (name, value)| put(headers, name, value))
+}
+
+fn put(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
+    headers.insert(Header { key, value: Some(value) })
+}
+
+/// The record's timestamp: milliseconds since 1970.
+pub(super) fn timestamp(message: &Message) -> i64 {
+    i64::try_from(message.time.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
+}
+
+/// The message that a record carries.
+///
+/// # Errors
+/// [`Malformed`] with everything that arrived, when it is none.
+pub(super) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malformed>> {
+    let mut envelope = Envelope { topic: record.topic().to_owned(), ..Envelope::default() };
+    envelope.payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
+    let mut problem = None;
+    match record.key().map(std::str::from_utf8) {
+        Some(Ok(key)) => envelope.key = Some(key.to_owned()),
+        Some(Err(_)) => problem = Some("the record's key is not UTF-8; use a text as ordering key"),
+        None => {}
+    }
+    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
+        // A foreign header that is no text carries no identity: it is shown as far as it can be.
+        let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
+        if header.key.eq_ignore_ascii_case(CONTENT_TYPE) {
+            envelope.content_type.get_or_insert(value);
+        } else {
+            envelope.push_header(&[PREFIX], header.key, value);
+        }
+    }
+    match problem {
+        Some(problem) => Err(Box::new(envelope.into_malformed(problem.to_owned()))),
+        None => envelope.open(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{ContentType, EventType, OrderingKey, Topic, TraceContext};
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    fn sample() -> Message {
+        let topic = Topic::new("orders").unwrap();
+        let mut message = Message::new(topic, EventType::new("order.placed").unwrap(), r#"{"total":12}"#)
+            .with_key(OrderingKey::new("order-7").unwrap())
+            .with_content_type(ContentType::json());
+        message.headers.insert("tenant", "acme").unwrap();
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        message.trace = Some(TraceContext::new(parent, Some("a=b".into())).unwrap());
+        message
+    }
+
+    fn record(message: &Message, key: Option<&[u8]>, payload: Option<&[u8]>) -> OwnedMessage {
+        let at = Timestamp::CreateTime(timestamp(message));
+        let (key, payload) = (key.map(<[u8]>::to_vec), payload.map(<[u8]>::to_vec));
+        OwnedMessage::new(payload, key, message.topic.to_string(), at, 3, 42, Some(headers(message)))
+    }
+
+    #[test]
+    fn a_message_survives_the_wire() {
+        let message = sample();
+        let record = record(&message, Some(b"order-7"), Some(&message.payload));
+        assert_eq!(read(&record).unwrap(), message);
+    }
+
+    #[test]
+    fn a_consumer_in_another_language_finds_the_attributes() {
+        let headers = headers(&sample());
+        let names: Vec<&str> = headers.iter().map(|header| header.key).collect();
+        let expected = [
+            "ce_specversion",
+            "ce_id",
+            "ce_source",
+            "ce_type",
+            "ce_time",
+            "ce_subject",
+            "content-type",
+            "traceparent",
+            "tracestate",
+            "tenant",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_tombstone_is_an_empty_payload() {
+        let message = sample();
+        assert!(read(&record(&message, Some(b"order-7"), None)).unwrap().payload.is_empty());
+    }
+
+    #[test]
+    fn a_record_without_identity_or_with_a_binary_key_is_malformed_and_kept() {
+        let message = sample();
+        let mut bare = record(&message, None, Some(b"hello"));
+        bare.detach_headers();
+        let malformed = read(&bare).unwrap_err();
+        assert!(malformed.problem.contains("no id"), "{malformed}");
+        assert_eq!((&malformed.payload[..], malformed.topic.as_str()), (&b"hello"[..], "orders"));
+        let malformed = read(&record(&message, Some(&[0xff]), None)).unwrap_err();
+        assert!(malformed.problem.contains("not UTF-8"), "{malformed}");
+        assert!(malformed.headers.iter().any(|(name, _)| name == "ce_id"));
+    }
+}
