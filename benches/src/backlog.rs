@@ -1,0 +1,71 @@
+//! A database of its own with a backlog in it.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::Failure;
+
+/// A private database, dropped at the end.
+pub(crate) struct Database {
+    admin_url: String,
+    name: String,
+    /// Where it is.
+    pub(crate) url: String,
+}
+
+/// What the backlog looks like.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub(crate) struct Shape {
+    /// Entries.
+    pub(crate) messages: u32,
+    /// Bytes of each payload.
+    pub(crate) payload_bytes: u32,
+    /// Different ordering keys.
+    pub(crate) keys: u32,
+}
+
+impl Database {
+    /// Creates it beside the database at `admin_url` and migrates the outbox line.
+    pub(crate) async fn create(admin_url: &str) -> Result<Self, Failure> {
+        let name = format!("bench_{}", uuid::Uuid::now_v7().simple());
+        let mut admin = PgConnection::connect(admin_url).await?;
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
+        let (base, _) = admin_url.rsplit_once('/').ok_or("the database URL has no database name")?;
+        let url = format!("{base}/{name}");
+        let mut connection = PgConnection::connect(&url).await?;
+        migrations::Migrator::<sqlx::Postgres>::new(migrations::Line::Outbox).up(&mut connection).await?;
+        Ok(Self { admin_url: admin_url.to_owned(), name, url })
+    }
+
+    /// Appends a backlog for one topic; the ids of the messages are new.
+    pub(crate) async fn fill(&self, topic: &str, shape: Shape) -> Result<(), Failure> {
+        let mut connection = PgConnection::connect(&self.url).await?;
+        sqlx::query(
+            "INSERT INTO outbox_message (topic, key, kind, content_type, payload) \
+             SELECT $1, 'key-' || (n * 7919 % $3), 'bench.filled', 'application/octet-stream', \
+             convert_to(repeat('x', $2), 'UTF8') FROM generate_series(1, $4) AS n",
+        )
+        .bind(topic)
+        .bind(i32::try_from(shape.payload_bytes)?)
+        .bind(i64::from(shape.keys))
+        .bind(i64::from(shape.messages))
+        .execute(&mut connection)
+        .await?;
+        // As a server that has been running for a while: hint bits set, statistics there.
+        sqlx::query("VACUUM ANALYZE outbox_message").execute(&mut connection).await?;
+        Ok(())
+    }
+
+    /// The server's version, for the report.
+    pub(crate) async fn version(&self) -> Result<String, Failure> {
+        let mut connection = PgConnection::connect(&self.url).await?;
+        Ok(sqlx::query_scalar("SELECT split_part(version(), ' ', 2)").fetch_one(&mut connection).await?)
+    }
+
+    /// Removes it.
+    pub(crate) async fn drop(self) -> Result<(), Failure> {
+        let mut admin = PgConnection::connect(&self.admin_url).await?;
+        let statement = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        sqlx::query(AssertSqlSafe(statement)).execute(&mut admin).await?;
+        Ok(())
+    }
+}
