@@ -92,8 +92,8 @@ macro_rules! line {
 
 static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log");
 static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log");
-static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox":);
-static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox":);
+static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox");
+static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox");
 
 #[cfg(test)]
 mod tests {
