@@ -156,7 +156,10 @@ impl Driver {
                 Some(answer) = self.answers.recv() => self.on_answer(answer),
                 Some(report) = self.reports.recv() => self.on_report(&report),
                 () = sleep_until(self.due_at), if self.may_ask() => self.ask_due(EntryId::default()),
-                _ = tick.tick() => self.store(),
+                _ = tick.tick() => {
+                    self.telemetry.gauges(&self.machine);
+                    self.store();
+                }
                 // The lease could not be renewed in time: whatever the database says later, stop now.
                 () = tokio::time::sleep_until(trusted_until) => {
                     if *trusted.borrow() <= trusted_until {
@@ -195,7 +198,6 @@ impl Driver {
         }
         self.ask_held();
         self.telemetry.events(self.machine.take_events());
-        self.telemetry.gauges(&self.machine);
     }
 
     fn on_link(&mut self, event: LinkEvent) {
