@@ -83,7 +83,6 @@ impl Service for Rabbitmq {
                 "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
             )
             // No busy waiting: the cores are shared.
-            .env("RABBITMQ_SCHEDULER_BIND_TYPE", "u")
             .env("ERL_AFLAGS", "+sbwt none +sbwtdcpu none +sbwtdio none");
         Ok(command)
     }
