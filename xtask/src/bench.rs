@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Bring the services up and run the benchmarks, optimised.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Everything is handed to the benchmarks, such as `relay_drain --quick --output json`; `--help` lists them.
+    /// Handed to the benchmarks, such as `relay_drain --quick --output json`; `-- --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
