@@ -1,6 +1,6 @@
 //! Figures: medians, spread, ratios.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Table, presets::UTF8_FULL};
 use serde::Serialize;
 
 use crate::backlog::Shape;
@@ -50,7 +50,7 @@ impl Series {
 /// The table for people.
 pub(crate) fn table(series: &[Series]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header([
+    table.load_style(UTF8_FULL).set_header([
         "broker",
         "messages",
         "payload",

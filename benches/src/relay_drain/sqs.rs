@@ -54,7 +54,7 @@ impl Target for Sqs {
     }
 
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        Ok(Arc::new(sqs::Connector::new(self.config()?)?))
+        Ok(Arc::new(sqs::Connector::new(&self.config()?)?))
     }
 
     async fn bare(&self, mut rows: Rows) -> Result<u64, Failure> {
