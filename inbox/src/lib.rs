@@ -1,1 +1,76 @@
 //! The transactional inbox: every message takes effect once.
+//!
+//! The id of a message and its effect are committed in one transaction. A duplicate finds the id and does nothing; a
+//! message that is too old to be known, or that carries a used id with another payload, is refused loudly. A delivery
+//! is settled only with the proof of a commit.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`Inbox`], [`InboxOptions`] | the handle to the tables |
+//! | [`ConsumerName`], [`Scope`] | who consumes, and for whom |
+//! | [`Admission`], [`Guard`], [`Duplicate`], [`Candidate`] | admitting one message, or many |
+//! | [`InboxTransaction`] | a transaction that gives the proof of its commit |
+//! | [`Refusal`], [`window`] | what is not let through, and the rule for it |
+//! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | what an operator has to look at |
+//! | [`Handler`], [`Consumer`], [`Shutdown`] | the ready consumer loop |
+//! | [`Backoff`], [`Attempt`] | when to try again |
+//! | [`Maintained`], [`day`] | days that come and days that go |
+//! | [`telemetry`] | every metric |
+//! | [`dialect`] | PostgreSQL and SQLite |
+//!
+//! ```no_run
+//! # async fn example(pool: sqlx::PgPool, message: message::Message) -> Result<(), Box<dyn std::error::Error>> {
+//! use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Scope};
+//!
+//! let inbox = Inbox::open(pool, InboxOptions::default()).await?;
+//! let billing = ConsumerName::new("billing")?;
+//! let mut tx = inbox.begin().await?;
+//! if let Admission::Fresh(_) = tx.admit(&billing, &Scope::none(), &message).await? {
+//!     sqlx::query("UPDATE account SET balance = balance - 12 WHERE id = 7").execute(&mut **tx).await?;
+//! }
+//! let proofs = tx.commit().await?; // what settling the delivery demands
+//! # drop(proofs); Ok(()) }
+//! ```
+
+mod attempts;
+mod backoff;
+mod batch;
+pub mod day;
+mod dead_letter;
+pub mod dialect;
+mod error;
+mod guard;
+mod handler;
+mod inbox;
+mod name;
+mod postgres;
+mod redrive;
+mod refusal;
+mod retention;
+mod runner;
+mod sqlite;
+mod store_error;
+pub mod telemetry;
+mod transaction;
+pub mod window;
+
+pub use attempts::Attempt;
+pub use backoff::Backoff;
+pub use batch::Candidate;
+pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
+pub use dialect::Dialect;
+pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
+pub use guard::{Admission, Duplicate, Guard};
+pub use handler::{Handler, HandlerError, Next};
+pub use inbox::{
+    Inbox, InboxOptions, RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
+};
+pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Scope};
+pub use redrive::{RedriveOptions, Redriven};
+pub use refusal::Refusal;
+pub use retention::Maintained;
+#[doc(hidden)]
+pub use runner::CrashPoint;
+pub use runner::{BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, SubscriptionFactory};
+pub use store_error::StoreError;
+pub use transaction::InboxTransaction;

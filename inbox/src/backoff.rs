@@ -1,0 +1,63 @@
+//! How long to wait before trying again. Pure: randomness is handed in.
+
+use std::time::Duration;
+
+/// Exponential backoff with full jitter: a random part of `first × 2^(attempt − 1)`, bounded by `max`.
+///
+/// Full jitter spreads the retries of many consumers over the whole interval, so that they do not arrive together
+/// at what they all failed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The bound of the first wait.
+    pub first: Duration,
+    /// The bound of every wait.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// For failed messages: 1 s, doubled up to 5 min.
+    pub const MESSAGES: Self = Self { first: Duration::from_secs(1), max: Duration::from_secs(300) };
+    /// For a database or a broker that is away: 200 ms, doubled up to 10 s.
+    pub const OUTAGES: Self = Self { first: Duration::from_millis(200), max: Duration::from_secs(10) };
+
+    /// The longest possible wait after the `attempt`th failure (1 is the first).
+    #[must_use]
+    pub fn bound(&self, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1);
+        let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        self.first.saturating_mul(factor).min(self.max)
+    }
+
+    /// The wait after the `attempt`th failure; `random` lies in 0..1.
+    #[must_use]
+    pub fn delay(&self, attempt: u32, random: f64) -> Duration {
+        self.bound(attempt).mul_f64(random.clamp(0.0, 1.0))
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::MESSAGES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_bound() {
+        for (attempt, seconds) in
+            [(0, 1), (1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (33, 300), (u32::MAX, 300)]
+        {
+            assert_eq!(Backoff::MESSAGES.bound(attempt), Duration::from_secs(seconds), "attempt {attempt}");
+        }
+    }
+
+    #[test]
+    fn jitter_covers_the_whole_interval_and_no_more() {
+        assert_eq!(Backoff::MESSAGES.delay(3, 0.0), Duration::ZERO);
+        assert_eq!(Backoff::MESSAGES.delay(3, 0.5), Duration::from_secs(2));
+        assert_eq!(Backoff::MESSAGES.delay(3, 7.0), Duration::from_secs(4));
+    }
+}

@@ -1,0 +1,160 @@
+//! Admitting hundreds of messages in one transaction and one round trip.
+
+use std::collections::HashMap;
+
+use message::{Fingerprint, Message, MessageId};
+use sqlx::Transaction;
+
+use crate::day::Day;
+use crate::dialect::{Dialect, Inserted, Key, Stored};
+use crate::error::AdmitError;
+use crate::guard::{Admission, Guard, compare, key};
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::refusal::Refusal;
+use crate::store_error::StoreError;
+
+/// A message of a batch, and for whom it is.
+#[derive(Debug, Clone)]
+pub struct Candidate<'a> {
+    /// The tenant or account.
+    pub scope: Scope,
+    /// The message.
+    pub message: &'a Message,
+}
+
+/// Which of the candidates are sent to the database: the first of each key.
+struct Plan<'a> {
+    rows: Vec<(Key<'a>, Fingerprint)>,
+    /// For each candidate: the index of its row, and whether it is the one that the row was made from.
+    places: Vec<Result<(usize, bool), Refusal>>,
+}
+
+fn plan<'a>(
+    consumer: &'a ConsumerName,
+    candidates: &'a [Candidate<'a>],
+    refusals: &mut HashMap<MessageId, Refusal>,
+) -> Plan<'a> {
+    let mut rows: Vec<(Key<'a>, Fingerprint)> = Vec::with_capacity(candidates.len());
+    let mut known: HashMap<Key<'a>, usize> = HashMap::with_capacity(candidates.len());
+    let places = candidates
+        .iter()
+        .map(|Candidate { scope, message }| {
+            if let Some(refusal) = refusals.get(&message.id) {
+                return Err(refusal.clone());
+            }
+            let key = key(consumer, scope, message.id);
+            let next = rows.len();
+            let row = *known.entry(key).or_insert(next);
+            if row == next {
+                rows.push((key, Fingerprint::of(message)));
+            }
+            Ok((row, row == next))
+        })
+        .collect();
+    Plan { rows, places }
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Admits many messages in the caller's transaction: results per message, in their order. Of a message that
+    /// is twice in the batch, the first is fresh and the second its duplicate, or refused if it differs.
+    ///
+    /// One round trip when all are fresh, two when there are duplicates.
+    ///
+    /// # Errors
+    /// [`AdmitError`], never a refusal: refusals stand in the results. Roll the transaction back. Not cancel-safe.
+    pub async fn admit_batch(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
+        let mut refusals = self.judge_batch(tx, candidates).await?;
+        let Plan { rows, places } = plan(consumer, candidates, &mut refusals);
+        let inserted = DB::insert_batch(tx, self.statements(), &rows)
+            .await
+            .map_err(StoreError::during("admit a batch"))?;
+        candidates
+            .iter()
+            .zip(places)
+            .map(|(Candidate { scope, message }, place)| {
+                let (row, is_first) = match place {
+                    Ok(place) => place,
+                    Err(refusal) => return Ok(Err(refusal)),
+                };
+                let stored = match &inserted[row] {
+                    Inserted::New { .. } if is_first => {
+                        return Ok(Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))));
+                    }
+                    Inserted::New { processed_at } => {
+                        Stored { fingerprint: rows[row].1, result: None, processed_at: *processed_at }
+                    }
+                    Inserted::Exists(stored) => stored.clone(),
+                    Inserted::Forgotten => return Err(self.forgotten(message.id)),
+                };
+                Ok(compare(stored, consumer, scope, message).map(Admission::Duplicate))
+            })
+            .collect()
+    }
+
+    /// Judges every time once per id, and makes sure that every accepted day can be stored.
+    async fn judge_batch(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        candidates: &[Candidate<'_>],
+    ) -> Result<HashMap<MessageId, Refusal>, AdmitError> {
+        let refused = |inbox: &Self| -> HashMap<MessageId, Refusal> {
+            let window = inbox.window();
+            let judged = candidates.iter().map(|c| (c.message.id, window.judge(c.message.id)));
+            judged.filter_map(|(id, judged)| Some((id, judged.err()?))).collect()
+        };
+        let mut refusals = refused(self);
+        if !refusals.is_empty() {
+            self.refresh_on(tx).await?;
+            refusals = refused(self);
+        }
+        let accepted = candidates.iter().filter(|c| !refusals.contains_key(&c.message.id));
+        let mut missing: Vec<_> = accepted.map(|c| Day::of_id(c.message.id)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing.retain(|day| !self.knows_day(*day));
+        if !missing.is_empty() {
+            for day in missing {
+                self.ensure_day(day).await?;
+            }
+            refusals = refused(self);
+        }
+        Ok(refusals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{EventType, Topic};
+
+    fn message(payload: &'static str) -> Message {
+        Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), payload)
+    }
+
+    #[test]
+    fn each_key_is_sent_once_and_scopes_are_apart() {
+        let consumer = ConsumerName::new("billing").unwrap();
+        let (one, two, old) = (message("a"), message("b"), message("c"));
+        let candidate = |message, scope| Candidate { scope: Scope::new(scope).unwrap(), message };
+        let candidates = [
+            candidate(&one, "x"),
+            candidate(&two, "x"),
+            candidate(&one, "x"),
+            candidate(&one, "y"),
+            candidate(&old, "x"),
+        ];
+        let at = one.time;
+        let refusal = Refusal::TooOld { id: old.id, generated_at: at, oldest_accepted_at: at };
+        let mut refusals = HashMap::from([(old.id, refusal.clone())]);
+        let plan = plan(&consumer, &candidates, &mut refusals);
+        assert_eq!(plan.rows.len(), 3);
+        let expected = [Ok((0, true)), Ok((1, true)), Ok((0, false)), Ok((2, true)), Err(refusal)];
+        assert_eq!(plan.places, expected);
+    }
+}

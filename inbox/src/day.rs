@@ -1,0 +1,145 @@
+//! Days of message ids: what a partition holds.
+
+use std::fmt;
+use std::time::Duration;
+
+use message::MessageId;
+use time::{Date, OffsetDateTime, Time};
+use uuid::Uuid;
+
+/// A day in UTC, by the time that message ids carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Day(Date);
+
+impl Day {
+    /// The day of a moment.
+    #[must_use]
+    pub fn of(at: OffsetDateTime) -> Self {
+        Self(at.to_offset(time::UtcOffset::UTC).date())
+    }
+
+    /// The day of a message id.
+    #[must_use]
+    pub fn of_id(id: MessageId) -> Self {
+        Self::of(id.generated_at())
+    }
+
+    /// Its first moment.
+    #[must_use]
+    pub fn start(self) -> OffsetDateTime {
+        OffsetDateTime::new_utc(self.0, Time::MIDNIGHT)
+    }
+
+    /// The day after.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.next_day().unwrap_or(Date::MAX))
+    }
+
+    /// The ids of the day: from the first bound, up to but without the second.
+    #[must_use]
+    pub fn bounds(self) -> (Uuid, Uuid) {
+        (floor(self.start()), floor(self.next().start()))
+    }
+
+    /// The days from this one through `last`.
+    pub fn through(self, last: Self) -> impl Iterator<Item = Self> {
+        std::iter::successors(Some(self), |day| Some(day.next())).take_while(move |day| *day <= last)
+    }
+
+    /// The suffix of its partition: `20260301`.
+    #[must_use]
+    pub fn suffix(self) -> String {
+        format!("{:04}{:02}{:02}", self.0.year(), u8::from(self.0.month()), self.0.day())
+    }
+
+    /// The day of a partition's suffix.
+    #[must_use]
+    pub fn from_suffix(suffix: &str) -> Option<Self> {
+        let format = time::macros::format_description!("[year][month][day]");
+        (suffix.len() == 8).then(|| Date::parse(suffix, format).ok()).flatten().map(Self)
+    }
+}
+
+impl fmt::Display for Day {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The smallest id of a moment; of the first or the last possible one for moments that no id can carry.
+#[must_use]
+pub fn floor(at: OffsetDateTime) -> Uuid {
+    let limit = if at < OffsetDateTime::UNIX_EPOCH { Uuid::nil() } else { Uuid::max() };
+    MessageId::floor(at).unwrap_or(limit)
+}
+
+/// `at` moved back, stopping at the first moment an id can carry.
+#[must_use]
+pub fn back(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
+    time::Duration::try_from(by)
+        .ok()
+        .and_then(|by| at.checked_sub(by))
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+        .max(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// `at` moved forward, stopping at the last moment there is.
+#[must_use]
+pub fn ahead(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
+    let last = OffsetDateTime::new_utc(Date::MAX, Time::MIDNIGHT);
+    time::Duration::try_from(by).ok().and_then(|by| at.checked_add(by)).unwrap_or(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+
+    #[test]
+    fn the_bounds_of_a_day_hold_its_ids_and_no_other() {
+        let day = Day::of(datetime!(2026-03-01 12:00 UTC));
+        let (from, to) = day.bounds();
+        for (at, inside) in [
+            (datetime!(2026-02-28 23:59:59.999 UTC), false),
+            (datetime!(2026-03-01 0:00 UTC), true),
+            (datetime!(2026-03-01 23:59:59.999 UTC), true),
+            (datetime!(2026-03-02 0:00 UTC), false),
+        ] {
+            let id = MessageId::derived(at, ["x"]).unwrap();
+            assert_eq!(from <= id.as_uuid() && id.as_uuid() < to, inside, "{at}");
+            assert_eq!(Day::of_id(id) == day, inside, "{at}");
+        }
+        assert_eq!(to, day.next().bounds().0);
+    }
+
+    #[test]
+    fn a_day_is_counted_in_utc_whatever_the_offset() {
+        assert_eq!(Day::of(datetime!(2026-03-01 1:00 +3)), Day::of(datetime!(2026-02-28 22:00 UTC)));
+    }
+
+    #[test]
+    fn suffixes_go_there_and_back() {
+        let day = Day::of(datetime!(2026-12-31 0:00 UTC));
+        assert_eq!(day.suffix(), "20261231");
+        assert_eq!(Day::from_suffix("20261231"), Some(day));
+        for foreign in ["", "default", "2026123", "20261301", "202612311"] {
+            assert_eq!(Day::from_suffix(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_range_of_days_holds_both_ends() {
+        let first = Day::of(datetime!(2026-02-27 0:00 UTC));
+        let days: Vec<_> = first.through(Day::of(datetime!(2026-03-01 0:00 UTC))).map(Day::suffix).collect();
+        assert_eq!(days, ["20260227", "20260228", "20260301"]);
+        assert_eq!(first.next().through(first).count(), 0);
+    }
+
+    #[test]
+    fn moving_beyond_the_ends_of_time_stops_there() {
+        let at = datetime!(2026-03-01 0:00 UTC);
+        assert_eq!(back(at, Duration::MAX), OffsetDateTime::UNIX_EPOCH);
+        assert!(ahead(at, Duration::MAX) > at);
+    }
+}

@@ -1,0 +1,350 @@
+//! Messages that an operator has to look at: kept as they arrived, with the error.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use message::{
+    Committed, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
+    OrderingKey, Source, Topic, TraceContext,
+};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::dialect::{Dialect, Key};
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::refusal::Refusal;
+use crate::store_error::StoreError;
+
+/// Names a dead letter; ascends with time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeadLetterId(pub Uuid);
+
+impl fmt::Display for DeadLetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for DeadLetterId {
+    type Err = uuid::Error;
+    fn from_str(value: &str) -> Result<Self, uuid::Error> {
+        Uuid::parse_str(value).map(Self)
+    }
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$case:meta])* $variant:ident = $word:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$case])* $variant),* }
+
+        impl $name {
+            /// The lower-case word for tables, logs and metrics.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),* }
+            }
+
+            /// The value of a word.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)* _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words!(
+    /// Why a delivery is dead.
+    Reason {
+        /// Its handler failed too often.
+        Poison = "poison",
+        /// Its handler rejected it.
+        Rejected = "rejected",
+        /// Its id was used with another payload.
+        KeyReused = "key_reused",
+        /// It is older than what the inbox remembers.
+        TooOld = "too_old",
+        /// Its time is too far ahead.
+        FromTheFuture = "from_the_future",
+        /// It is no message.
+        Malformed = "malformed",
+    }
+);
+
+words!(
+    /// How a dead letter was closed.
+    Resolution {
+        /// Redriven: its effect and its inbox row were committed together.
+        Applied = "applied",
+        /// Redriven too late for an inbox row: this dead letter is the record of its effect.
+        AppliedLate = "applied_late",
+        /// Redriven, but the message had taken effect meanwhile.
+        Duplicate = "duplicate",
+        /// Given up by an operator.
+        Discarded = "discarded",
+    }
+);
+
+impl From<&Refusal> for Reason {
+    fn from(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::KeyReused { .. } => Self::KeyReused,
+            Refusal::TooOld { .. } => Self::TooOld,
+            Refusal::FromTheFuture { .. } => Self::FromTheFuture,
+        }
+    }
+}
+
+/// A dead letter. What was malformed is kept as it arrived, hence the plain texts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    /// Its own id.
+    pub id: DeadLetterId,
+    /// Whose handler it was for.
+    pub consumer: String,
+    /// For which scope.
+    pub scope: String,
+    /// What names the delivery: see [`Delivery::subject`].
+    pub subject: Uuid,
+    /// What tells two payloads under one id apart.
+    pub fingerprint: Fingerprint,
+    /// The message's id, if it has one.
+    pub message_id: Option<MessageId>,
+    /// The topic or queue.
+    pub topic: String,
+    /// The ordering key.
+    pub key: Option<String>,
+    /// The event type.
+    pub kind: Option<String>,
+    /// The CloudEvents source.
+    pub source: Option<String>,
+    /// The CloudEvents time.
+    pub time: Option<OffsetDateTime>,
+    /// The media type.
+    pub content_type: Option<String>,
+    /// Free headers; of a malformed delivery all header texts.
+    pub headers: Vec<(String, String)>,
+    /// The W3C trace context: `traceparent` and `tracestate`.
+    pub trace: Option<(String, Option<String>)>,
+    /// The payload.
+    pub payload: Bytes,
+    /// Why it is dead.
+    pub reason: Reason,
+    /// The last error.
+    pub error: String,
+    /// How often the handler failed.
+    pub attempts: u32,
+    /// How often it was delivered and dead-lettered.
+    pub deliveries: u32,
+    /// Where it came from.
+    pub origin: String,
+    /// When it was dead-lettered first.
+    pub dead_at: OffsetDateTime,
+    /// How and when it was closed; open without.
+    pub resolved: Option<(Resolution, OffsetDateTime)>,
+}
+
+/// Which dead letters to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetterQuery {
+    /// Of one consumer, or of all.
+    pub consumer: Option<ConsumerName>,
+    /// Also those that are closed.
+    pub resolved_too: bool,
+    /// Only those after this one: the last of the page before.
+    pub after: Option<DeadLetterId>,
+    /// At most so many.
+    pub limit: NonZeroU32,
+}
+
+impl Default for DeadLetterQuery {
+    fn default() -> Self {
+        Self { consumer: None, resolved_too: false, after: None, limit: NonZeroU32::MIN.saturating_add(99) }
+    }
+}
+
+impl DeadLetter {
+    /// The dead letter of a delivery, not stored yet.
+    #[must_use]
+    pub(crate) fn of(
+        delivery: &Delivery,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        (reason, error, attempts): (Reason, String, u32),
+    ) -> Self {
+        let blank = Self {
+            id: DeadLetterId(Uuid::now_v7()),
+            consumer: consumer.as_str().to_owned(),
+            scope: scope.as_str().to_owned(),
+            subject: delivery.subject(),
+            fingerprint: Fingerprint::from([0; 32]),
+            message_id: None,
+            topic: String::new(),
+            key: None,
+            kind: None,
+            source: None,
+            time: None,
+            content_type: None,
+            headers: Vec::new(),
+            trace: None,
+            payload: Bytes::new(),
+            reason,
+            error,
+            attempts,
+            deliveries: 1,
+            origin: clean(&delivery.origin),
+            dead_at: OffsetDateTime::UNIX_EPOCH,
+            resolved: None,
+        };
+        match &delivery.message {
+            Ok(message) => blank.with_message(message),
+            Err(malformed) => blank.with_malformed(malformed),
+        }
+    }
+
+    fn with_message(self, message: &Message) -> Self {
+        let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let trace = |t: &TraceContext| (t.parent().to_owned(), t.state().map(str::to_owned));
+        Self {
+            fingerprint: Fingerprint::of(message),
+            message_id: Some(message.id),
+            topic: message.topic.as_str().to_owned(),
+            key: message.key.as_ref().map(|key| key.as_str().to_owned()),
+            kind: Some(message.kind.as_str().to_owned()),
+            source: Some(message.source.as_str().to_owned()),
+            time: Some(message.time),
+            content_type: Some(message.content_type.as_str().to_owned()),
+            headers: message.headers.iter().map(|(name, value)| text(name, value)).collect(),
+            trace: message.trace.as_ref().map(trace),
+            payload: message.payload.clone(),
+            ..self
+        }
+    }
+
+    fn with_malformed(self, malformed: &Malformed) -> Self {
+        Self {
+            topic: clean(&malformed.topic),
+            key: malformed.key.as_deref().map(clean),
+            headers: malformed.headers.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
+            payload: malformed.payload.clone(),
+            ..self
+        }
+    }
+
+    /// The message it holds.
+    ///
+    /// # Errors
+    /// Says what is missing or wrong, for what was malformed when it arrived.
+    pub fn message(&self) -> Result<Message, String> {
+        let id = self.message_id.ok_or_else(|| format!("it is malformed: {}", self.error))?;
+        let wrong = |error: message::InvalidText| error.to_string();
+        let required =
+            |value: &Option<String>, what: &str| value.clone().ok_or_else(|| format!("it has no {what}"));
+        let mut headers = Headers::new();
+        for (name, value) in &self.headers {
+            headers.insert(name.as_str(), value.as_str()).map_err(wrong)?;
+        }
+        let trace = self.trace.clone().map(|(parent, state)| TraceContext::new(parent, state)).transpose();
+        Ok(Message {
+            id,
+            topic: Topic::new(self.topic.as_str()).map_err(wrong)?,
+            key: self.key.as_deref().map(OrderingKey::new).transpose().map_err(wrong)?,
+            kind: EventType::new(required(&self.kind, "event type")?).map_err(wrong)?,
+            source: Source::new(required(&self.source, "source")?).map_err(wrong)?,
+            time: self.time.unwrap_or_else(|| id.generated_at()),
+            content_type: ContentType::new(required(&self.content_type, "content type")?).map_err(wrong)?,
+            headers,
+            trace: trace.map_err(|error| error.to_string())?,
+            payload: self.payload.clone(),
+        })
+    }
+}
+
+/// A foreign text without the NUL characters that PostgreSQL does not store.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it. One that was
+    /// dead-lettered before is counted and not stored twice.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is dropped.
+    pub async fn dead_letter(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        delivery: &Delivery,
+        cause: (Reason, String, u32),
+    ) -> Result<Committed, StoreError> {
+        let letter = DeadLetter::of(delivery, consumer, scope, cause);
+        let inbox = self.clone();
+        self.complete("commit a dead letter", async move {
+            let mut tx = inbox.begin_raw("begin a dead letter").await?;
+            let failed = StoreError::during;
+            DB::bury(&mut tx, inbox.statements(), &letter).await.map_err(failed("store a dead letter"))?;
+            let key = Key { consumer: &letter.consumer, scope: &letter.scope, id: letter.subject };
+            DB::forget_attempts(&mut tx, inbox.statements(), key)
+                .await
+                .map_err(failed("forget the attempts of a dead letter"))?;
+            // An error above ended this function, so the transaction is intact and COMMIT commits.
+            tx.commit().await.map_err(failed("commit a dead letter"))?;
+            Ok(Committed::attest(letter.subject))
+        })
+        .await
+    }
+
+    /// The proof for a delivery that has a dead letter already, open or closed; nothing if it has none.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn buried(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Option<Committed>, StoreError> {
+        let mut connection = self.acquire("look for a dead letter").await?;
+        let id = message.id.as_uuid();
+        let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id };
+        let buried = DB::is_buried(&mut connection, self.statements(), key, &Fingerprint::of(message))
+            .await
+            .map_err(StoreError::during("look for a dead letter"))?;
+        Ok(buried.then(|| Committed::attest(id)))
+    }
+
+    /// A page of dead letters, oldest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<DeadLetter>, StoreError> {
+        let mut connection = self.acquire("list the dead letters").await?;
+        DB::dead_letters(&mut connection, self.statements(), query)
+            .await
+            .map_err(StoreError::during("list the dead letters"))
+    }
+
+    /// One dead letter. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn dead_letter_by_id(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
+        let mut connection = self.acquire("look up a dead letter").await?;
+        DB::dead_letter(&mut connection, self.statements(), id, false)
+            .await
+            .map_err(StoreError::during("look up a dead letter"))
+    }
+}

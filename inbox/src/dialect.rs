@@ -1,0 +1,260 @@
+//! What the databases do differently. Sealed: implemented for [`sqlx::Postgres`] and [`sqlx::Sqlite`].
+//!
+//! Each dialect has the same files as this trait has parts. The parts do the input and output; what follows from
+//! it is decided once, by their callers.
+
+use std::future::Future;
+
+use message::Fingerprint;
+use migrations::{Backend, Identifier};
+use sqlx::{Pool, Transaction};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::attempts::Attempt;
+use crate::day::Day;
+use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
+use crate::store_error::StoreError;
+
+/// A database that the inbox has tables in: PostgreSQL or SQLite.
+pub trait Dialect: Backend + parts::Guards + parts::Retention + parts::Attempts + parts::DeadLetters {}
+
+impl Dialect for sqlx::Postgres {}
+impl Dialect for sqlx::Sqlite {}
+
+/// The identity of an inbox row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key<'a> {
+    /// Who consumes.
+    pub consumer: &'a str,
+    /// For whom.
+    pub scope: &'a str,
+    /// The message id.
+    pub id: Uuid,
+}
+
+/// What an inbox row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// What was processed.
+    pub fingerprint: Fingerprint,
+    /// What the handler left as its result.
+    pub result: Option<Vec<u8>>,
+    /// When.
+    pub processed_at: OffsetDateTime,
+}
+
+/// What became of an insert.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inserted {
+    /// The row is new, in this transaction.
+    New {
+        /// When, by the database.
+        processed_at: OffsetDateTime,
+    },
+    /// The row was there.
+    Exists(Stored),
+    /// The tables no longer remember this id's day. On PostgreSQL the transaction is aborted.
+    Forgotten,
+}
+
+/// The database's clock and where its memory begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// The database's time.
+    pub now: OffsetDateTime,
+    /// Where memory begins; nothing before the inbox was first opened.
+    pub retained_from: Option<OffsetDateTime>,
+}
+
+/// The parts of a dialect.
+pub mod parts {
+    use super::*;
+
+    type Result<T> = std::result::Result<T, sqlx::Error>;
+
+    /// Admitting messages.
+    #[doc(hidden)]
+    pub trait Guards: Backend {
+        /// The rendered SQL.
+        type Statements: Send + Sync + 'static;
+
+        /// Renders the SQL.
+        fn statements(schema: Option<&Identifier>) -> Self::Statements;
+
+        /// Begins a transaction that can write.
+        fn begin_writing(
+            pool: &Pool<Self>,
+        ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
+
+        /// Inserts a row unless its key is there.
+        fn insert(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            fingerprint: &Fingerprint,
+        ) -> impl Future<Output = Result<Inserted>> + Send;
+
+        /// Inserts many rows with different keys of one consumer; results in the order of `rows`.
+        fn insert_batch(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            rows: &[(Key<'_>, Fingerprint)],
+        ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
+
+        /// Reads a row.
+        fn find(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+        ) -> impl Future<Output = Result<Option<Stored>>> + Send;
+
+        /// How many of the keys, all of one consumer, have a row.
+        fn count(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            keys: &[Key<'_>],
+        ) -> impl Future<Output = Result<u64>> + Send;
+
+        /// Stores the result of a row; how many rows there were.
+        fn complete(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            result: &[u8],
+        ) -> impl Future<Output = Result<u64>> + Send;
+    }
+
+    /// Remembering and forgetting.
+    #[doc(hidden)]
+    pub trait Retention: Guards {
+        /// Whether any day can hold rows without being created first.
+        const DAYS_ARE_IMPLICIT: bool;
+
+        /// Reads the clock and where memory begins.
+        fn read_clock(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+        ) -> impl Future<Output = Result<Reading>> + Send;
+
+        /// Notes where memory begins, unless that is noted already.
+        fn begin_memory(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            from: Day,
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// The days of the range that can hold rows.
+        fn days(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            range: (Day, Day),
+        ) -> impl Future<Output = Result<Vec<Day>>> + Send;
+
+        /// Makes the days of the range able to hold rows, but none before memory begins. Inside a transaction.
+        fn create_days(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            range: (Day, Day),
+        ) -> impl Future<Output = Result<u64>> + Send;
+
+        /// Forgets everything before a day and moves the beginning of memory there, in one step or with the
+        /// refusal first. How many days (PostgreSQL) or rows (SQLite) went.
+        fn expire(
+            pool: &Pool<Self>,
+            statements: &Self::Statements,
+            keep_from: Day,
+        ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
+    }
+
+    /// Counting failures.
+    #[doc(hidden)]
+    pub trait Attempts: Guards {
+        /// Counts a failure; how many there were.
+        fn count_attempt(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            error: &str,
+        ) -> impl Future<Output = Result<u32>> + Send;
+
+        /// Notes how long from now the message waits.
+        fn postpone(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            delay: std::time::Duration,
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// Reads the failures of a message.
+        fn attempt(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+        ) -> impl Future<Output = Result<Option<Attempt>>> + Send;
+
+        /// Forgets the failures of a message.
+        fn forget_attempts(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// Forgets failures that began before a moment.
+        fn purge_attempts(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            before: OffsetDateTime,
+        ) -> impl Future<Output = Result<u64>> + Send;
+    }
+
+    /// Dead letters.
+    #[doc(hidden)]
+    pub trait DeadLetters: Guards {
+        /// Stores a dead letter, or counts one more delivery of it. Its id.
+        fn bury(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            letter: &DeadLetter,
+        ) -> impl Future<Output = Result<DeadLetterId>> + Send;
+
+        /// Reads one; `lock` keeps others from resolving it until the transaction ends.
+        fn dead_letter(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            id: DeadLetterId,
+            lock: bool,
+        ) -> impl Future<Output = Result<Option<DeadLetter>>> + Send;
+
+        /// Reads a page, oldest first.
+        fn dead_letters(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            query: &DeadLetterQuery,
+        ) -> impl Future<Output = Result<Vec<DeadLetter>>> + Send;
+
+        /// Whether a delivery has a dead letter, open or resolved.
+        fn is_buried(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            fingerprint: &Fingerprint,
+        ) -> impl Future<Output = Result<bool>> + Send;
+
+        /// Resolves an open one; how many there were.
+        fn resolve(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            id: DeadLetterId,
+            resolution: Resolution,
+        ) -> impl Future<Output = Result<u64>> + Send;
+
+        /// Removes what was resolved before a moment, except late applications: their row is the only record
+        /// that the effect happened.
+        fn purge_dead_letters(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            before: OffsetDateTime,
+        ) -> impl Future<Output = Result<u64>> + Send;
+    }
+}

@@ -1,0 +1,212 @@
+//! What can go wrong, one type per verb.
+
+use std::error::Error;
+use std::time::Duration;
+
+use message::{Fault, MessageId};
+use migrations::MigrateError;
+
+use crate::day::Day;
+use crate::dead_letter::DeadLetterId;
+use crate::handler::HandlerError;
+use crate::refusal::Refusal;
+use crate::store_error::StoreError;
+
+/// Why an inbox could not be opened or maintained.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// An option is out of its bounds.
+    #[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
+    OutOfBounds {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: Duration,
+        /// The smallest accepted.
+        min: Duration,
+        /// The largest accepted.
+        max: Duration,
+    },
+    /// The tables are missing or do not fit this build.
+    #[error(transparent)]
+    Schema(#[from] MigrateError),
+    /// Days that have to be stored have no partition, and this role could not create them.
+    #[error(
+        "the inbox has no partition for {first} to {last} and this role could not create it; let the owner of \
+         inbox_message maintain the inbox at least every {} days, or grant this role the owner's",
+        crate::window::DAYS_AHEAD
+    )]
+    DaysMissing {
+        /// The first missing day.
+        first: Day,
+        /// The last missing day.
+        last: Day,
+        /// What the database answered.
+        #[source]
+        source: StoreError,
+    },
+    /// The database refused or was away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl OpenError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::OutOfBounds { .. } | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
+            Self::Schema(_) => Fault::Broker,
+            Self::DaysMissing { source, .. } | Self::Store(source) => source.fault(),
+        }
+    }
+}
+
+/// Why a message was not admitted. Roll the transaction back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdmitError {
+    /// The message is refused, before any effect: dead-letter it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The day of the message expired while it was being admitted. Admit it again in a new transaction: it is
+    /// refused then, if it is too old by now.
+    #[error(
+        "the day {day} of message {id} was expired by another process; admit it again in a new transaction"
+    )]
+    Expired {
+        /// The message.
+        id: MessageId,
+        /// Its day.
+        day: Day,
+    },
+    /// The day of the message has no partition, and none could be created.
+    #[error(transparent)]
+    Day(#[from] OpenError),
+    /// The database refused or was away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl AdmitError {
+    /// Whose fault it is: the message's ([`Refused`](Self::Refused)), the infrastructure's ([`Fault::Broker`]: try
+    /// again), or the operator's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Refused(refusal) => refusal.fault(),
+            Self::Expired { .. } => Fault::Broker,
+            Self::Day(error) => error.fault(),
+            Self::Store(error) => error.fault(),
+        }
+    }
+}
+
+/// Why there is no proof of a commit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// Nothing was committed: a statement of the transaction had failed (even if its error was swallowed), or
+    /// the database refused at the commit.
+    #[error("the transaction was rolled back: {reason}")]
+    RolledBack {
+        /// How this was found out.
+        reason: &'static str,
+        /// What the database answered, if it was an error.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+    /// The connection was lost before the answer came. Do not settle: the delivery comes again, and the inbox
+    /// knows whether it took effect.
+    #[error("the outcome of the commit is unknown: its answer did not arrive")]
+    Unknown {
+        /// What was seen instead.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl CommitError {
+    /// Whether nothing was committed for certain.
+    #[must_use]
+    pub fn is_rolled_back(&self) -> bool {
+        matches!(self, Self::RolledBack { .. })
+    }
+}
+
+/// Why [`Inbox::confirm`](crate::Inbox::confirm) gave no proof.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfirmError {
+    /// No committed row shows that the message took effect (yet).
+    #[error("message {id} has no committed inbox row: its transaction was rolled back or has not ended")]
+    NotCommitted {
+        /// The message.
+        id: MessageId,
+    },
+    /// The committed row is of another payload.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The database refused or was away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why a dead letter was not redriven or discarded. It stays open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedriveError {
+    /// There is no such dead letter.
+    #[error("there is no dead letter {id}")]
+    NotFound {
+        /// The id that was asked for.
+        id: DeadLetterId,
+    },
+    /// The dead letter belongs to another consumer.
+    #[error(
+        "dead letter {id} belongs to consumer {owner}, not to {asked}; redrive it with that consumer's handler"
+    )]
+    OtherConsumer {
+        /// The dead letter.
+        id: DeadLetterId,
+        /// Whose it is.
+        owner: String,
+        /// Whose handler was to be run.
+        asked: String,
+    },
+    /// What is stored is not a message: the delivery was malformed.
+    #[error(
+        "dead letter {id} cannot be redriven: {problem}; discard it, and let its producer send a correct one"
+    )]
+    NotAMessage {
+        /// The dead letter.
+        id: DeadLetterId,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The message is still refused. A late message is applied when the options accept late ones.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The handler failed again.
+    #[error("the handler failed again")]
+    Handler(#[source] HandlerError),
+    /// The message could not be admitted.
+    #[error(transparent)]
+    Admit(AdmitError),
+    /// The effect was not committed, or it is unknown whether it was.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The database refused or was away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<AdmitError> for RedriveError {
+    fn from(error: AdmitError) -> Self {
+        match error {
+            AdmitError::Refused(refusal) => Self::Refused(refusal),
+            error => Self::Admit(error),
+        }
+    }
+}

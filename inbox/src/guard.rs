@@ -1,0 +1,192 @@
+//! The guard: the inbox row and the effect commit together, or neither does.
+//!
+//! One `INSERT … ON CONFLICT DO NOTHING` in the caller's transaction, then a look at the affected rows. A racing
+//! second consumer waits on the first one's uncommitted row; then it sees a duplicate, or takes over if the first
+//! rolled back. No state "in progress" is needed, because the effect is in the same transaction.
+
+use bytes::Bytes;
+use message::{Committed, Fingerprint, Message, MessageId};
+use sqlx::Transaction;
+use time::OffsetDateTime;
+
+use crate::day::Day;
+use crate::dialect::{Dialect, Inserted, Key, Stored};
+use crate::error::{AdmitError, ConfirmError};
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::refusal::Refusal;
+use crate::store_error::{StoreError, Trouble};
+
+/// What became of a message that was not refused.
+#[derive(Debug)]
+#[must_use = "a fresh message is to be handled, a duplicate is not"]
+pub enum Admission<DB: Dialect> {
+    /// It has not taken effect: handle it in this transaction.
+    Fresh(Guard<DB>),
+    /// It has taken effect: do nothing.
+    Duplicate(Duplicate),
+}
+
+/// A message that took effect before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    /// When it took effect, by the database's clock.
+    pub processed_at: OffsetDateTime,
+    /// What its handler left as the result.
+    pub result: Option<Bytes>,
+}
+
+/// The right to apply one message's effect in the transaction that admitted it.
+#[derive(Debug)]
+pub struct Guard<DB: Dialect> {
+    inbox: Inbox<DB>,
+    consumer: ConsumerName,
+    scope: Scope,
+    id: MessageId,
+}
+
+impl<DB: Dialect> Guard<DB> {
+    pub(crate) fn new(inbox: &Inbox<DB>, consumer: &ConsumerName, scope: &Scope, message: &Message) -> Self {
+        let (consumer, scope) = (consumer.clone(), scope.clone());
+        Self { inbox: inbox.clone(), consumer, scope, id: message.id }
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        self.id
+    }
+
+    /// Stores the handler's result in the inbox row; every duplicate gets it back. In the transaction that
+    /// admitted the message.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refused, or when this transaction does not hold the row. Roll back then.
+    pub async fn complete(self, tx: &mut Transaction<'_, DB>, result: &[u8]) -> Result<(), StoreError> {
+        let what = "store a message's result";
+        let rows = DB::complete(tx, self.inbox.statements(), self.key(), result)
+            .await
+            .map_err(StoreError::during(what))?;
+        if rows == 1 {
+            return Ok(());
+        }
+        let problem = "the transaction does not hold the inbox row: it is another one, or was rolled back";
+        Err(StoreError::new(what, Trouble::Statement, problem))
+    }
+
+    fn key(&self) -> Key<'_> {
+        key(&self.consumer, &self.scope, self.id)
+    }
+}
+
+pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Scope, id: MessageId) -> Key<'a> {
+    Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() }
+}
+
+/// Compares what is stored with what came.
+pub(crate) fn compare(
+    stored: Stored,
+    consumer: &ConsumerName,
+    scope: &Scope,
+    message: &Message,
+) -> Result<Duplicate, Refusal> {
+    let received = Fingerprint::of(message);
+    let Stored { fingerprint, result, processed_at } = stored;
+    if fingerprint == received {
+        return Ok(Duplicate { processed_at, result: result.map(Bytes::from) });
+    }
+    let (consumer, scope) = (consumer.clone(), scope.clone());
+    Err(Refusal::KeyReused { id: message.id, consumer, scope, stored: fingerprint, received, processed_at })
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Admits a message in the caller's own transaction. Apply the effect in the same transaction only when it is
+    /// fresh; after the commit, [`confirm`](Self::confirm) gives the proof that settles the delivery.
+    /// [`begin`](Self::begin) offers a transaction that gives the proof itself.
+    ///
+    /// On SQLite begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY without waiting.
+    ///
+    /// # Errors
+    /// [`AdmitError`]; roll the transaction back. Not cancel-safe: when the future was dropped, roll back as well.
+    pub async fn admit(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Admission<DB>, AdmitError> {
+        self.judge(tx, message.id, false).await?;
+        self.admit_judged(tx, consumer, scope, message).await
+    }
+
+    /// Inserts a message whose time was judged.
+    pub(crate) async fn admit_judged(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Admission<DB>, AdmitError> {
+        let key = key(consumer, scope, message.id);
+        let inserted = DB::insert(tx, self.statements(), key, &Fingerprint::of(message))
+            .await
+            .map_err(StoreError::during("admit a message"))?;
+        match inserted {
+            Inserted::New { .. } => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
+            Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, scope, message)?)),
+            Inserted::Forgotten => Err(self.forgotten(message.id)),
+        }
+    }
+
+    /// Judges an id by its time and makes sure that its day can be stored. A refusal is based on the database's
+    /// clock of this moment: a process that slept (a suspended machine) would otherwise refuse present messages
+    /// as coming from the future.
+    pub(crate) async fn judge(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        id: MessageId,
+        late: bool,
+    ) -> Result<(), AdmitError> {
+        let judged = |inbox: &Self| {
+            let window = inbox.window();
+            if late { window.judge_late(id) } else { window.judge(id) }
+        };
+        if judged(self).is_err() {
+            self.refresh_on(tx).await?;
+            judged(self)?;
+        }
+        let day = Day::of_id(id);
+        if !self.knows_day(day) {
+            self.ensure_day(day).await?;
+            judged(self)?;
+        }
+        Ok(())
+    }
+
+    /// The day went while a message of it was being admitted.
+    pub(crate) fn forgotten(&self, id: MessageId) -> AdmitError {
+        let day = Day::of_id(id);
+        self.unlearn_day(day);
+        AdmitError::Expired { id, day }
+    }
+
+    /// Proves that a message took effect, by reading its committed inbox row on another connection: for callers
+    /// who committed a transaction of their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`ConfirmError::NotCommitted`] when there is no such row (yet); others as named there.
+    pub async fn confirm(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Committed, ConfirmError> {
+        let mut connection = self.acquire("look for an inbox row").await?;
+        let stored = DB::find(&mut connection, self.statements(), key(consumer, scope, message.id))
+            .await
+            .map_err(StoreError::during("look for an inbox row"))?
+            .ok_or(ConfirmError::NotCommitted { id: message.id })?;
+        compare(stored, consumer, scope, message)?;
+        Ok(Committed::attest(message.id.as_uuid()))
+    }
+}

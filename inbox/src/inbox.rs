@@ -1,0 +1,214 @@
+//! The handle to an inbox.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use migrations::{Identifier, Line, Migrator};
+use sqlx::pool::PoolConnection;
+use sqlx::{Pool, Transaction};
+
+use crate::day::Day;
+use crate::dialect::{Dialect, Reading};
+use crate::error::OpenError;
+use crate::store_error::{StoreError, Trouble};
+use crate::window::Window;
+
+/// How long an inbox remembers by default.
+pub const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
+/// The shortest retention.
+pub const RETENTION_MIN: Duration = Duration::from_secs(86_400);
+/// The longest retention: a partition per day, and planning an insert gets slower with their number.
+pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// How far ahead of the database's clock an id may be by default.
+pub const SKEW_MAX_DEFAULT: Duration = Duration::from_secs(300);
+/// The largest skew that can be allowed.
+pub const SKEW_MAX_MAX: Duration = Duration::from_secs(86_400);
+
+/// What an inbox is opened with.
+#[derive(Debug, Clone)]
+pub struct InboxOptions {
+    /// How long ids are remembered: [`RETENTION_MIN`] to [`RETENTION_MAX`], 14 days by default. Choose two to
+    /// three times the longest time after which a duplicate can arrive (Kafka replay, redrive of a dead-letter
+    /// queue, SQS's 14 days), and more than the longest outage of a consumer.
+    pub retention: Duration,
+    /// How far ahead of the database's clock an id may be: up to one day, 5 minutes by default.
+    pub skew_max: Duration,
+    /// How long resolved dead letters are kept: 30 days by default. Open ones are kept for ever.
+    pub dead_letter_retention: Duration,
+    /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has none.
+    pub schema: Option<Identifier>,
+}
+
+impl Default for InboxOptions {
+    fn default() -> Self {
+        Self {
+            retention: RETENTION_DEFAULT,
+            skew_max: SKEW_MAX_DEFAULT,
+            dead_letter_retention: Duration::from_secs(30 * 86_400),
+            schema: None,
+        }
+    }
+}
+
+impl InboxOptions {
+    fn check(&self) -> Result<(), OpenError> {
+        let bounded = |what, value, min, max| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(OpenError::OutOfBounds { what, value, min, max })
+            }
+        };
+        bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
+        bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)
+    }
+}
+
+/// An inbox: the tables in one database that remember which messages took effect. Cheap to clone.
+pub struct Inbox<DB: Dialect>(Arc<Inner<DB>>);
+
+struct Inner<DB: Dialect> {
+    pool: Pool<DB>,
+    statements: DB::Statements,
+    options: InboxOptions,
+    memory: Mutex<Memory>,
+}
+
+/// What this process knows of the database's clock and days.
+struct Memory {
+    measured: Instant,
+    reading: Reading,
+    days: BTreeSet<Day>,
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Opens an inbox whose tables exist, measures the database's clock and makes sure that every accepted day
+    /// can be stored.
+    ///
+    /// # Errors
+    /// [`OpenError`]: an option out of its bounds, a schema that does not fit (says which command to run), days
+    /// that do not exist and may not be created, or a database that is away. Not cancel-safe on PostgreSQL behind
+    /// a pool without `after_release`; run it to its end.
+    pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
+        options.check()?;
+        let statements = DB::statements(options.schema.as_ref());
+        let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
+        Migrator::<DB>::new(Line::Inbox).schema(options.schema.clone()).check(&mut connection).await?;
+        let reading = read_clock::<DB>(&mut connection, &statements).await?;
+        let memory = Memory { measured: Instant::now(), reading, days: BTreeSet::new() };
+        let inbox = Self(Arc::new(Inner { pool, statements, options, memory: Mutex::new(memory) }));
+        if reading.retained_from.is_none() {
+            DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
+                .await
+                .map_err(StoreError::during("note where its memory begins"))?;
+        }
+        drop(connection);
+        inbox.refresh().await?;
+        inbox.ensure_days().await?;
+        Ok(inbox)
+    }
+
+    /// What it was opened with.
+    #[must_use]
+    pub fn options(&self) -> &InboxOptions {
+        &self.0.options
+    }
+
+    /// Where its tables are.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.0.pool
+    }
+
+    /// What it accepts now, by the database's clock as measured last.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        let memory = self.memory();
+        let now = memory.reading.now + memory.measured.elapsed();
+        let retained_from = memory.reading.retained_from.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+        let InboxOptions { retention, skew_max, .. } = self.0.options;
+        Window { now, retention, skew_max, retained_from }
+    }
+
+    /// Measures the database's clock anew.
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+        let mut connection = self.acquire("give a connection").await?;
+        self.refresh_on(&mut connection).await
+    }
+
+    /// As [`refresh`](Self::refresh), on a connection that is at hand.
+    pub(crate) async fn refresh_on(&self, connection: &mut DB::Connection) -> Result<(), StoreError> {
+        let reading = read_clock::<DB>(connection, self.statements()).await?;
+        let mut memory = self.memory();
+        memory.measured = Instant::now();
+        memory.reading = reading;
+        if let Some(from) = reading.retained_from {
+            memory.days.retain(|day| day.start() >= from);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn statements(&self) -> &DB::Statements {
+        &self.0.statements
+    }
+
+    pub(crate) fn knows_day(&self, day: Day) -> bool {
+        self.memory().days.contains(&day)
+    }
+
+    pub(crate) fn learn_days(&self, days: impl IntoIterator<Item = Day>) {
+        self.memory().days.extend(days);
+    }
+
+    pub(crate) fn unlearn_day(&self, day: Day) {
+        self.memory().days.remove(&day);
+    }
+
+    pub(crate) async fn acquire(&self, what: &'static str) -> Result<PoolConnection<DB>, StoreError> {
+        self.pool().acquire().await.map_err(StoreError::during(what))
+    }
+
+    /// Begins a transaction. Call it in a spawned task only: a `begin` that is dropped half-way leaves the pooled
+    /// session inside a transaction (sqlx 0.9).
+    pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {
+        DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))
+    }
+
+    /// Runs to its end even if the caller is dropped.
+    pub(crate) async fn complete<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match tokio::spawn(work).await {
+            Ok(result) => result,
+            Err(error) => Err(StoreError::new(what, Trouble::Outage, error)),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn read_clock<DB: Dialect>(
+    connection: &mut DB::Connection,
+    statements: &DB::Statements,
+) -> Result<Reading, StoreError> {
+    DB::read_clock(connection, statements).await.map_err(StoreError::during("read its clock"))
+}
+
+impl<DB: Dialect> Clone for Inbox<DB> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for Inbox<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,187 @@
+//! Admitting messages on PostgreSQL.
+
+use std::collections::HashMap;
+
+use message::Fingerprint;
+use migrations::Identifier;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, PgPool, Postgres, Row, Transaction};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::statements::Statements;
+use crate::dialect::{Inserted, Key, Stored, parts};
+
+impl parts::Guards for Postgres {
+    type Statements = Statements;
+
+    fn statements(schema: Option<&Identifier>) -> Statements {
+        Statements::new(schema)
+    }
+
+    async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin().await
+    }
+
+    async fn insert(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+        fingerprint: &Fingerprint,
+    ) -> Result<Inserted, sqlx::Error> {
+        let inserted: Result<Option<(OffsetDateTime,)>, _> = sqlx::query_as(&statements.insert)
+            .bind(key.id)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(&fingerprint.as_bytes()[..])
+            .fetch_optional(&mut *connection)
+            .await;
+        match inserted {
+            Ok(Some((processed_at,))) => Ok(Inserted::New { processed_at }),
+            Ok(None) => match Self::find(connection, statements, key).await? {
+                Some(stored) => Ok(Inserted::Exists(stored)),
+                // Only a row that was removed by hand between the two statements.
+                None => Err(sqlx::Error::RowNotFound),
+            },
+            Err(error) if has_no_partition(&error) => Ok(Inserted::Forgotten),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn insert_batch(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        rows: &[(Key<'_>, Fingerprint)],
+    ) -> Result<Vec<Inserted>, sqlx::Error> {
+        let Some((Key { consumer, .. }, _)) = rows.first() else { return Ok(Vec::new()) };
+        let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
+        let Columns { ids, scopes } = Columns::of(&keys);
+        let fingerprints: Vec<_> = rows.iter().map(|(_, fingerprint)| &fingerprint.as_bytes()[..]).collect();
+        let inserted: Result<Vec<(Uuid, String, OffsetDateTime)>, _> =
+            sqlx::query_as(&statements.insert_batch)
+                .bind(consumer)
+                .bind(&ids)
+                .bind(&scopes)
+                .bind(&fingerprints)
+                .fetch_all(&mut *connection)
+                .await;
+        let inserted = match inserted {
+            Err(error) if has_no_partition(&error) => return Ok(vec![Inserted::Forgotten; rows.len()]),
+            other => other?,
+        };
+        // RETURNING has no order of its own.
+        let mut found: HashMap<_, _> = inserted
+            .into_iter()
+            .map(|(id, scope, processed_at)| ((id, scope), Inserted::New { processed_at }))
+            .collect();
+        let rest: Vec<_> =
+            keys.iter().filter(|key| !found.contains_key(&(key.id, key.scope.to_owned()))).copied().collect();
+        found.extend(find_batch(connection, statements, &rest).await?);
+        let place = |key: &Key<'_>| found.get(&(key.id, key.scope.to_owned())).cloned();
+        keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
+    }
+
+    async fn find(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<Option<Stored>, sqlx::Error> {
+        sqlx::query(&statements.find)
+            .bind(key.id)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .fetch_optional(connection)
+            .await?
+            .as_ref()
+            .map(stored)
+            .transpose()
+    }
+
+    async fn count(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        keys: &[Key<'_>],
+    ) -> Result<u64, sqlx::Error> {
+        let Some(Key { consumer, .. }) = keys.first() else { return Ok(0) };
+        let Columns { ids, scopes } = Columns::of(keys);
+        let count: i64 = sqlx::query_scalar(&statements.count)
+            .bind(consumer)
+            .bind(&ids)
+            .bind(&scopes)
+            .bind(ids.iter().min())
+            .bind(ids.iter().max())
+            .fetch_one(connection)
+            .await?;
+        Ok(count.unsigned_abs())
+    }
+
+    async fn complete(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+        result: &[u8],
+    ) -> Result<u64, sqlx::Error> {
+        let done = sqlx::query(&statements.complete)
+            .bind(key.id)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(result)
+            .execute(connection)
+            .await?;
+        Ok(done.rows_affected())
+    }
+}
+
+struct Columns<'a> {
+    ids: Vec<Uuid>,
+    scopes: Vec<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(keys: &[Key<'a>]) -> Self {
+        Self {
+            ids: keys.iter().map(|key| key.id).collect(),
+            scopes: keys.iter().map(|key| key.scope).collect(),
+        }
+    }
+}
+
+async fn find_batch(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    keys: &[Key<'_>],
+) -> Result<Vec<((Uuid, String), Inserted)>, sqlx::Error> {
+    let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
+    let Columns { ids, scopes } = Columns::of(keys);
+    let rows = sqlx::query(&statements.find_batch)
+        .bind(consumer)
+        .bind(&ids)
+        .bind(&scopes)
+        .bind(ids.iter().min())
+        .bind(ids.iter().max())
+        .fetch_all(connection)
+        .await?;
+    rows.iter()
+        .map(|row| {
+            let key = (row.try_get("message_id")?, row.try_get("scope")?);
+            Ok((key, Inserted::Exists(stored(row)?)))
+        })
+        .collect()
+}
+
+fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
+    let bytes: [u8; 32] = row.try_get("fingerprint")?;
+    Ok(Stored {
+        fingerprint: Fingerprint::from(bytes),
+        result: row.try_get("result")?,
+        processed_at: row.try_get("processed_at")?,
+    })
+}
+
+/// A row for which there is no partition is a check violation (23514) that names no constraint; a real check names
+/// its own.
+fn has_no_partition(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .is_some_and(|answer| answer.code().as_deref() == Some("23514") && answer.constraint().is_none())
+}

@@ -1,0 +1,99 @@
+//! The SQL of the inbox on PostgreSQL, rendered once for a schema.
+
+use migrations::{Identifier, Statement, Template};
+
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident = $sql:expr;)*) => {
+        /// The rendered SQL.
+        #[derive(Debug)]
+        pub struct Statements {
+            pub(super) schema: Option<Identifier>,
+            $($(#[$doc])* pub(super) $name: Statement,)*
+        }
+
+        impl Statements {
+            pub(super) fn new(schema: Option<&Identifier>) -> Self {
+                Self {
+                    schema: schema.cloned(),
+                    $($name: Template::new($sql).schema(schema).render(),)*
+                }
+            }
+        }
+    };
+}
+
+statements! {
+    /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or takes over.
+    insert = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) \
+        VALUES ($1, $2, $3, $4) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
+    /// The guard for many, ordered so that two racing batches wait for each other and do not deadlock.
+    insert_batch = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) \
+        SELECT id, $1, scope, fingerprint FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
+        ORDER BY id, scope ON CONFLICT (message_id, consumer, scope) DO NOTHING \
+        RETURNING message_id, scope, processed_at";
+    find = "SELECT fingerprint, result, processed_at FROM {schema}inbox_message \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    /// The bounds let the planner skip the partitions of other days.
+    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at \
+        FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) \
+        JOIN {schema}inbox_message m ON m.message_id = u.id AND m.scope = u.scope AND m.consumer = $1 \
+        WHERE m.message_id BETWEEN $4 AND $5";
+    count = "SELECT count(*) FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) \
+        JOIN {schema}inbox_message m ON m.message_id = u.id AND m.scope = u.scope AND m.consumer = $1 \
+        WHERE m.message_id BETWEEN $4 AND $5";
+    complete = "UPDATE {schema}inbox_message SET result = $4 \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+
+    /// The wall clock, not the transaction's start.
+    clock = "SELECT clock_timestamp(), (SELECT retained_from FROM {schema}inbox_retention)";
+    begin_memory = "INSERT INTO {schema}inbox_retention (retained_from) VALUES ($1) ON CONFLICT DO NOTHING";
+    /// Everything that has `inbox_message` as its parent, by name.
+    partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
+        WHERE i.inhparent = '{schema}inbox_message'::regclass";
+    /// One creator or dropper of partitions at a time; released at the end of the transaction, so it is safe
+    /// behind PgBouncer. Any number that nobody else uses: the first eight bytes of "inbox_days".
+    lock = "SELECT pg_advisory_xact_lock(7597682998164844593)";
+    retained_from = "SELECT retained_from FROM {schema}inbox_retention";
+    /// Only ever forward.
+    retain_from = "UPDATE {schema}inbox_retention SET retained_from = $1 WHERE retained_from < $1";
+
+    count_attempt = "INSERT INTO {schema}inbox_attempt AS a \
+        (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, 1, $4, clock_timestamp()) \
+        ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + 1, last_error = $4 \
+        RETURNING attempts";
+    postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE first_failed_at < $1";
+
+    bury = "INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, \
+        key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
+        origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
+        ON CONFLICT (consumer, scope, subject, fingerprint) DO UPDATE SET deliveries = d.deliveries + 1 RETURNING id";
+    dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1";
+    lock_dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
+    dead_letters = "SELECT * FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
+        AND ($2 OR resolution IS NULL) AND ($3::uuid IS NULL OR id > $3) ORDER BY id LIMIT $4";
+    is_buried = "SELECT EXISTS (SELECT FROM {schema}inbox_dead_letter \
+        WHERE subject = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4)";
+    resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
+        WHERE id = $1 AND resolution IS NULL";
+    purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
+        WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
+}
+
+/// A table like its parent, with the parent's key. Attached, it is the day's partition.
+///
+/// `CREATE TABLE … PARTITION OF` would take an ACCESS EXCLUSIVE lock on the parent and so wait for, and block,
+/// every consumer (PostgreSQL 15: lock timeout beside one open insert). Attaching takes SHARE UPDATE EXCLUSIVE,
+/// which inserts do not notice; there is no DEFAULT partition that would have to be scanned.
+pub(super) const CREATE: &str = "CREATE TABLE {schema}{part} (LIKE {schema}inbox_message INCLUDING ALL)";
+/// See [`CREATE`].
+pub(super) const ATTACH: &str =
+    "ALTER TABLE {schema}inbox_message ATTACH PARTITION {schema}{part} FOR VALUES FROM ({from}) TO ({to})";
+/// Waits for open inserts of any day: run it with a short `lock_timeout`.
+pub(super) const DROP: &str = "DROP TABLE {schema}{part}";
+/// How long a drop waits for open transactions before it gives way to the inserts queued behind it.
+pub(super) const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '250ms'";

@@ -1,0 +1,168 @@
+//! Trying a dead letter again, exactly once as well.
+//!
+//! The handler runs in this process, with the same message id, in one transaction with the inbox row and the mark
+//! that closes the dead letter. Whoever redrives twice, or at the same time as a late delivery, finds the row or the
+//! mark.
+
+use message::Message;
+use time::OffsetDateTime;
+
+use crate::attempts::error_text;
+use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
+use crate::dialect::Dialect;
+use crate::error::{AdmitError, RedriveError};
+use crate::guard::{Admission, Guard};
+use crate::handler::Handler;
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::refusal::Refusal;
+use crate::store_error::StoreError;
+use crate::transaction::InboxTransaction;
+
+/// How to redrive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RedriveOptions {
+    /// Apply also what is older than the inbox remembers. Find out first whether it took effect: the inbox cannot
+    /// know. The dead letter becomes the record, so that redriving it again does nothing.
+    pub accept_late: bool,
+}
+
+/// What became of a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Redriven {
+    /// It was open and is closed now.
+    Now(Resolution),
+    /// It had been closed before; nothing was done.
+    Before {
+        /// How.
+        resolution: Resolution,
+        /// When.
+        at: OffsetDateTime,
+    },
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Runs the handler on a dead letter's message.
+    ///
+    /// # Errors
+    /// [`RedriveError`]; nothing took effect and the dead letter stays open, except for
+    /// [`CommitError::Unknown`](crate::CommitError::Unknown): redrive again, which does nothing if it had succeeded.
+    pub async fn redrive(
+        &self,
+        consumer: &ConsumerName,
+        id: DeadLetterId,
+        handler: &dyn Handler<DB>,
+        options: RedriveOptions,
+    ) -> Result<Redriven, RedriveError> {
+        let mut tx = self.begin().await?;
+        let letter = match self.open_letter(&mut tx, id).await? {
+            Ok(letter) => letter,
+            Err(before) => return Ok(before),
+        };
+        let message = owned_message(&letter, consumer)?;
+        let scope = Scope::new(letter.scope.as_str())
+            .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
+        let resolution = match self.admit_again(&mut tx, consumer, &scope, &message, options).await? {
+            None => Resolution::Duplicate,
+            Some((guard, resolution)) => {
+                let handled = handler.handle(&mut tx, &message).await.map_err(RedriveError::Handler)?;
+                match (guard, handled) {
+                    (Some(guard), Some(result)) => guard.complete(&mut tx, &result).await?,
+                    (_, _) => {}
+                }
+                resolution
+            }
+        };
+        self.close(tx, id, resolution).await
+    }
+
+    /// Gives a dead letter up.
+    ///
+    /// # Errors
+    /// [`RedriveError`]; the dead letter stays as it was.
+    pub async fn discard(&self, id: DeadLetterId) -> Result<Redriven, RedriveError> {
+        let mut tx = self.begin().await?;
+        match self.open_letter(&mut tx, id).await? {
+            Ok(_) => self.close(tx, id, Resolution::Discarded).await,
+            Err(before) => Ok(before),
+        }
+    }
+
+    async fn open_letter(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        id: DeadLetterId,
+    ) -> Result<Result<DeadLetter, Redriven>, RedriveError> {
+        let letter = DB::dead_letter(tx, self.statements(), id, true)
+            .await
+            .map_err(StoreError::during("read a dead letter"))?
+            .ok_or(RedriveError::NotFound { id })?;
+        Ok(match letter.resolved {
+            Some((resolution, at)) => Err(Redriven::Before { resolution, at }),
+            None => Ok(letter),
+        })
+    }
+
+    /// Nothing for a duplicate; otherwise the guard, unless the inbox can hold no row for so old an id.
+    async fn admit_again(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+        options: RedriveOptions,
+    ) -> Result<Option<(Option<Guard<DB>>, Resolution)>, RedriveError> {
+        let admitted = if options.accept_late {
+            tx.admit_late(consumer, scope, message).await
+        } else {
+            tx.admit(consumer, scope, message).await
+        };
+        match admitted {
+            Ok(Admission::Fresh(guard)) => Ok(Some((Some(guard), Resolution::Applied))),
+            Ok(Admission::Duplicate(_)) => Ok(None),
+            // Refused by its time alone, before any statement that could abort the transaction.
+            Err(AdmitError::Refused(Refusal::TooOld { .. })) if options.accept_late => {
+                Ok(Some((None, Resolution::AppliedLate)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn close(
+        &self,
+        mut tx: InboxTransaction<DB>,
+        id: DeadLetterId,
+        resolution: Resolution,
+    ) -> Result<Redriven, RedriveError> {
+        let failed = StoreError::during;
+        // This statement fails in an aborted transaction, so the commit below commits.
+        let rows = DB::resolve(&mut tx, self.statements(), id, resolution)
+            .await
+            .map_err(failed("close a dead letter"))?;
+        if rows != 1 {
+            return Err(RedriveError::NotFound { id });
+        }
+        // The proofs are for deliveries; a dead letter was settled when it was stored.
+        drop(tx.commit().await?);
+        tracing::info!(dead_letter = %id, %resolution, "dead letter closed");
+        Ok(Redriven::Now(resolution))
+    }
+}
+
+fn owned_message(letter: &DeadLetter, consumer: &ConsumerName) -> Result<Message, RedriveError> {
+    let id = letter.id;
+    if letter.consumer != consumer.as_str() {
+        let (owner, asked) = (letter.consumer.clone(), consumer.as_str().to_owned());
+        return Err(RedriveError::OtherConsumer { id, owner, asked });
+    }
+    letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })
+}
+
+impl RedriveError {
+    /// The error and its sources in one line.
+    #[must_use]
+    pub fn report(&self) -> String {
+        error_text(self)
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a message is refused: loudly, before any effect.
+
+use message::{Fault, Fingerprint, MessageId};
+use time::OffsetDateTime;
+
+use crate::name::{ConsumerName, Scope};
+
+/// A message that the inbox does not let through. The message's fault: it goes to the dead letters at once, and
+/// trying again does not help.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The id was used before with another payload: a producer's bug. Applying or dropping either copy in silence
+    /// would lose an effect.
+    #[error(
+        "message {id} was processed at {processed_at} by consumer {consumer} with fingerprint {stored}, and came \
+         again with {received}: its producer used one id for two payloads; correct the producer, then send the \
+         second payload under an id of its own"
+    )]
+    KeyReused {
+        /// The id.
+        id: MessageId,
+        /// The consumer.
+        consumer: ConsumerName,
+        /// The scope.
+        scope: Scope,
+        /// What took effect.
+        stored: Fingerprint,
+        /// What came now.
+        received: Fingerprint,
+        /// When the first took effect.
+        processed_at: OffsetDateTime,
+    },
+    /// The id is older than what the inbox remembers, so nobody can tell whether it took effect.
+    #[error(
+        "message {id} was generated at {generated_at}; the inbox remembers ids from {oldest_accepted_at} on, so it \
+         is unknown whether this one took effect; find out, then redrive it with late messages accepted, or discard it"
+    )]
+    TooOld {
+        /// The id.
+        id: MessageId,
+        /// The time that the id carries.
+        generated_at: OffsetDateTime,
+        /// The oldest time that is accepted at present.
+        oldest_accepted_at: OffsetDateTime,
+    },
+    /// The id's time lies further ahead of the database's clock than skew explains. It would outlive its record.
+    #[error(
+        "message {id} was generated at {generated_at}, but the newest accepted time is {newest_accepted_at}: correct \
+         the producer's clock, then redrive the message when that time has come"
+    )]
+    FromTheFuture {
+        /// The id.
+        id: MessageId,
+        /// The time that the id carries.
+        generated_at: OffsetDateTime,
+        /// The newest time that is accepted at present.
+        newest_accepted_at: OffsetDateTime,
+    },
+}
+
+impl Refusal {
+    /// The refused id.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::KeyReused { id, .. } | Self::TooOld { id, .. } | Self::FromTheFuture { id, .. } => *id,
+        }
+    }
+
+    /// Whose fault it is: always the message's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        Fault::Message
+    }
+}

@@ -1,0 +1,235 @@
+//! Describing a consumer.
+
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Message, MessageId, Subscription, SubscriptionError};
+use tokio::sync::Semaphore;
+
+use super::crash::{CrashHook, CrashPoint};
+use super::drive::{Drive, RunError};
+use super::link::SubscriptionFactory;
+use super::shutdown::Shutdown;
+use super::worker::{ScopeOf, Worker};
+use crate::backoff::Backoff;
+use crate::dialect::Dialect;
+use crate::handler::Handler;
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::telemetry::Meter;
+
+/// What the runner is told besides its parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) prefetch: NonZeroUsize,
+    pub(super) batch: Option<NonZeroUsize>,
+    pub(super) keep_alive_interval: Duration,
+    pub(super) maintain_interval: Option<Duration>,
+}
+
+/// Describes a [`Consumer`]; made by [`Consumer::builder`].
+pub struct ConsumerBuilder<DB: Dialect> {
+    inbox: Inbox<DB>,
+    consumer: ConsumerName,
+    factory: Option<SubscriptionFactory>,
+    handler: Option<Arc<dyn Handler<DB>>>,
+    scope_of: ScopeOf,
+    backoff: Backoff,
+    attempts_max: u32,
+    concurrency: NonZeroUsize,
+    settings: Settings,
+    guarded: bool,
+    crash: Option<CrashHook>,
+}
+
+/// What a consumer lacks. The program's fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No subscription was given.
+    #[error("the consumer has no subscription; call .subscription(..) before .build()")]
+    NoSubscription,
+    /// No handler was given.
+    #[error("the consumer has no handler; call .handler(..) before .build()")]
+    NoHandler,
+    /// Zero attempts would dead-letter nothing and everything.
+    #[error("the bound of attempts is 0; choose at least 1")]
+    NoAttempts,
+}
+
+/// A consumer that is ready to run.
+#[derive(Debug)]
+pub struct Consumer<DB: Dialect> {
+    worker: Arc<Worker<DB>>,
+    factory: SubscriptionFactory,
+    settings: Settings,
+}
+
+const fn non_zero(value: usize) -> NonZeroUsize {
+    match NonZeroUsize::new(value) {
+        Some(value) => value,
+        None => NonZeroUsize::MIN,
+    }
+}
+
+impl<DB: Dialect> Consumer<DB> {
+    /// Begins to describe a consumer.
+    #[must_use]
+    pub fn builder(inbox: Inbox<DB>, consumer: ConsumerName) -> ConsumerBuilder<DB> {
+        ConsumerBuilder {
+            inbox,
+            consumer,
+            factory: None,
+            handler: None,
+            scope_of: Arc::new(|_| Scope::none()),
+            backoff: Backoff::MESSAGES,
+            attempts_max: 10,
+            concurrency: non_zero(8),
+            settings: Settings {
+                prefetch: non_zero(256),
+                batch: None,
+                keep_alive_interval: Duration::from_secs(10),
+                maintain_interval: Some(Duration::from_secs(3_600)),
+            },
+            guarded: true,
+            crash: None,
+        }
+    }
+
+    /// Runs until it is told to stop. Outages of the database and the broker are waited out, without end.
+    ///
+    /// # Errors
+    /// [`RunError`] when it was aborted. Dropping the future is an abort.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), RunError> {
+        Drive::new(self.worker, self.factory, self.settings, shutdown).run().await
+    }
+}
+
+impl<DB: Dialect> ConsumerBuilder<DB> {
+    /// Makes the subscription; called again after each loss.
+    #[must_use]
+    pub fn subscription<F, Fut>(mut self, make: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Box<dyn Subscription>, SubscriptionError>> + Send + 'static,
+    {
+        self.factory = Some(SubscriptionFactory::new(make));
+        self
+    }
+
+    /// Applies the effects.
+    #[must_use]
+    pub fn handler(mut self, handler: impl Handler<DB> + 'static) -> Self {
+        self.handler = Some(Arc::new(handler));
+        self
+    }
+
+    /// Which tenant or account a message belongs to; nobody's by default.
+    #[must_use]
+    pub fn scope(mut self, scope_of: impl Fn(&Message) -> Scope + Send + Sync + 'static) -> Self {
+        self.scope_of = Arc::new(scope_of);
+        self
+    }
+
+    /// How many transactions work at once, each on another ordering key; 8 by default. Give the pool one connection
+    /// more. SQLite writes one transaction at a time whatever this says.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: NonZeroUsize) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// How many deliveries are in hand at most, working and waiting; 256 by default. A key that waits for its backoff
+    /// holds what came behind it: when they fill this bound, the consumer receives nothing until the key goes on.
+    #[must_use]
+    pub fn prefetch(mut self, deliveries_max: NonZeroUsize) -> Self {
+        self.settings.prefetch = deliveries_max;
+        self
+    }
+
+    /// Handles up to so many messages in one transaction, one batch at a time; by default each has its own. Raise
+    /// [`prefetch`](Self::prefetch) to at least twice as many.
+    #[must_use]
+    pub fn batch(mut self, messages_max: NonZeroUsize) -> Self {
+        self.settings.batch = Some(messages_max);
+        self
+    }
+
+    /// How often a handler may fail before its message is dead-lettered; 10 by default.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts_max: u32) -> Self {
+        self.attempts_max = attempts_max;
+        self
+    }
+
+    /// How long a failed message waits; [`Backoff::MESSAGES`] by default.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// How often the broker is told that deliveries are still being worked on; 10 s by default. Choose less than
+    /// half of its visibility timeout.
+    #[must_use]
+    pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
+        self.settings.keep_alive_interval = interval;
+        self
+    }
+
+    /// How often the inbox is maintained; hourly by default, never with `None`: then something else has to.
+    #[must_use]
+    pub fn maintain_interval(mut self, interval: Option<Duration>) -> Self {
+        self.settings.maintain_interval = interval;
+        self
+    }
+
+    /// Switches the guard off, to show what happens without an inbox.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_guard(mut self) -> Self {
+        self.guarded = false;
+        self
+    }
+
+    /// Calls a test's hook at the moments where a crash must do no harm.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn crash_hook(mut self, hook: impl Fn(CrashPoint, MessageId) + Send + Sync + 'static) -> Self {
+        self.crash = Some(CrashHook(Arc::new(hook)));
+        self
+    }
+
+    /// The consumer.
+    ///
+    /// # Errors
+    /// [`BuildError`] names what is missing.
+    pub fn build(self) -> Result<Consumer<DB>, BuildError> {
+        let factory = self.factory.ok_or(BuildError::NoSubscription)?;
+        let handler = self.handler.ok_or(BuildError::NoHandler)?;
+        if self.attempts_max == 0 {
+            return Err(BuildError::NoAttempts);
+        }
+        let worker = Worker {
+            meter: Meter::new(&self.consumer),
+            inbox: self.inbox,
+            consumer: self.consumer,
+            handler,
+            scope_of: self.scope_of,
+            backoff: self.backoff,
+            attempts_max: self.attempts_max,
+            permits: Semaphore::new(self.concurrency.get().min(Semaphore::MAX_PERMITS)),
+            guarded: self.guarded,
+            crash: self.crash,
+        };
+        Ok(Consumer { worker: Arc::new(worker), factory, settings: self.settings })
+    }
+}
+
+impl<DB: Dialect> std::fmt::Debug for ConsumerBuilder<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsumerBuilder").field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,315 @@
+//! The loop that drives a subscription.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use message::{Committed, Delivery, DeliveryToken, Settlement};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::builder::Settings;
+use super::lanes::{Held, Lanes};
+use super::link::{Event, Link, SubscriptionFactory};
+use super::many::Sorted;
+use super::shutdown::Shutdown;
+use super::worker::Worker;
+use crate::attempts::error_text;
+use crate::dialect::Dialect;
+
+/// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled comes again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// It was told to stop at once.
+    #[error("the consumer was aborted with {unsettled} deliveries unsettled")]
+    Aborted {
+        /// How many deliveries were in hand.
+        unsettled: usize,
+    },
+    /// A worker ended without a result: a defect of this crate.
+    #[error("a worker of the consumer broke down")]
+    Worker(#[from] JoinError),
+}
+
+/// What a worker hands back.
+enum Finished {
+    One(Box<Held>, Option<Committed>),
+    Many(Sorted),
+}
+
+/// What happens next.
+enum Step {
+    Abort,
+    Stop,
+    Finished(Result<Finished, JoinError>),
+    Link(Event),
+    KeepAlive,
+}
+
+pub(super) struct Drive<DB: Dialect> {
+    worker: Arc<Worker<DB>>,
+    settings: Settings,
+    shutdown: Shutdown,
+    link: Link,
+    lanes: Lanes,
+    batchable: VecDeque<Held>,
+    is_batch_running: bool,
+    running: JoinSet<Finished>,
+    /// What the present session waits to hear about.
+    unsettled: BTreeSet<DeliveryToken>,
+    session: u64,
+    /// Given up when the present session is lost: its waiting work comes again by itself.
+    give_up: CancellationToken,
+}
+
+impl<DB: Dialect> Drive<DB> {
+    pub(super) fn new(
+        worker: Arc<Worker<DB>>,
+        factory: SubscriptionFactory,
+        settings: Settings,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            worker,
+            settings,
+            link: Link::new(factory),
+            lanes: Lanes::default(),
+            batchable: VecDeque::new(),
+            is_batch_running: false,
+            running: JoinSet::new(),
+            unsettled: BTreeSet::new(),
+            session: 0,
+            give_up: shutdown.graceful.child_token(),
+            shutdown,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Result<(), RunError> {
+        let maintenance = self.maintain();
+        let result = self.receive_and_settle().await;
+        if let Some(maintenance) = maintenance {
+            maintenance.abort();
+        }
+        self.running.abort_all();
+        self.worker.meter.held(0);
+        result?;
+        if let Err(error) = self.link.close().await {
+            tracing::warn!(error = error_text(&error), "the subscription was not closed in order");
+        }
+        Ok(())
+    }
+
+    async fn receive_and_settle(&mut self) -> Result<(), RunError> {
+        let mut ticks = tokio::time::interval_at(
+            Instant::now() + self.settings.keep_alive_interval,
+            self.settings.keep_alive_interval,
+        );
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_stopping = false;
+        loop {
+            if is_stopping {
+                self.release_queued().await;
+                if self.running.is_empty() {
+                    return Ok(());
+                }
+            } else {
+                self.dispatch();
+            }
+            match self.next(&mut ticks, is_stopping).await {
+                Step::Abort => return Err(RunError::Aborted { unsettled: self.unsettled.len() }),
+                Step::Stop => {
+                    tracing::info!(consumer = %self.worker.consumer, in_hand = self.unsettled.len(), "stopping");
+                    is_stopping = true;
+                }
+                Step::Finished(first) => self.finished(first).await?,
+                Step::Link(Event::Deliveries(deliveries)) => self.take(deliveries),
+                Step::Link(Event::Up) => self.session_changed(),
+                Step::Link(Event::Lost) => {
+                    self.worker.meter.session_lost();
+                    self.session_changed();
+                }
+                Step::KeepAlive => self.keep_alive().await,
+            }
+            self.worker.meter.held(self.unsettled.len());
+        }
+    }
+
+    async fn next(&mut self, ticks: &mut Interval, is_stopping: bool) -> Step {
+        let room = self.settings.prefetch.get().saturating_sub(self.unsettled.len());
+        let Self { shutdown, running, link, .. } = self;
+        // In this order: an abort settles nothing more, and finished work goes before new work.
+        tokio::select! {
+            biased;
+            () = shutdown.abort.cancelled() => Step::Abort,
+            () = shutdown.graceful.cancelled(), if !is_stopping => Step::Stop,
+            Some(finished) = running.join_next() => Step::Finished(finished),
+            _ = ticks.tick() => Step::KeepAlive,
+            event = link.next(NonZeroUsize::new(room)), if !is_stopping => Step::Link(event),
+        }
+    }
+
+    fn take(&mut self, deliveries: Vec<Delivery>) {
+        self.worker.meter.received(deliveries.len());
+        for delivery in deliveries {
+            tracing::debug!(consumer = %self.worker.consumer, message_id = %delivery.subject(),
+                origin = delivery.origin, redelivered = delivery.redelivered, "received");
+            self.unsettled.insert(delivery.token);
+            let held = Held { delivery, session: self.session };
+            let is_single = held.delivery.message.is_err() || self.lanes.is_busy(held.key());
+            if self.settings.batch.is_none() || is_single {
+                self.lanes.push(held);
+            } else {
+                self.batchable.push_back(held);
+            }
+        }
+    }
+
+    /// Gives work to as many workers as may run.
+    fn dispatch(&mut self) {
+        while let Some(held) = self.lanes.next() {
+            let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
+            self.running.spawn(async move {
+                let proof = worker.run_one(&held.delivery, &give_up).await.ok();
+                Finished::One(Box::new(held), proof)
+            });
+        }
+        let Some(batch_max) = self.settings.batch else { return };
+        if self.is_batch_running || self.batchable.is_empty() {
+            return;
+        }
+        let batch: Vec<_> = self.batchable.drain(..batch_max.get().min(self.batchable.len())).collect();
+        let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
+        self.is_batch_running = true;
+        self.running.spawn(async move { Finished::Many(worker.run_many(batch, &give_up).await) });
+    }
+
+    /// Takes back what has ended, and settles all of it in one call.
+    async fn finished(&mut self, first: Result<Finished, JoinError>) -> Result<(), RunError> {
+        let mut settlements = Vec::new();
+        let mut next = Some(first);
+        while let Some(finished) = next {
+            match finished? {
+                Finished::One(held, proof) => {
+                    self.lanes.finished(&held);
+                    settlements.extend(self.settlement(&held, proof));
+                }
+                Finished::Many(sorted) => self.sorted(sorted, &mut settlements),
+            }
+            next = self.running.try_join_next();
+        }
+        self.settle(settlements).await;
+        Ok(())
+    }
+
+    fn sorted(&mut self, sorted: Sorted, settlements: &mut Vec<Settlement>) {
+        self.is_batch_running = false;
+        for (held, proof) in sorted.settled {
+            settlements.extend(self.settlement(&held, Some(proof)));
+        }
+        for held in sorted.released {
+            settlements.extend(self.settlement(&held, None));
+        }
+        let is_present = |held: &Held| held.session == self.session;
+        sorted.singles.into_iter().filter(is_present).for_each(|held| self.lanes.push(held));
+        // What was received meanwhile and belongs behind a single goes into its lane.
+        let (behind, batchable) = std::mem::take(&mut self.batchable)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|held| self.lanes.is_busy(held.key()));
+        self.batchable = batchable;
+        behind.into_iter().for_each(|held| self.lanes.push(held));
+    }
+
+    /// Nothing for what came from a lost session: its token means nothing any more, and the message comes again.
+    fn settlement(&self, held: &Held, proof: Option<Committed>) -> Option<Settlement> {
+        let token = held.delivery.token;
+        if held.session != self.session || !self.unsettled.contains(&token) {
+            return None;
+        }
+        let Some(proof) = proof else { return Some(Settlement::release(token)) };
+        match Settlement::done(&held.delivery, proof) {
+            Ok(settlement) => Some(settlement),
+            Err(error) => {
+                tracing::error!(error = error_text(&error), "handed back: the proof is another message's");
+                Some(Settlement::release(token))
+            }
+        }
+    }
+
+    async fn settle(&mut self, settlements: Vec<Settlement>) {
+        let Some(subscription) = self.link.subscription() else { return };
+        if settlements.is_empty() {
+            return;
+        }
+        let is_release = |s: &&Settlement| *s.disposition() == message::Disposition::Release;
+        let released = settlements.iter().filter(is_release).count();
+        let settled = settlements.len() - released;
+        let tokens: Vec<_> = settlements.iter().map(Settlement::token).collect();
+        match subscription.settle(settlements).await {
+            Ok(()) => {
+                tracing::debug!(consumer = %self.worker.consumer, settled, released, "settled");
+                self.worker.meter.settled(settled);
+                self.worker.meter.released(released);
+                tokens.iter().for_each(|token| {
+                    self.unsettled.remove(token);
+                });
+            }
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    async fn release_queued(&mut self) {
+        let mut queued = self.lanes.drain();
+        queued.extend(self.batchable.drain(..));
+        let releases = queued.iter().filter_map(|held| self.settlement(held, None)).collect();
+        self.settle(releases).await;
+    }
+
+    async fn keep_alive(&mut self) {
+        let tokens: Vec<_> = self.unsettled.iter().copied().collect();
+        let Some(subscription) = self.link.subscription() else { return };
+        if !tokens.is_empty()
+            && let Err(error) = subscription.keep_alive(&tokens).await
+        {
+            self.lost(&error);
+        }
+    }
+
+    fn lost(&mut self, error: &message::SubscriptionError) {
+        self.worker.meter.session_lost();
+        self.link.lost(error);
+        self.session_changed();
+    }
+
+    /// Forgets what only the old session knew. Work in hand goes on and keeps its lane; work that only waits ends.
+    fn session_changed(&mut self) {
+        self.session += 1;
+        self.give_up.cancel();
+        self.give_up = self.shutdown.graceful.child_token();
+        self.unsettled.clear();
+        drop(self.lanes.drain());
+        self.batchable.clear();
+    }
+
+    fn maintain(&self) -> Option<JoinHandle<()>> {
+        let period = self.settings.maintain_interval?;
+        let worker = Arc::clone(&self.worker);
+        Some(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(period).await;
+                // A task of its own: aborting this loop must not cut a transaction in half.
+                let inbox = worker.inbox.clone();
+                match tokio::spawn(async move { inbox.maintain().await }).await {
+                    Ok(Ok(done)) => tracing::debug!(?done, "inbox maintained"),
+                    Ok(Err(error)) => {
+                        tracing::error!(error = error_text(&error), "the inbox was not maintained")
+                    }
+                    Err(error) => {
+                        tracing::error!(error = error_text(&error), "maintaining the inbox broke down")
+                    }
+                }
+            }
+        }))
+    }
+}

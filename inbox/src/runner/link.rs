@@ -1,0 +1,129 @@
+//! The subscription, made anew after every loss.
+
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use message::{Delivery, Fault, Subscription, SubscriptionError};
+use tokio::time::Instant;
+
+use crate::attempts::error_text;
+use crate::backoff::Backoff;
+
+/// How long one `receive` waits; it is cancelled when something else is to be done.
+const RECEIVE_WAIT: Duration = Duration::from_secs(10);
+
+type Made = Result<Box<dyn Subscription>, SubscriptionError>;
+
+/// Makes a subscription; called again after each loss.
+#[derive(Clone)]
+pub struct SubscriptionFactory(Arc<dyn Fn() -> BoxFuture<'static, Made> + Send + Sync>);
+
+impl SubscriptionFactory {
+    /// A factory of a function.
+    pub fn new<F, Fut>(make: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Made> + Send + 'static,
+    {
+        Self(Arc::new(move || Box::pin(make())))
+    }
+}
+
+impl std::fmt::Debug for SubscriptionFactory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SubscriptionFactory")
+    }
+}
+
+/// What the link has to say.
+pub(super) enum Event {
+    Deliveries(Vec<Delivery>),
+    Up,
+    Lost,
+}
+
+pub(super) struct Link {
+    factory: SubscriptionFactory,
+    subscription: Option<Box<dyn Subscription>>,
+    making: Option<BoxFuture<'static, Made>>,
+    failures: u32,
+    retry_at: Instant,
+}
+
+impl Link {
+    pub(super) fn new(factory: SubscriptionFactory) -> Self {
+        Self { factory, subscription: None, making: None, failures: 0, retry_at: Instant::now() }
+    }
+
+    /// The subscription while there is one.
+    pub(super) fn subscription(&mut self) -> Option<&mut Box<dyn Subscription>> {
+        self.subscription.as_mut()
+    }
+
+    /// Subscribes if need be, or waits for deliveries; without `max`, waits for nothing. Cancel-safe.
+    pub(super) async fn next(&mut self, max: Option<NonZeroUsize>) -> Event {
+        match (self.subscription.as_mut(), max) {
+            (Some(subscription), Some(max)) => match subscription.receive(max, RECEIVE_WAIT).await {
+                Ok(deliveries) => {
+                    self.failures = 0;
+                    Event::Deliveries(deliveries)
+                }
+                Err(error) => {
+                    self.lost(&error);
+                    Event::Lost
+                }
+            },
+            (Some(_), None) => std::future::pending().await,
+            (None, _) => self.subscribe().await,
+        }
+    }
+
+    async fn subscribe(&mut self) -> Event {
+        tokio::time::sleep_until(self.retry_at).await;
+        let factory = &self.factory;
+        let making = self.making.get_or_insert_with(|| (factory.0)());
+        let made = making.await;
+        self.making = None;
+        match made {
+            Ok(subscription) => {
+                tracing::info!(origin = subscription.origin(), "subscribed");
+                self.subscription = Some(subscription);
+                Event::Up
+            }
+            Err(error) => {
+                self.lost(&error);
+                Event::Lost
+            }
+        }
+    }
+
+    /// The session is gone: subscribe anew after a backoff.
+    pub(super) fn lost(&mut self, error: &SubscriptionError) {
+        self.subscription = None;
+        self.failures = self.failures.saturating_add(1);
+        let delay = Backoff::OUTAGES.delay(self.failures, rand::random());
+        self.retry_at = Instant::now() + delay;
+        let text = error_text(error);
+        if error.fault() == Fault::Operator || self.failures > 3 {
+            tracing::error!(error = text, failures = self.failures, ?delay, "no subscription; trying again");
+        } else {
+            tracing::warn!(
+                error = text,
+                failures = self.failures,
+                ?delay,
+                "subscription lost; subscribing anew"
+            );
+        }
+    }
+
+    /// Says goodbye.
+    pub(super) async fn close(self) -> Result<(), SubscriptionError> {
+        match self.subscription {
+            Some(subscription) => subscription.close().await,
+            None => Ok(()),
+        }
+    }
+}

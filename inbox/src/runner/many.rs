@@ -1,0 +1,195 @@
+//! Many deliveries in one transaction.
+//!
+//! They are admitted in one round trip and handled in their order. When one fails, everything is rolled back; what
+//! came before the culprit is done again without it, the culprit and what is behind it on its key go the way of single
+//! deliveries, and the rest goes on as a batch. A failure that names no culprit (at the commit) halves the batch.
+
+use std::collections::{HashSet, VecDeque};
+use std::error::Error;
+
+use message::{Committed, Message, OrderingKey};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::crash::CrashPoint;
+use super::lanes::Held;
+use super::worker::{Worker, closed, is_innocent};
+use crate::attempts::error_text;
+use crate::batch::Candidate;
+use crate::dialect::Dialect;
+use crate::guard::Admission;
+use crate::transaction::InboxTransaction;
+
+/// What a batch came to.
+#[derive(Debug, Default)]
+pub(super) struct Sorted {
+    /// Committed.
+    pub(super) settled: Vec<(Held, Committed)>,
+    /// To be worked on one by one, in this order.
+    pub(super) singles: Vec<Held>,
+    /// Not worked on, because it is to give up.
+    pub(super) released: Vec<Held>,
+}
+
+enum Attempt {
+    /// A proof per delivery; none for those that were refused.
+    Done(Vec<Option<Committed>>),
+    /// The handler failed on this one.
+    Culprit(usize),
+    /// Rolled back at the commit.
+    RolledBack,
+    /// Something is away; not counted.
+    Outage(Box<dyn Error + Send + Sync>),
+}
+
+impl<DB: Dialect> Worker<DB> {
+    /// Works on a batch of readable deliveries.
+    pub(super) async fn run_many(&self, batch: Vec<Held>, give_up: &CancellationToken) -> Sorted {
+        let mut sorted = Sorted::default();
+        let mut blocked: HashSet<OrderingKey> = HashSet::new();
+        let mut parts = VecDeque::from([batch]);
+        let mut outages = 0;
+        while let Some(part) = parts.pop_front() {
+            let is_blocked = |held: &Held| held.key().is_some_and(|key| blocked.contains(key));
+            let (behind, mut part): (Vec<_>, Vec<_>) = part.into_iter().partition(is_blocked);
+            sorted.singles.extend(behind);
+            if part.is_empty() {
+                continue;
+            }
+            match self.attempt_many(&part).await {
+                Attempt::Done(proofs) => {
+                    for (held, proof) in part.into_iter().zip(proofs) {
+                        match proof {
+                            Some(proof) => sorted.settled.push((held, proof)),
+                            None => sorted.singles.push(held),
+                        }
+                    }
+                }
+                Attempt::RolledBack if part.len() > 1 => {
+                    let rest = part.split_off(part.len() / 2);
+                    parts.push_front(rest);
+                    parts.push_front(part);
+                }
+                attempt @ (Attempt::Culprit(_) | Attempt::RolledBack) => {
+                    let at = if let Attempt::Culprit(at) = attempt { at } else { 0 };
+                    let rest = part.split_off(at + 1);
+                    let culprit = part.pop();
+                    blocked.extend(culprit.as_ref().and_then(Held::key).cloned());
+                    sorted.singles.extend(culprit);
+                    parts.push_front(rest);
+                    parts.push_front(part);
+                }
+                Attempt::Outage(error) => {
+                    parts.push_front(part);
+                    if self.wait_out(&mut outages, &*error, give_up).await.is_err() {
+                        sorted.released.extend(parts.drain(..).flatten());
+                    }
+                }
+            }
+        }
+        sorted
+    }
+
+    async fn attempt_many(&self, part: &[Held]) -> Attempt {
+        let _permit = match self.permits.acquire().await.map_err(closed) {
+            Ok(permit) => permit,
+            Err(error) => return Attempt::Outage(error.into()),
+        };
+        let begun_at = Instant::now();
+        let mut tx = match self.inbox.begin().await {
+            Ok(tx) => tx,
+            Err(error) => return Attempt::Outage(error.into()),
+        };
+        let messages: Vec<&Message> =
+            part.iter().filter_map(|held| held.delivery.message.as_ref().ok()).collect();
+        let candidates: Vec<_> =
+            messages.iter().map(|message| Candidate { scope: (self.scope_of)(message), message }).collect();
+        let admissions = match self.admit_many(&mut tx, &candidates).await {
+            Ok(admissions) => admissions,
+            Err(error) => return Attempt::Outage(error),
+        };
+        let admitted: Vec<_> = admissions.iter().map(Option::is_some).collect();
+        let (mut applied, mut duplicates) = (Vec::new(), 0);
+        for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
+            match admission {
+                Some(Admission::Fresh(guard)) => {
+                    let redelivered = part[at].delivery.redelivered;
+                    match self.apply(&mut tx, guard, candidate, redelivered).await {
+                        Ok(()) => applied.push(candidate.message.id),
+                        Err(Some(unavailable)) => return Attempt::Outage(unavailable),
+                        Err(None) => return Attempt::Culprit(at),
+                    }
+                }
+                Some(Admission::Duplicate(_)) => duplicates += 1,
+                None => {}
+            }
+        }
+        applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
+        match tx.commit().await {
+            Ok(proofs) => {
+                self.meter.applied(applied.len(), begun_at.elapsed());
+                self.meter.duplicates(duplicates);
+                let ids: Vec<_> = applied.iter().map(ToString::to_string).collect();
+                tracing::info!(consumer = %self.consumer, duplicates, message_ids = ids.join(" "), "batch applied");
+                applied.iter().for_each(|id| self.crash(CrashPoint::AfterCommit, *id));
+                let mut proofs = proofs.into_iter();
+                Attempt::Done(admitted.into_iter().map(|yes| yes.then(|| proofs.next()).flatten()).collect())
+            }
+            Err(error) if is_innocent(&error) => Attempt::Outage(error.into()),
+            Err(error) => {
+                tracing::warn!(consumer = %self.consumer, error = error_text(&error), "batch rolled back; splitting");
+                Attempt::RolledBack
+            }
+        }
+    }
+
+    /// Nothing for what is refused; the way of single deliveries dead-letters it.
+    async fn admit_many(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Option<Admission<DB>>>, Box<dyn Error + Send + Sync>> {
+        if self.guarded {
+            let admissions = tx.admit_batch(&self.consumer, candidates).await?;
+            return Ok(admissions.into_iter().map(Result::ok).collect());
+        }
+        let unguarded = candidates
+            .iter()
+            .map(|Candidate { scope, message }| tx.admit_unguarded(&self.consumer, scope, message));
+        Ok(unguarded.map(|guard| Some(Admission::Fresh(guard))).collect())
+    }
+
+    /// An error without a cause is the message's own.
+    async fn apply(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        guard: crate::guard::Guard<DB>,
+        candidate: &Candidate<'_>,
+        redelivered: bool,
+    ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
+        let Candidate { scope, message } = candidate;
+        let result = match self.handle(tx, message).await {
+            Ok(result) => result,
+            // Also when something is away: it may be so for this message only, and the others go on.
+            Err(error) => {
+                let error = error_text(&error);
+                tracing::warn!(consumer = %self.consumer, message_id = %message.id, error, "failed in a batch");
+                return Err(None);
+            }
+        };
+        let stored = async {
+            if redelivered {
+                self.forget(tx, scope, message).await?;
+            }
+            match result {
+                Some(result) if self.guarded => guard.complete(tx, &result).await,
+                _ => Ok(()),
+            }
+        };
+        match stored.await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_transient() => Err(Some(error.into())),
+            Err(_) => Err(None),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! A ready consumer loop: receive, admit, handle, commit, settle.
+//!
+//! One task drives the subscription; each ordering key that has work is a lane with one worker at a time, so a
+//! failing message holds its own key while it waits for its next attempt, and the others go on. A delivery is settled
+//! only with the proof that its effect, or its dead letter, is committed.
+//!
+//! | trouble | what happens |
+//! |---|---|
+//! | the handler fails | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
+//! | the message is refused or malformed | dead-lettered at once, then settled |
+//! | the database is away, a commit's outcome is unknown | nothing counted, nothing settled; tried again after a backoff |
+//! | the broker's session is lost | subscribed anew; work in hand is finished, its tokens are forgotten |
+//! | shutdown | nothing more received; work in hand finished and settled, the rest handed back |
+
+mod builder;
+mod crash;
+mod drive;
+mod lanes;
+mod link;
+mod many;
+mod shutdown;
+mod single;
+mod worker;
+
+pub use builder::{BuildError, Consumer, ConsumerBuilder};
+pub use crash::CrashPoint;
+pub use drive::RunError;
+pub use link::SubscriptionFactory;
+pub use shutdown::Shutdown;

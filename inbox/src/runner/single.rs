@@ -1,0 +1,266 @@
+//! One delivery, to its end.
+
+use std::error::Error;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use message::{Committed, Delivery, Message};
+use sqlx::Transaction;
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::crash::CrashPoint;
+use super::worker::{GivenUp, Worker, closed, is_innocent};
+use crate::attempts::error_text;
+use crate::dead_letter::Reason;
+use crate::dialect::{Dialect, Key};
+use crate::error::AdmitError;
+use crate::guard::Admission;
+use crate::handler::{HandlerError, Next};
+use crate::name::Scope;
+use crate::store_error::StoreError;
+use crate::transaction::InboxTransaction;
+
+/// What one attempt came to.
+enum Step {
+    /// Its effect is committed, now or before.
+    Settle(Committed),
+    /// It is to be dead-lettered.
+    Bury(Reason, String, u32),
+    /// It failed and was counted.
+    Wait(Duration),
+    /// Something is away, or lost a conflict; not counted.
+    Outage(Box<dyn Error + Send + Sync>),
+}
+
+impl<DB: Dialect> Worker<DB> {
+    /// Works on a delivery until it can be settled, or until it is to give up while waiting.
+    pub(super) async fn run_one(
+        &self,
+        delivery: &Delivery,
+        give_up: &CancellationToken,
+    ) -> Result<Committed, GivenUp> {
+        let message = match &delivery.message {
+            Ok(message) => message,
+            Err(malformed) => {
+                self.meter.refused(Reason::Malformed);
+                let cause = (Reason::Malformed, malformed.problem.clone(), 0);
+                return self.bury(delivery, &Scope::none(), cause, give_up).await;
+            }
+        };
+        let span = tracing::info_span!("process", consumer = %self.consumer, message_id = %message.id,
+            topic = %message.topic, origin = delivery.origin, trace_id = tracing::field::Empty);
+        if let Some(trace) = &message.trace {
+            span.record("trace_id", trace.trace_id());
+        }
+        self.run_message(delivery, message, give_up).instrument(span).await
+    }
+
+    async fn run_message(
+        &self,
+        delivery: &Delivery,
+        message: &Message,
+        give_up: &CancellationToken,
+    ) -> Result<Committed, GivenUp> {
+        let scope = (self.scope_of)(message);
+        let (mut outages, mut failed_before) = (0, false);
+        if delivery.redelivered {
+            match self.resume(&scope, message, give_up).await? {
+                Ok(proof) => return Ok(proof),
+                Err(failed) => failed_before = failed,
+            }
+        }
+        loop {
+            match self.attempt(&scope, message, failed_before).await {
+                Step::Settle(proof) => return Ok(proof),
+                Step::Bury(reason, error, attempts) => {
+                    return self.bury(delivery, &scope, (reason, error, attempts), give_up).await;
+                }
+                Step::Wait(delay) => {
+                    (outages, failed_before) = (0, true);
+                    self.wait(delay, give_up).await?;
+                }
+                Step::Outage(error) => self.wait_out(&mut outages, &*error, give_up).await?,
+            }
+        }
+    }
+
+    /// Takes up where another process left a redelivered message: settles one that is dead already, and keeps to
+    /// the backoff of one that failed. Otherwise says whether it failed before.
+    async fn resume(
+        &self,
+        scope: &Scope,
+        message: &Message,
+        give_up: &CancellationToken,
+    ) -> Result<Result<Committed, bool>, GivenUp> {
+        let mut outages = 0;
+        loop {
+            let looked_up = async {
+                let buried = self.inbox.buried(&self.consumer, scope, message).await?;
+                let attempt = self.inbox.attempt(&self.consumer, scope, message.id).await?;
+                Ok::<_, StoreError>((buried, attempt))
+            };
+            match looked_up.await {
+                Ok((Some(proof), _)) => {
+                    tracing::info!("dead-lettered before");
+                    return Ok(Ok(proof));
+                }
+                Ok((None, None)) => return Ok(Err(false)),
+                Ok((None, Some(attempt))) => {
+                    let left: OffsetDateTime = self.inbox.window().now;
+                    let left = Duration::try_from(attempt.next_at - left).unwrap_or_default();
+                    self.wait(left.min(self.backoff.max), give_up).await?;
+                    return Ok(Err(true));
+                }
+                Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
+            }
+        }
+    }
+
+    async fn attempt(&self, scope: &Scope, message: &Message, failed_before: bool) -> Step {
+        let _permit = match self.permits.acquire().await.map_err(closed) {
+            Ok(permit) => permit,
+            Err(error) => return Step::Outage(error.into()),
+        };
+        let begun_at = Instant::now();
+        let mut tx = match self.inbox.begin().await {
+            Ok(tx) => tx,
+            Err(error) => return Step::Outage(error.into()),
+        };
+        let admission = if self.guarded {
+            tx.admit(&self.consumer, scope, message).await
+        } else {
+            Ok(Admission::Fresh(tx.admit_unguarded(&self.consumer, scope, message)))
+        };
+        let guard = match admission {
+            Ok(Admission::Fresh(guard)) => guard,
+            Ok(Admission::Duplicate(duplicate)) => {
+                tracing::info!(processed_at = %duplicate.processed_at, "duplicate suppressed");
+                self.meter.duplicates(1);
+                return self.commit(tx, scope, message).await;
+            }
+            Err(AdmitError::Refused(refusal)) => {
+                let reason = Reason::from(&refusal);
+                self.meter.refused(reason);
+                return Step::Bury(reason, refusal.to_string(), 0);
+            }
+            Err(error) => return Step::Outage(error.into()),
+        };
+        let result = match self.handle(&mut tx, message).await {
+            Ok(result) => result,
+            Err(error) => return self.failed(tx, scope, message, error).await,
+        };
+        if failed_before && let Err(error) = self.forget(&mut tx, scope, message).await {
+            return Step::Outage(error.into());
+        }
+        if self.guarded
+            && let Some(result) = result
+            && let Err(error) = guard.complete(&mut tx, &result).await
+        {
+            return self.failed_to_store(tx, scope, message, error).await;
+        }
+        self.crash(CrashPoint::AfterEffect, message.id);
+        let step = self.commit(tx, scope, message).await;
+        if let Step::Settle(_) = &step {
+            self.meter.applied(1, begun_at.elapsed());
+            tracing::info!("applied");
+            self.crash(CrashPoint::AfterCommit, message.id);
+        }
+        step
+    }
+
+    /// Runs the handler; a panic is a failure like any other.
+    pub(super) async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        match AssertUnwindSafe(self.handler.handle(tx, message)).catch_unwind().await {
+            Ok(result) => result,
+            Err(_) => Err(HandlerError::retry("the handler panicked")),
+        }
+    }
+
+    async fn commit(&self, tx: InboxTransaction<DB>, scope: &Scope, message: &Message) -> Step {
+        match tx.commit().await {
+            Ok(proofs) => match proofs.into_iter().next() {
+                Some(proof) => Step::Settle(proof),
+                None => Step::Outage("the commit proved nothing".into()),
+            },
+            Err(error) if is_innocent(&error) => Step::Outage(error.into()),
+            Err(error) => self.count(scope, message, &error).await,
+        }
+    }
+
+    async fn failed(
+        &self,
+        tx: InboxTransaction<DB>,
+        scope: &Scope,
+        message: &Message,
+        error: HandlerError,
+    ) -> Step {
+        if let Err(rollback) = tx.rollback().await {
+            tracing::warn!(error = error_text(&error), "the handler failed");
+            return Step::Outage(rollback.into());
+        }
+        match error.next() {
+            Next::Unavailable => Step::Outage(error.into()),
+            Next::Reject => {
+                self.meter.failed();
+                Step::Bury(Reason::Rejected, error_text(&error), 1)
+            }
+            Next::Retry => self.count(scope, message, &error).await,
+        }
+    }
+
+    async fn failed_to_store(
+        &self,
+        tx: InboxTransaction<DB>,
+        scope: &Scope,
+        message: &Message,
+        error: StoreError,
+    ) -> Step {
+        if error.is_transient() {
+            return Step::Outage(error.into());
+        }
+        // The handler broke its transaction: its own failure.
+        let error = HandlerError::retry("the handler left a broken transaction").with_source(error);
+        self.failed(tx, scope, message, error).await
+    }
+
+    /// Counts a failure and decides between trying again and giving up.
+    async fn count(
+        &self,
+        scope: &Scope,
+        message: &Message,
+        error: &(dyn Error + Send + Sync + 'static),
+    ) -> Step {
+        self.meter.failed();
+        let text = error_text(error);
+        match self.inbox.record_failure(&self.consumer, scope, message.id, &text, self.backoff).await {
+            Ok((attempts, _)) if attempts >= self.attempts_max => Step::Bury(Reason::Poison, text, attempts),
+            Ok((attempts, delay)) => {
+                let attempts_max = self.attempts_max;
+                tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");
+                Step::Wait(delay)
+            }
+            Err(error) => Step::Outage(error.into()),
+        }
+    }
+
+    pub(super) async fn forget(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<(), StoreError> {
+        let (consumer, scope) = (self.consumer.as_str(), scope.as_str());
+        let key = Key { consumer, scope, id: message.id.as_uuid() };
+        DB::forget_attempts(tx, self.inbox.statements(), key)
+            .await
+            .map_err(StoreError::during("forget the attempts of a message that succeeded"))
+    }
+}

@@ -1,0 +1,119 @@
+//! What every worker of a consumer shares.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Committed, Delivery, Message, MessageId};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::crash::{CrashHook, CrashPoint};
+use crate::CommitError;
+use crate::backoff::Backoff;
+use crate::dead_letter::Reason;
+use crate::dialect::Dialect;
+use crate::handler::Handler;
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::store_error::{StoreError, Trouble};
+use crate::telemetry::Meter;
+
+/// Which scope a message belongs to.
+pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Scope + Send + Sync>;
+
+pub(super) struct Worker<DB: Dialect> {
+    pub(super) inbox: Inbox<DB>,
+    pub(super) consumer: ConsumerName,
+    pub(super) handler: Arc<dyn Handler<DB>>,
+    pub(super) scope_of: ScopeOf,
+    pub(super) backoff: Backoff,
+    pub(super) attempts_max: u32,
+    /// Bounds the transactions at work; waiting for the next attempt takes none.
+    pub(super) permits: Semaphore,
+    pub(super) guarded: bool,
+    pub(super) crash: Option<CrashHook>,
+    pub(super) meter: Meter,
+}
+
+/// The session is over, or the consumer is to stop: hand back what waits.
+#[derive(Debug)]
+pub(super) struct GivenUp;
+
+impl<DB: Dialect> Worker<DB> {
+    /// Waits, unless it is to give up.
+    pub(super) async fn wait(&self, delay: Duration, give_up: &CancellationToken) -> Result<(), GivenUp> {
+        tokio::select! {
+            biased;
+            () = give_up.cancelled() => Err(GivenUp),
+            () = tokio::time::sleep(delay) => Ok(()),
+        }
+    }
+
+    /// Waits while the database is away, or until an operator has repaired it.
+    pub(super) async fn wait_out(
+        &self,
+        outages: &mut u32,
+        error: &(dyn std::error::Error + Send + Sync + 'static),
+        give_up: &CancellationToken,
+    ) -> Result<(), GivenUp> {
+        *outages = outages.saturating_add(1);
+        self.meter.outage();
+        let delay = Backoff::OUTAGES.delay(*outages, rand::random());
+        let text = crate::attempts::error_text(error);
+        tracing::warn!(consumer = %self.consumer, error = text, ?delay, "not done, not counted; trying again");
+        self.wait(delay, give_up).await
+    }
+
+    /// Dead-letters a delivery, however long the database is away.
+    pub(super) async fn bury(
+        &self,
+        delivery: &Delivery,
+        scope: &Scope,
+        (reason, error, attempts): (Reason, String, u32),
+        give_up: &CancellationToken,
+    ) -> Result<Committed, GivenUp> {
+        let mut outages = 0;
+        loop {
+            let cause = (reason, error.clone(), attempts);
+            match self.inbox.dead_letter(&self.consumer, scope, delivery, cause).await {
+                Ok(proof) => {
+                    self.meter.dead(reason);
+                    let (subject, origin) = (delivery.subject(), &delivery.origin);
+                    tracing::error!(consumer = %self.consumer, message_id = %subject, origin, %reason, attempts,
+                        error, "dead-lettered");
+                    return Ok(proof);
+                }
+                Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
+            }
+        }
+    }
+
+    pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
+        if let Some(CrashHook(hook)) = &self.crash {
+            hook(point, id);
+        }
+    }
+}
+
+/// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that got lost.
+pub(super) fn is_innocent(error: &CommitError) -> bool {
+    match error {
+        CommitError::RolledBack { source: Some(source), .. } => {
+            source.downcast_ref::<sqlx::Error>().is_some_and(|error| Trouble::of(error) != Trouble::Statement)
+        }
+        CommitError::RolledBack { source: None, .. } => false,
+        CommitError::Unknown { .. } => true,
+    }
+}
+
+/// A closed semaphore: nobody closes it.
+pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
+    StoreError::new("be asked: the consumer is ending", Trouble::Outage, error)
+}
+
+impl<DB: Dialect> fmt::Debug for Worker<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}

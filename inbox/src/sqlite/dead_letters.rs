@@ -1,0 +1,157 @@
+//! Dead letters on SQLite.
+
+use bytes::Bytes;
+use message::{Fingerprint, MessageId};
+use sqlx::sqlite::SqliteRow;
+use sqlx::types::Json;
+use sqlx::{Row, Sqlite, SqliteConnection};
+use time::OffsetDateTime;
+use uuid::fmt::Hyphenated;
+
+use super::statements::{
+    BURY, DEAD_LETTER, DEAD_LETTERS, IS_BURIED, PURGE_DEAD_LETTERS, RESOLVE, Statements,
+};
+use super::values;
+use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
+use crate::dialect::{Key, parts};
+
+impl parts::DeadLetters for Sqlite {
+    async fn bury(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        letter: &DeadLetter,
+    ) -> Result<DeadLetterId, sqlx::Error> {
+        let (traceparent, tracestate) = letter.trace.clone().unzip();
+        sqlx::query_scalar(BURY)
+            .bind(values::text(letter.id.0))
+            .bind(&letter.consumer)
+            .bind(&letter.scope)
+            .bind(values::text(letter.subject))
+            .bind(&letter.fingerprint.as_bytes()[..])
+            .bind(letter.message_id.map(|id| values::text(id.as_uuid())))
+            .bind(&letter.topic)
+            .bind(&letter.key)
+            .bind(&letter.kind)
+            .bind(&letter.source)
+            .bind(letter.time.map(values::micros))
+            .bind(&letter.content_type)
+            .bind(Json(&letter.headers))
+            .bind(traceparent)
+            .bind(tracestate.flatten())
+            .bind(&letter.payload[..])
+            .bind(letter.reason.as_str())
+            .bind(&letter.error)
+            .bind(letter.attempts)
+            .bind(&letter.origin)
+            .fetch_one(connection)
+            .await
+            .map(|id: Hyphenated| DeadLetterId(id.into_uuid()))
+    }
+
+    async fn dead_letter(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        id: DeadLetterId,
+        // A writing transaction excludes all others.
+        _lock: bool,
+    ) -> Result<Option<DeadLetter>, sqlx::Error> {
+        let row = sqlx::query(DEAD_LETTER).bind(values::text(id.0)).fetch_optional(connection).await?;
+        row.as_ref().map(decode).transpose()
+    }
+
+    async fn dead_letters(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        query: &DeadLetterQuery,
+    ) -> Result<Vec<DeadLetter>, sqlx::Error> {
+        let rows = sqlx::query(DEAD_LETTERS)
+            .bind(query.consumer.as_ref().map(|consumer| consumer.as_str()))
+            .bind(query.resolved_too)
+            .bind(query.after.map(|id| values::text(id.0)))
+            .bind(i64::from(query.limit.get()))
+            .fetch_all(connection)
+            .await?;
+        rows.iter().map(decode).collect()
+    }
+
+    async fn is_buried(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+        fingerprint: &Fingerprint,
+    ) -> Result<bool, sqlx::Error> {
+        sqlx::query_scalar(IS_BURIED)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(&fingerprint.as_bytes()[..])
+            .fetch_one(connection)
+            .await
+    }
+
+    async fn resolve(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        id: DeadLetterId,
+        resolution: Resolution,
+    ) -> Result<u64, sqlx::Error> {
+        let resolved = sqlx::query(RESOLVE)
+            .bind(values::text(id.0))
+            .bind(resolution.as_str())
+            .execute(connection)
+            .await?;
+        Ok(resolved.rows_affected())
+    }
+
+    async fn purge_dead_letters(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        before: OffsetDateTime,
+    ) -> Result<u64, sqlx::Error> {
+        let purged = sqlx::query(PURGE_DEAD_LETTERS).bind(values::micros(before)).execute(connection).await?;
+        Ok(purged.rows_affected())
+    }
+}
+
+fn decode(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
+    let fingerprint: Vec<u8> = row.try_get("fingerprint")?;
+    let message_id: Option<Hyphenated> = row.try_get("message_id")?;
+    let Json(headers) = row.try_get("headers")?;
+    let traceparent: Option<String> = row.try_get("traceparent")?;
+    let tracestate: Option<String> = row.try_get("tracestate")?;
+    let payload: Vec<u8> = row.try_get("payload")?;
+    let count = |column| row.try_get::<u32, _>(column);
+    let word = |column: &'static str| row.try_get::<Option<String>, _>(column);
+    let resolution = word("resolution")?.as_deref().and_then(Resolution::from_word);
+    let time = |column: &'static str| row.try_get::<Option<i64>, _>(column)?.map(values::time).transpose();
+    let uuid = |column| row.try_get::<Hyphenated, _>(column).map(Hyphenated::into_uuid);
+    Ok(DeadLetter {
+        id: DeadLetterId(uuid("id")?),
+        consumer: row.try_get("consumer")?,
+        scope: row.try_get("scope")?,
+        subject: uuid("subject")?,
+        fingerprint: values::fingerprint(&fingerprint)?,
+        message_id: message_id
+            .map(|id| MessageId::try_from(id.into_uuid()))
+            .transpose()
+            .map_err(|e| sqlx::Error::Decode(e.into()))?,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        kind: row.try_get("kind")?,
+        source: row.try_get("source")?,
+        time: time("time")?,
+        content_type: row.try_get("content_type")?,
+        headers,
+        trace: traceparent.map(|parent| (parent, tracestate)),
+        payload: Bytes::from(payload),
+        reason: word("reason")?.as_deref().and_then(Reason::from_word).ok_or_else(|| {
+            sqlx::Error::Decode("the reason of a dead letter is one that this build does not know".into())
+        })?,
+        error: row.try_get("error")?,
+        attempts: count("attempts")?,
+        deliveries: count("deliveries")?,
+        origin: row.try_get("origin")?,
+        dead_at: values::time(row.try_get("dead_at")?)?,
+        resolved: resolution.zip(time("resolved_at")?),
+    })
+}

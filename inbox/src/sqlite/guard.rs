@@ -1,0 +1,106 @@
+//! Admitting messages on SQLite.
+
+use message::Fingerprint;
+use migrations::Identifier;
+use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
+
+use super::statements::{COMPLETE, COUNT, FIND, INSERT, Statements};
+use super::values;
+use crate::dialect::{Inserted, Key, Stored, parts};
+
+impl parts::Guards for Sqlite {
+    type Statements = Statements;
+
+    fn statements(_schema: Option<&Identifier>) -> Statements {
+        Statements
+    }
+
+    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once with BUSY.
+    async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with("BEGIN IMMEDIATE").await
+    }
+
+    async fn insert(
+        connection: &mut SqliteConnection,
+        statements: &Statements,
+        key: Key<'_>,
+        fingerprint: &Fingerprint,
+    ) -> Result<Inserted, sqlx::Error> {
+        let inserted: Option<(i64,)> = sqlx::query_as(INSERT)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(&fingerprint.as_bytes()[..])
+            .fetch_optional(&mut *connection)
+            .await?;
+        if let Some((processed_at,)) = inserted {
+            return Ok(Inserted::New { processed_at: values::time(processed_at)? });
+        }
+        Ok(Self::find(connection, statements, key).await?.map_or(Inserted::Forgotten, Inserted::Exists))
+    }
+
+    /// One by one: SQLite runs in this process, there are no round trips to save.
+    async fn insert_batch(
+        connection: &mut SqliteConnection,
+        statements: &Statements,
+        rows: &[(Key<'_>, Fingerprint)],
+    ) -> Result<Vec<Inserted>, sqlx::Error> {
+        let mut inserted = Vec::with_capacity(rows.len());
+        for (key, fingerprint) in rows {
+            inserted.push(Self::insert(connection, statements, *key, fingerprint).await?);
+        }
+        Ok(inserted)
+    }
+
+    async fn find(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<Option<Stored>, sqlx::Error> {
+        let row: Option<(Vec<u8>, Option<Vec<u8>>, i64)> = sqlx::query_as(FIND)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .fetch_optional(connection)
+            .await?;
+        row.map(|(fingerprint, result, processed_at)| {
+            let fingerprint = values::fingerprint(&fingerprint)?;
+            Ok(Stored { fingerprint, result, processed_at: values::time(processed_at)? })
+        })
+        .transpose()
+    }
+
+    async fn count(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        keys: &[Key<'_>],
+    ) -> Result<u64, sqlx::Error> {
+        let mut count = 0;
+        for key in keys {
+            let found: i64 = sqlx::query_scalar(COUNT)
+                .bind(values::text(key.id))
+                .bind(key.consumer)
+                .bind(key.scope)
+                .fetch_one(&mut *connection)
+                .await?;
+            count += found.unsigned_abs();
+        }
+        Ok(count)
+    }
+
+    async fn complete(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+        result: &[u8],
+    ) -> Result<u64, sqlx::Error> {
+        let done = sqlx::query(COMPLETE)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(result)
+            .execute(connection)
+            .await?;
+        Ok(done.rows_affected())
+    }
+}

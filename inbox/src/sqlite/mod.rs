@@ -1,0 +1,8 @@
+//! SQLite: plain tables, one writer at a time.
+
+mod attempts;
+mod dead_letters;
+mod guard;
+mod retention;
+mod statements;
+mod values;

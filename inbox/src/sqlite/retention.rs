@@ -1,0 +1,82 @@
+//! Remembering and forgetting on SQLite.
+
+use sqlx::{Sqlite, SqliteConnection, SqlitePool};
+
+use super::statements::{BEGIN_MEMORY, CLOCK, EXPIRE, RETAIN_FROM, Statements};
+use super::values;
+use crate::day::{Day, floor};
+use crate::dialect::{Reading, parts};
+use crate::store_error::StoreError;
+
+/// Rows per statement when forgetting.
+const EXPIRE_ROWS_MAX: i64 = 5_000;
+
+impl parts::Retention for Sqlite {
+    const DAYS_ARE_IMPLICIT: bool = true;
+
+    async fn read_clock(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+    ) -> Result<Reading, sqlx::Error> {
+        let (now, from): (i64, Option<i64>) = sqlx::query_as(CLOCK).fetch_one(connection).await?;
+        Ok(Reading { now: values::time(now)?, retained_from: from.map(values::time).transpose()? })
+    }
+
+    async fn begin_memory(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        from: Day,
+    ) -> Result<(), sqlx::Error> {
+        let start = from.start();
+        sqlx::query(BEGIN_MEMORY)
+            .bind(values::micros(start))
+            .bind(values::text(floor(start)))
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    async fn days(
+        _connection: &mut SqliteConnection,
+        _statements: &Statements,
+        (first, last): (Day, Day),
+    ) -> Result<Vec<Day>, sqlx::Error> {
+        Ok(first.through(last).collect())
+    }
+
+    async fn create_days(
+        _connection: &mut SqliteConnection,
+        _statements: &Statements,
+        _range: (Day, Day),
+    ) -> Result<u64, sqlx::Error> {
+        Ok(0)
+    }
+
+    /// The refusal first; then the rows go, a bounded number at a time, each chunk committed by itself. A run that
+    /// breaks off is finished by the next one.
+    async fn expire(pool: &SqlitePool, _statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
+        let start = keep_from.start();
+        let failed = StoreError::during;
+        sqlx::query(RETAIN_FROM)
+            .bind(values::micros(start))
+            .bind(values::text(floor(start)))
+            .execute(pool)
+            .await
+            .map_err(failed("move the beginning of memory"))?;
+        let mut expired = 0;
+        loop {
+            let chunk = sqlx::query(EXPIRE)
+                .bind(values::text(floor(start)))
+                .bind(EXPIRE_ROWS_MAX)
+                .execute(pool)
+                .await
+                .map_err(failed("delete expired rows"))?
+                .rows_affected();
+            expired += chunk;
+            if chunk == 0 {
+                return Ok(expired);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The SQL of the inbox on SQLite. There are no schemas, so nothing has to be rendered.
+
+/// SQLite has nothing to render.
+#[derive(Debug)]
+pub struct Statements;
+
+/// The guard. The comparison makes the refusal of forgotten ids part of the insert: the one writer there is sees the
+/// newest floor.
+pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint) \
+    SELECT $1, $2, $3, $4 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
+    ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
+pub(super) const FIND: &str = "SELECT fingerprint, result, processed_at FROM inbox_message \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const COUNT: &str =
+    "SELECT count(*) FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const COMPLETE: &str =
+    "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+
+pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
+    (SELECT retained_from FROM inbox_retention)";
+pub(super) const BEGIN_MEMORY: &str =
+    "INSERT INTO inbox_retention (retained_from, id_floor) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+/// Only ever forward.
+pub(super) const RETAIN_FROM: &str =
+    "UPDATE inbox_retention SET retained_from = $1, id_floor = $2 WHERE retained_from < $1";
+/// A chunk, so that the write lock is held for milliseconds; the ids refused already cannot come back.
+pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, consumer, scope) IN \
+    (SELECT message_id, consumer, scope FROM inbox_message WHERE message_id < $1 ORDER BY message_id LIMIT $2)";
+
+pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
+    (message_id, consumer, scope, attempts, last_error, next_at) \
+    VALUES ($1, $2, $3, 1, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER)) \
+    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + 1, last_error = $4 \
+    RETURNING attempts";
+pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
+    SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const ATTEMPT: &str = "SELECT attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const FORGET_ATTEMPTS: &str =
+    "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE first_failed_at < $1";
+
+pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, \
+    topic, key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
+    origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
+    ON CONFLICT (consumer, scope, subject, fingerprint) DO UPDATE SET deliveries = deliveries + 1 RETURNING id";
+pub(super) const DEAD_LETTER: &str = "SELECT * FROM inbox_dead_letter WHERE id = $1";
+pub(super) const DEAD_LETTERS: &str = "SELECT * FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
+    AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
+pub(super) const IS_BURIED: &str = "SELECT EXISTS (SELECT 1 FROM inbox_dead_letter \
+    WHERE subject = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4)";
+pub(super) const RESOLVE: &str = "UPDATE inbox_dead_letter \
+    SET resolution = $2, resolved_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
+    WHERE id = $1 AND resolution IS NULL";
+pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter \
+    WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";

@@ -1,0 +1,121 @@
+//! The one table of every metric of the inbox.
+//!
+//! | name | kind | labels | counts |
+//! |---|---|---|---|
+//! | `inbox_received_total` | counter | consumer | deliveries taken from the broker |
+//! | `inbox_applied_total` | counter | consumer | messages whose effect was committed |
+//! | `inbox_duplicates_total` | counter | consumer | deliveries suppressed as duplicates |
+//! | `inbox_refused_total` | counter | consumer, reason | messages refused before any effect |
+//! | `inbox_failed_total` | counter | consumer | failed attempts of handlers |
+//! | `inbox_dead_total` | counter | consumer, reason | deliveries dead-lettered |
+//! | `inbox_settled_total` | counter | consumer | deliveries acknowledged to the broker |
+//! | `inbox_released_total` | counter | consumer | deliveries handed back to the broker |
+//! | `inbox_outages_total` | counter | consumer | transactions that failed because the database was away |
+//! | `inbox_sessions_lost_total` | counter | consumer | broker sessions lost |
+//! | `inbox_held_deliveries` | gauge | consumer | deliveries received and not settled yet |
+//! | `inbox_handle_seconds` | histogram | consumer | from admission to commit of one message or batch |
+//! | `inbox_days_created_total` | counter | – | partitions created |
+//! | `inbox_expired_total` | counter | – | days (PostgreSQL) or rows (SQLite) forgotten |
+
+use std::time::Duration;
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+use crate::dead_letter::Reason;
+use crate::name::ConsumerName;
+
+/// Registers the descriptions; call it once, after the recorder is installed.
+pub fn describe() {
+    for (name, text) in [
+        ("inbox_received_total", "Deliveries taken from the broker"),
+        ("inbox_applied_total", "Messages whose effect was committed"),
+        ("inbox_duplicates_total", "Deliveries suppressed as duplicates"),
+        ("inbox_refused_total", "Messages refused before any effect"),
+        ("inbox_failed_total", "Failed attempts of handlers"),
+        ("inbox_dead_total", "Deliveries dead-lettered"),
+        ("inbox_settled_total", "Deliveries acknowledged to the broker"),
+        ("inbox_released_total", "Deliveries handed back to the broker"),
+        ("inbox_outages_total", "Transactions that failed because the database was away"),
+        ("inbox_sessions_lost_total", "Broker sessions lost"),
+        ("inbox_days_created_total", "Partitions created"),
+        ("inbox_expired_total", "Days or rows forgotten"),
+    ] {
+        describe_counter!(name, text);
+    }
+    describe_gauge!("inbox_held_deliveries", "Deliveries received and not settled yet");
+    describe_histogram!(
+        "inbox_handle_seconds",
+        metrics::Unit::Seconds,
+        "From admission to commit of one message or batch"
+    );
+}
+
+/// The counters of one consumer.
+#[derive(Debug, Clone)]
+pub(crate) struct Meter {
+    consumer: String,
+}
+
+impl Meter {
+    pub(crate) fn new(consumer: &ConsumerName) -> Self {
+        Self { consumer: consumer.as_str().to_owned() }
+    }
+
+    pub(crate) fn received(&self, deliveries: usize) {
+        self.count("inbox_received_total", deliveries);
+    }
+
+    pub(crate) fn applied(&self, messages: usize, took: Duration) {
+        self.count("inbox_applied_total", messages);
+        histogram!("inbox_handle_seconds", "consumer" => self.consumer.clone()).record(took);
+    }
+
+    pub(crate) fn duplicates(&self, deliveries: usize) {
+        self.count("inbox_duplicates_total", deliveries);
+    }
+
+    pub(crate) fn refused(&self, reason: Reason) {
+        self.count_reason("inbox_refused_total", reason);
+    }
+
+    pub(crate) fn failed(&self) {
+        self.count("inbox_failed_total", 1);
+    }
+
+    pub(crate) fn dead(&self, reason: Reason) {
+        self.count_reason("inbox_dead_total", reason);
+    }
+
+    pub(crate) fn settled(&self, deliveries: usize) {
+        self.count("inbox_settled_total", deliveries);
+    }
+
+    pub(crate) fn released(&self, deliveries: usize) {
+        self.count("inbox_released_total", deliveries);
+    }
+
+    pub(crate) fn outage(&self) {
+        self.count("inbox_outages_total", 1);
+    }
+
+    pub(crate) fn session_lost(&self) {
+        self.count("inbox_sessions_lost_total", 1);
+    }
+
+    pub(crate) fn held(&self, deliveries: usize) {
+        gauge!("inbox_held_deliveries", "consumer" => self.consumer.clone()).set(deliveries as f64);
+    }
+
+    fn count(&self, name: &'static str, by: usize) {
+        counter!(name, "consumer" => self.consumer.clone()).increment(by as u64);
+    }
+
+    fn count_reason(&self, name: &'static str, reason: Reason) {
+        counter!(name, "consumer" => self.consumer.clone(), "reason" => reason.as_str()).increment(1);
+    }
+}
+
+pub(crate) fn maintained(created: u64, expired: u64) {
+    counter!("inbox_days_created_total").increment(created);
+    counter!("inbox_expired_total").increment(expired);
+}

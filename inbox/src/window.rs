@@ -1,0 +1,150 @@
+//! Which ids are accepted at a moment. Pure: no clock, no database.
+
+use std::time::Duration;
+
+use message::MessageId;
+use time::OffsetDateTime;
+
+use crate::day::{Day, ahead, back};
+use crate::refusal::Refusal;
+
+/// Days whose partitions exist before they are needed, so that a consumer that may not create any runs on for a
+/// while when nobody maintains.
+pub const DAYS_AHEAD: u32 = 2;
+
+/// How much later than its last id's retention a day is expired: the local refusal then always comes first.
+pub const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
+
+/// What the inbox accepts at a moment of the database's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The database's time.
+    pub now: OffsetDateTime,
+    /// How long this process remembers ids.
+    pub retention: Duration,
+    /// How far ahead of `now` an id may be.
+    pub skew_max: Duration,
+    /// Where the memory of the tables begins, whatever this process's retention says.
+    pub retained_from: OffsetDateTime,
+}
+
+impl Window {
+    /// The oldest accepted generation time.
+    #[must_use]
+    pub fn oldest_accepted_at(&self) -> OffsetDateTime {
+        back(self.now, self.retention).max(self.retained_from)
+    }
+
+    /// The newest accepted generation time.
+    #[must_use]
+    pub fn newest_accepted_at(&self) -> OffsetDateTime {
+        ahead(self.now, self.skew_max)
+    }
+
+    /// Judges an id by its time.
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].
+    pub fn judge(&self, id: MessageId) -> Result<(), Refusal> {
+        self.judge_remembered(id, self.oldest_accepted_at())
+    }
+
+    /// As [`judge`](Self::judge), but only what the tables no longer remember is too old: for redriving a late
+    /// message whose day still exists.
+    ///
+    /// # Errors
+    /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].
+    pub fn judge_late(&self, id: MessageId) -> Result<(), Refusal> {
+        self.judge_remembered(id, self.retained_from)
+    }
+
+    fn judge_remembered(&self, id: MessageId, oldest_accepted_at: OffsetDateTime) -> Result<(), Refusal> {
+        let generated_at = id.generated_at();
+        let newest_accepted_at = self.newest_accepted_at();
+        if generated_at < oldest_accepted_at {
+            Err(Refusal::TooOld { id, generated_at, oldest_accepted_at })
+        } else if generated_at > newest_accepted_at {
+            Err(Refusal::FromTheFuture { id, generated_at, newest_accepted_at })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The days whose partitions have to exist: every accepted id's, and [`DAYS_AHEAD`] more.
+    #[must_use]
+    pub fn days(&self) -> (Day, Day) {
+        let ahead = self.newest_accepted_at() + time::Duration::days(i64::from(DAYS_AHEAD));
+        (Day::of(self.oldest_accepted_at()), Day::of(ahead))
+    }
+
+    /// The first day that is kept; whole days before it can go.
+    #[must_use]
+    pub fn keep_from(&self) -> Day {
+        Day::of(back(back(self.now, self.retention), EXPIRY_MARGIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+
+    const NOW: OffsetDateTime = datetime!(2026-03-15 12:00 UTC);
+
+    fn window(retained_from: OffsetDateTime) -> Window {
+        Window {
+            now: NOW,
+            retention: Duration::from_secs(14 * 86_400),
+            skew_max: Duration::from_secs(300),
+            retained_from,
+        }
+    }
+
+    fn judged(window: Window, at: OffsetDateTime) -> &'static str {
+        match window.judge(MessageId::derived(at, ["x"]).unwrap()) {
+            Ok(()) => "accepted",
+            Err(Refusal::TooOld { .. }) => "too old",
+            Err(Refusal::FromTheFuture { .. }) => "future",
+            Err(Refusal::KeyReused { .. }) => "reused",
+        }
+    }
+
+    #[test]
+    fn ids_are_judged_by_both_ends_of_the_window() {
+        let from_the_start = window(datetime!(2026-01-01 0:00 UTC));
+        let moved = window(datetime!(2026-03-10 0:00 UTC));
+        for (window, at, verdict) in [
+            (from_the_start, datetime!(2026-03-01 11:59:59.999 UTC), "too old"),
+            (from_the_start, datetime!(2026-03-01 12:00 UTC), "accepted"),
+            (from_the_start, NOW, "accepted"),
+            (from_the_start, datetime!(2026-03-15 12:05 UTC), "accepted"),
+            (from_the_start, datetime!(2026-03-15 12:05:00.001 UTC), "future"),
+            // Another process expired more than this one's retention says.
+            (moved, datetime!(2026-03-09 23:59:59.999 UTC), "too old"),
+            (moved, datetime!(2026-03-10 0:00 UTC), "accepted"),
+        ] {
+            assert_eq!(judged(window, at), verdict, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_both_times() {
+        let window = window(datetime!(2026-01-01 0:00 UTC));
+        let old = MessageId::derived(datetime!(2026-02-01 0:00 UTC), ["x"]).unwrap();
+        let text = window.judge(old).unwrap_err().to_string();
+        assert!(text.contains("2026-02-01 0:00:00.0 +00:00:00"), "{text}");
+        assert!(text.contains("2026-03-01 12:00:00.0 +00:00:00"), "{text}");
+    }
+
+    #[test]
+    fn what_is_expired_is_refused_and_what_is_accepted_has_a_day() {
+        for hour in 0..48 {
+            let mut window = window(datetime!(2026-01-01 0:00 UTC));
+            window.now += time::Duration::hours(hour);
+            assert!(window.keep_from().start() <= window.oldest_accepted_at());
+            let (first, last) = window.days();
+            assert!(first >= window.keep_from() && first.start() <= window.oldest_accepted_at());
+            assert!(last.start() > window.newest_accepted_at());
+        }
+    }
+}
