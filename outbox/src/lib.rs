@@ -1,3 +1,54 @@
-//! The transactional outbox.
+//! The transactional outbox: messages are rows of the caller's own transaction, and a log for the relay.
+//!
+//! For producers:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`new_message`] | [`NewMessage`]: what a producer wants to say |
+//! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
+//! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
+//! | [`enqueue_error`] | [`EnqueueError`] |
+//! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
+//! | [`wake`] | [`WakeUp`]: the hint for a relay in the same process |
+//! | [`mod@pool`] | [`pool()`]: connection pools that are safe for transactions |
+//!
+//! For the relay and its operators:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`log`] | [`LogStore`](log::LogStore): the log, read behind a cursor |
+//! | [`admin`] | status, dead entries, decisions |
+//!
+//! For both:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`postgres`], [`sqlite`] | the dialects, with the same set of files |
+//! | [`dialect`] | [`Dialect`]: what producers need of a database |
+//! | [`connect`] | from a URL to connection options |
 
+pub mod admin;
+pub mod connect;
+pub mod dialect;
+pub mod enqueue_error;
+mod failure;
 pub mod log;
+pub mod new_message;
+pub mod pool;
+pub mod postgres;
+pub mod producer;
+pub mod sqlite;
+mod store;
+pub mod trace;
+pub mod transaction;
+pub mod wake;
+
+pub use dialect::Dialect;
+pub use enqueue_error::EnqueueError;
+pub use new_message::{InvalidMessage, NewMessage};
+pub use pool::{PoolError, pool, pool_options};
+pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
+pub use transaction::{
+    CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, TransactionError, UnknownCommit,
+};
+pub use wake::WakeUp;

@@ -112,3 +112,14 @@ pub enum ExceptionChange {
     /// The entry has left or was discarded: remove it.
     Resolve(EntryId),
 }
+
+impl Parked {
+    /// When it is due. States that are found by their time have one: now, unless another was given.
+    pub(crate) fn due_in_or_now(&self) -> Option<Duration> {
+        let timed = matches!(
+            self.state,
+            ExceptionState::Scheduled | ExceptionState::Retrying | ExceptionState::Discarded
+        );
+        self.due_in.or_else(|| timed.then_some(Duration::ZERO))
+    }
+}

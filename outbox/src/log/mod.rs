@@ -8,17 +8,27 @@
 //! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: who may move the cursor |
 //! | [`store`] | [`LogStore`], [`LogReader`], [`LogKeeper`]: what a database offers the relay |
 //! | [`error`] | [`LogError`] |
+//! | [`options`] | [`LogOptions`]: how connections are made |
+//! | [`mod@open`] | [`open()`]: from a URL to a log |
 
+pub(crate) mod changes;
 pub mod cursor;
 pub mod entry;
 pub mod error;
 pub mod exception;
+pub(crate) mod failure;
 pub mod lease;
+pub mod open;
+pub mod options;
+pub(crate) mod row;
 pub mod store;
+pub(crate) mod stored;
 
 pub use cursor::{Cursor, Difference, Mark, Progress};
 pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit};
 pub use error::LogError;
 pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked};
 pub use lease::{Acquired, Fenced, Lease, RelayName};
+pub use open::open;
+pub use options::LogOptions;
 pub use store::{LogKeeper, LogReader, LogStore};

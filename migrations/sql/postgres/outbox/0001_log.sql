@@ -76,6 +76,7 @@ CREATE TABLE {schema}outbox_identity (
 );
 COMMENT ON TABLE {schema}outbox_identity IS
     'the cluster whose transaction ids the rows carry; another one after a restore means that cursors are rebased';
+INSERT INTO {schema}outbox_identity (system_identifier) SELECT system_identifier::text FROM pg_control_system();
 
 CREATE TABLE {schema}outbox_relay (
     relay         text        NOT NULL,

@@ -1,0 +1,135 @@
+//! From a URL to connection options.
+//!
+//! Message payloads are business data and the password opens the database: outside this machine they travel
+//! encrypted and to the right server, or the operator has said otherwise.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use migrations::Dialect;
+
+/// How long a SQLite connection waits for the write lock.
+pub(crate) const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A URL that cannot be used. The operator's fault; never holds the URL itself, which may carry a password.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidUrl {
+    /// Another database's URL.
+    #[error("the URL begins with {scheme:?}; use postgres://user@host/database or sqlite:file.db")]
+    Scheme {
+        /// What stands before the colon.
+        scheme: String,
+    },
+    /// The rest of the URL is wrong.
+    #[error("the {dialect} URL cannot be read: {problem}")]
+    Malformed {
+        /// Which database's.
+        dialect: Dialect,
+        /// What the client library says.
+        problem: String,
+    },
+    /// Passwords and payloads would cross a network in the clear, or reach a server nobody has verified.
+    #[error(
+        "the connection to {host} with sslmode={mode} may go over the network unencrypted; set sslmode=verify-full \
+         (or verify-ca, require) in the URL, or allow plaintext explicitly"
+    )]
+    Plaintext {
+        /// The host.
+        host: String,
+        /// The mode as configured.
+        mode: &'static str,
+    },
+}
+
+/// Which database a URL is for.
+///
+/// # Errors
+/// [`InvalidUrl::Scheme`] for any other.
+pub fn dialect_of(url: &str) -> Result<Dialect, InvalidUrl> {
+    match url.split_once(':').map_or("", |(scheme, _)| scheme) {
+        "postgres" | "postgresql" => Ok(Dialect::Postgres),
+        "sqlite" => Ok(Dialect::Sqlite),
+        scheme => Err(InvalidUrl::Scheme { scheme: scheme.chars().take(32).collect() }),
+    }
+}
+
+/// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on another machine must
+/// prove its identity (`verify-full`). A mode that may fall back to plaintext is accepted for loopback addresses
+/// and Unix sockets only, unless `allow_plaintext` is set.
+///
+/// # Errors
+/// [`InvalidUrl`].
+pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOptions, InvalidUrl> {
+    if dialect_of(url)? != Dialect::Postgres {
+        return Err(InvalidUrl::Scheme { scheme: String::from("sqlite") });
+    }
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Postgres, problem: error.to_string() })?;
+    let host = options.get_host().to_owned();
+    if allow_plaintext || options.get_socket().is_some() || is_loopback(&host) {
+        return Ok(options);
+    }
+    let chosen =
+        url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
+    match options.get_ssl_mode() {
+        PgSslMode::Prefer if !chosen => Ok(options.ssl_mode(PgSslMode::VerifyFull)),
+        PgSslMode::Disable => Err(InvalidUrl::Plaintext { host, mode: "disable" }),
+        PgSslMode::Allow => Err(InvalidUrl::Plaintext { host, mode: "allow" }),
+        PgSslMode::Prefer => Err(InvalidUrl::Plaintext { host, mode: "prefer" }),
+        PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull => Ok(options),
+    }
+}
+
+/// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a commit is on
+/// disk when it returns, and a wait of ten seconds for the write lock. The file must exist or `mode=rwc` be in
+/// the URL.
+///
+/// # Errors
+/// [`InvalidUrl`].
+pub fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, InvalidUrl> {
+    if dialect_of(url)? != Dialect::Sqlite {
+        return Err(InvalidUrl::Scheme { scheme: String::from("postgres") });
+    }
+    let options = SqliteConnectOptions::from_str(url)
+        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Sqlite, problem: error.to_string() })?;
+    Ok(options
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(SQLITE_BUSY_TIMEOUT))
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.starts_with('/')
+        || host == "localhost"
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plaintext_stays_on_this_machine() {
+        for url in ["postgres://u@127.0.0.1/d", "postgres://u@localhost/d", "postgres://u@[::1]/d"] {
+            assert!(postgres_options(url, false).is_ok(), "{url}");
+        }
+        let remote = "postgres://u:secret@db.example.com/d";
+        let options = postgres_options(remote, false).unwrap();
+        assert!(matches!(options.get_ssl_mode(), PgSslMode::VerifyFull));
+        let error = postgres_options(&format!("{remote}?sslmode=prefer"), false).unwrap_err().to_string();
+        assert!(error.contains("db.example.com") && error.contains("verify-full"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+        assert!(postgres_options(&format!("{remote}?sslmode=disable"), true).is_ok());
+    }
+
+    #[test]
+    fn other_databases_are_named() {
+        let error = dialect_of("mysql://u:secret@h/d").unwrap_err().to_string();
+        assert!(error.contains("mysql") && !error.contains("secret"), "{error}");
+    }
+}

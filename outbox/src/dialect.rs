@@ -1,0 +1,105 @@
+//! What producers need of a database.
+
+use std::time::Duration;
+
+use message::MessageId;
+use migrations::{Backend, Identifier};
+use sqlx::pool::PoolOptions;
+use sqlx::{Pool, Transaction};
+
+use crate::connect::InvalidUrl;
+use crate::new_message::Prepared;
+
+/// A database with an outbox. Sealed through [`Backend`]: implemented for [`sqlx::Postgres`] and
+/// [`sqlx::Sqlite`].
+pub trait Dialect: Backend {
+    /// The statements that producers run.
+    #[doc(hidden)]
+    type Statements: Send + Sync + std::fmt::Debug + 'static;
+
+    /// Renders the statements.
+    #[doc(hidden)]
+    fn statements(schema: Option<&Identifier>) -> Self::Statements;
+
+    /// Begins a transaction that may write.
+    #[doc(hidden)]
+    fn begin_writing(
+        pool: &Pool<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+
+    /// Inserts messages with different ids, in their order; those whose id exists already are left out of the
+    /// answer.
+    #[doc(hidden)]
+    fn insert(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        messages: &[&Prepared],
+    ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
+
+    /// What is stored under these ids.
+    #[doc(hidden)]
+    fn stored(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        ids: &[MessageId],
+    ) -> impl Future<Output = Result<Vec<Stored>, sqlx::Error>> + Send;
+
+    /// Fails in a transaction that has failed; otherwise tells the transaction's id, if the database has ids.
+    #[doc(hidden)]
+    fn probe(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
+
+    /// Whether a transaction is still running. When it is not, everything that it did is visible to a statement
+    /// that begins now.
+    #[doc(hidden)]
+    fn is_running(
+        connection: &mut Self::Connection,
+        transaction: Option<&str>,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Options for connections from a URL.
+    #[doc(hidden)]
+    fn options(
+        url: &str,
+        allow_plaintext: bool,
+    ) -> Result<<Self::Connection as sqlx::Connection>::Options, InvalidUrl>;
+
+    /// Pool options whose connections are clean when they are lent again.
+    #[doc(hidden)]
+    fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;
+}
+
+/// What an insert has stored.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Inserted {
+    /// The ids that are new.
+    pub ids: Vec<MessageId>,
+    /// The transaction that they belong to, where the database has ids for it.
+    pub transaction: Option<String>,
+}
+
+/// What must not change under one id, as it is stored.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Stored {
+    /// The id.
+    pub id: MessageId,
+    /// The event type, or the topic where there is none.
+    pub kind: String,
+    /// The media type.
+    pub content_type: String,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl Stored {
+    /// Whether a message has the same content: the parts of [`message::Fingerprint`].
+    pub(crate) fn is(&self, prepared: &Prepared) -> bool {
+        let message = &prepared.message;
+        self.kind == message.kind.as_str()
+            && self.content_type == message.content_type.as_str()
+            && self.payload == message.payload
+    }
+}

@@ -1,0 +1,99 @@
+//! Why a message was not enqueued.
+
+use std::error::Error;
+
+use message::limits::Oversize;
+use message::{Fault, MessageId, Topic};
+
+use crate::failure::{Failure, classify};
+use crate::new_message::InvalidMessage;
+
+/// Why a message was not enqueued. The transaction must be rolled back: the business rows in it would commit
+/// without their message.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// The message breaks a rule. Nothing was sent to the database.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMessage),
+    /// The message is larger than its destination takes. Nothing was sent to the database.
+    #[error(transparent)]
+    Oversize(Box<Oversize>),
+    /// The id was enqueued before with the same content, and the caller asked for an error.
+    #[error("message id {id} for topic {topic} was enqueued before")]
+    DuplicateId {
+        /// The id.
+        id: MessageId,
+        /// The topic of the refused message.
+        topic: Topic,
+    },
+    /// The id was enqueued before with another event type, content type or payload: two facts under one identity,
+    /// of which consumers would apply only one.
+    #[error(
+        "message id {id} for topic {topic} was enqueued before with another content; one id names one fact: derive \
+         it from everything that makes the fact, or use a fresh id"
+    )]
+    IdReused {
+        /// The id.
+        id: MessageId,
+        /// The topic of the refused message.
+        topic: Topic,
+    },
+    /// The id conflicts with a row that this transaction cannot see. Run the transaction again.
+    #[error(
+        "message id {id} conflicts with a row that this transaction cannot see; run the transaction again"
+    )]
+    Concurrent {
+        /// The id.
+        id: MessageId,
+    },
+    /// An earlier error has made the transaction unusable.
+    #[error("an earlier error has made this transaction unusable, roll it back: {first}")]
+    Poisoned {
+        /// The first error.
+        first: String,
+    },
+    /// The database refused or went away.
+    #[error("the database could not store the message")]
+    Database {
+        /// The client library's error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+        /// Whether the same transaction may succeed when run again (serialization failure, deadlock, busy).
+        retryable: bool,
+    },
+}
+
+impl EnqueueError {
+    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again) or the operator's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Database { source, .. } => match source.downcast_ref::<sqlx::Error>().map(classify) {
+                Some(Failure::Refused) | None => Fault::Operator,
+                Some(_) => Fault::Broker,
+            },
+            Self::Concurrent { .. } => Fault::Broker,
+            _ => Fault::Message,
+        }
+    }
+
+    /// Whether the whole transaction, run again, may succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Concurrent { .. } | Self::Database { retryable: true, .. })
+    }
+}
+
+impl From<Oversize> for EnqueueError {
+    fn from(oversize: Oversize) -> Self {
+        Self::Oversize(Box::new(oversize))
+    }
+}
+
+impl From<sqlx::Error> for EnqueueError {
+    fn from(error: sqlx::Error) -> Self {
+        let retryable = classify(&error) == Failure::Conflict;
+        Self::Database { source: Box::new(error), retryable }
+    }
+}

@@ -1,0 +1,69 @@
+//! From the client library's errors to the log's.
+
+use std::time::Duration;
+
+use migrations::MigrateError;
+
+use crate::connect::InvalidUrl;
+use crate::failure::{Failure, classify};
+use crate::log::error::LogError;
+
+impl LogError {
+    /// For `map_err`: what was being done when the client library failed.
+    pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |error| {
+            let reason = format!("it could not {what}: {error}");
+            match (&error, classify(&error)) {
+                (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
+                    Self::Corrupt { what: "row", problem: reason }
+                }
+                (_, Failure::Refused) => Self::Operator {
+                    reason: format!("the database refused to {what}: {error}"),
+                    source: Some(Box::new(error)),
+                },
+                (_, Failure::Lost | Failure::Conflict | Failure::Overloaded) => {
+                    Self::Unavailable { reason, source: Some(Box::new(error)) }
+                }
+            }
+        }
+    }
+
+    /// Something that an operator has to repair.
+    pub(crate) fn operator(reason: impl Into<String>) -> Self {
+        Self::Operator { reason: reason.into(), source: None }
+    }
+}
+
+impl From<MigrateError> for LogError {
+    fn from(error: MigrateError) -> Self {
+        // A lost connection hides in the source: the outage of a database must not read as the operator's fault.
+        let lost = std::error::Error::source(&error)
+            .and_then(|source| source.downcast_ref::<sqlx::Error>())
+            .is_some_and(|source| classify(source) != Failure::Refused);
+        let reason = match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        };
+        match lost {
+            true => Self::Unavailable { reason, source: Some(Box::new(error)) },
+            false => Self::Operator { reason, source: Some(Box::new(error)) },
+        }
+    }
+}
+
+impl From<InvalidUrl> for LogError {
+    fn from(error: InvalidUrl) -> Self {
+        Self::operator(error.to_string())
+    }
+}
+
+/// Waits at most `limit` for the database: a server that vanished without a goodbye must not stop a relay.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, LogError>>,
+) -> Result<T, LogError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer,
+        Err(_) => Err(LogError::Timeout { waited: limit }),
+    }
+}

@@ -1,0 +1,236 @@
+//! What a producer wants to say.
+
+use bytes::Bytes;
+use message::trace::InvalidTrace;
+use message::{
+    ContentType, EventType, Headers, InvalidText, Message, MessageId, OrderingKey, Topic, TraceContext,
+};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+/// A message to be enqueued. The methods take anything and remember the first mistake, which enqueueing then
+/// reports before any SQL is sent.
+///
+/// ```
+/// use outbox::NewMessage;
+/// let message = NewMessage::new("orders")
+///     .kind("order.placed")
+///     .key("order-7")
+///     .header("tenant", "acme")
+///     .json(&serde_json::json!({"total": 12}));
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a message does nothing until it is enqueued"]
+pub struct NewMessage {
+    topic: String,
+    kind: Option<EventType>,
+    key: Option<OrderingKey>,
+    id: Option<MessageId>,
+    content_type: ContentType,
+    headers: Headers,
+    trace: Option<TraceContext>,
+    deliver_at: Option<OffsetDateTime>,
+    payload: Bytes,
+    mistake: Option<InvalidMessage>,
+}
+
+/// Why a message cannot be enqueued. The producer's fault; not retryable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidMessage {
+    /// A name or header is empty, too long or holds a character that is not accepted.
+    #[error(transparent)]
+    Text(#[from] InvalidText),
+    /// The trace context does not follow the W3C format.
+    #[error(transparent)]
+    Trace(#[from] InvalidTrace),
+    /// The payload could not be written as JSON.
+    #[error("the payload cannot be written as JSON: {0}")]
+    Json(String),
+    /// `deliver_at` is a time that the databases and brokers cannot represent.
+    #[error("deliver_at {0} is out of range; it must lie between 1970 and 9999")]
+    DeliverAt(OffsetDateTime),
+}
+
+/// A message that has passed every check.
+#[doc(hidden)]
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The message.
+    pub message: Message,
+    /// Not before this time.
+    pub deliver_at: Option<OffsetDateTime>,
+}
+
+impl NewMessage {
+    /// An empty message for a topic, with content type `application/octet-stream`.
+    pub fn new(topic: impl Into<String>) -> Self {
+        Self {
+            topic: topic.into(),
+            kind: None,
+            key: None,
+            id: None,
+            content_type: ContentType::octets(),
+            headers: Headers::new(),
+            trace: None,
+            deliver_at: None,
+            payload: Bytes::new(),
+            mistake: None,
+        }
+    }
+
+    /// What happened, the CloudEvents `type`: `order.placed`. Default: the topic.
+    pub fn kind(mut self, kind: impl AsRef<str>) -> Self {
+        match EventType::new(kind.as_ref()) {
+            Ok(kind) => self.kind = Some(kind),
+            Err(error) => self.note(error),
+        }
+        self
+    }
+
+    /// The ordering key: messages of one key leave in causal order. Default: none, no order.
+    pub fn key(mut self, key: impl AsRef<str>) -> Self {
+        match OrderingKey::new(key.as_ref()) {
+            Ok(key) => self.key = Some(key),
+            Err(error) => self.note(error),
+        }
+        self
+    }
+
+    /// The identity, for ids made with [`MessageId::derived`]. Default: a fresh one.
+    pub fn id(mut self, id: MessageId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The payload as JSON, with content type `application/json`.
+    pub fn json<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(json) => self.payload = json.into(),
+            Err(error) => self.note(InvalidMessage::Json(error.to_string())),
+        }
+        self.content_type = ContentType::json();
+        self
+    }
+
+    /// The payload as bytes; the content type stays.
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+
+    /// The media type of the payload.
+    pub fn content_type(mut self, content_type: impl AsRef<str>) -> Self {
+        match ContentType::new(content_type.as_ref()) {
+            Ok(content_type) => self.content_type = content_type,
+            Err(error) => self.note(error),
+        }
+        self
+    }
+
+    /// Sets a free header, replacing the value that the name had.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Err(error) = self.headers.insert(name, value) {
+            self.note(error);
+        }
+        self
+    }
+
+    /// The message leaves at this time or soon after, by the database's clock. It does not wait for others of its
+    /// key, and others do not wait for it.
+    pub fn deliver_at(mut self, at: OffsetDateTime) -> Self {
+        if (1970..=9999).contains(&at.to_offset(time::UtcOffset::UTC).year()) {
+            self.deliver_at = Some(at);
+        } else {
+            self.note(InvalidMessage::DeliverAt(at));
+        }
+        self
+    }
+
+    /// The trace context. Default: what the outbox captures (see [`crate::trace`]).
+    pub fn trace(mut self, trace: TraceContext) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
+    fn note(&mut self, mistake: impl Into<InvalidMessage>) {
+        self.mistake.get_or_insert(mistake.into());
+    }
+
+    /// Checks what was collected; asks for an id and a trace context only where none was given.
+    pub(crate) fn prepare(
+        self,
+        mint: impl FnOnce() -> MessageId,
+        capture: impl FnOnce() -> Option<TraceContext>,
+    ) -> Result<Prepared, InvalidMessage> {
+        if let Some(mistake) = self.mistake {
+            return Err(mistake);
+        }
+        let topic = Topic::new(self.topic)?;
+        let kind = match self.kind {
+            Some(kind) => kind,
+            None => EventType::new(topic.as_str())?,
+        };
+        let id = self.id.unwrap_or_else(mint);
+        let mut message =
+            Message::new(topic, kind, self.payload).with_id(id).with_content_type(self.content_type);
+        message.key = self.key;
+        message.headers = self.headers;
+        message.trace = self.trace.or_else(capture);
+        Ok(Prepared { message, deliver_at: self.deliver_at })
+    }
+}
+
+impl From<Message> for NewMessage {
+    /// Enqueues a message as it is, with its id. Its source and time are those of the outbox that sends it.
+    fn from(message: Message) -> Self {
+        Self {
+            topic: message.topic.to_string(),
+            kind: Some(message.kind),
+            key: message.key,
+            id: Some(message.id),
+            content_type: message.content_type,
+            headers: message.headers,
+            trace: message.trace,
+            deliver_at: None,
+            payload: message.payload,
+            mistake: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepare(message: NewMessage) -> Result<Prepared, InvalidMessage> {
+        message.prepare(MessageId::new, || None)
+    }
+
+    #[test]
+    fn the_first_mistake_is_reported() {
+        let error = prepare(NewMessage::new("orders").key("").header("ce_id", "x")).unwrap_err();
+        assert_eq!(error, InvalidMessage::Text(InvalidText::Empty { what: "ordering key" }));
+        assert!(prepare(NewMessage::new("or ders")).is_err());
+        let late = time::macros::datetime!(1969-12-31 0:00 UTC);
+        assert_eq!(
+            prepare(NewMessage::new("orders").deliver_at(late)).unwrap_err(),
+            InvalidMessage::DeliverAt(late)
+        );
+    }
+
+    #[test]
+    fn the_topic_is_the_default_kind() {
+        let prepared = prepare(NewMessage::new("orders").json(&1)).unwrap();
+        assert_eq!(prepared.message.kind.as_str(), "orders");
+        assert!(prepared.message.content_type.is_json());
+    }
+
+    #[test]
+    fn an_id_is_minted_only_when_none_was_given() {
+        let id = MessageId::new();
+        let mint = || panic!("not asked for");
+        let prepared = NewMessage::new("orders").id(id).prepare(mint, || None).unwrap();
+        assert_eq!(prepared.message.id, id);
+    }
+}

@@ -1,0 +1,147 @@
+//! What producers run.
+
+use std::time::Duration;
+
+use message::MessageId;
+use migrations::{Identifier, Statement, Template};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::types::Uuid;
+use sqlx::{Executor, PgConnection, PgPool, Postgres, Transaction};
+
+use crate::connect::{InvalidUrl, postgres_options};
+use crate::dialect::{Dialect, Inserted, Stored};
+use crate::new_message::Prepared;
+
+/// The statements that producers run.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Statements {
+    insert: Statement,
+    stored: Statement,
+}
+
+// A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row: ids ascend in
+// the order of the batch.
+const INSERT: &str = "
+INSERT INTO {schema}outbox_message
+    (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at)
+SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent, m.tracestate,
+    m.payload, m.deliver_at
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+    $9::bytea[], $10::timestamptz[])
+    AS m(message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at)
+ON CONFLICT (message_id) DO NOTHING
+RETURNING message_id, xid::text";
+
+const STORED: &str = "
+SELECT message_id, coalesce(kind, topic), content_type, payload FROM {schema}outbox_message
+WHERE message_id = ANY($1)";
+
+fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
+    MessageId::try_from(uuid).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+impl Dialect for Postgres {
+    type Statements = Statements;
+
+    fn statements(schema: Option<&Identifier>) -> Statements {
+        let render = |text| Template::new(text).schema(schema).render();
+        Statements { insert: render(INSERT), stored: render(STORED) }
+    }
+
+    async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin().await
+    }
+
+    async fn insert(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        messages: &[&Prepared],
+    ) -> Result<Inserted, sqlx::Error> {
+        let each = || messages.iter().map(|prepared| &prepared.message);
+        let headers = |message: &message::Message| match message.headers.is_empty() {
+            true => Ok(None),
+            false => serde_json::to_string(&message.headers).map(Some),
+        };
+        let headers: Result<Vec<Option<String>>, _> = each().map(headers).collect();
+        let rows: Vec<(Uuid, String)> = sqlx::query_as(&statements.insert)
+            .bind(each().map(|m| m.id.as_uuid()).collect::<Vec<_>>())
+            .bind(each().map(|m| m.topic.as_str()).collect::<Vec<_>>())
+            .bind(each().map(|m| m.key.as_ref().map(AsRef::as_ref)).collect::<Vec<Option<&str>>>())
+            .bind(each().map(|m| m.kind.as_str()).collect::<Vec<_>>())
+            .bind(each().map(|m| m.content_type.as_str()).collect::<Vec<_>>())
+            .bind(headers.map_err(|error| sqlx::Error::Encode(Box::new(error)))?)
+            .bind(each().map(|m| m.trace.as_ref().map(|t| t.parent())).collect::<Vec<_>>())
+            .bind(each().map(|m| m.trace.as_ref().and_then(|t| t.state())).collect::<Vec<_>>())
+            .bind(each().map(|m| &m.payload[..]).collect::<Vec<_>>())
+            .bind(messages.iter().map(|prepared| prepared.deliver_at).collect::<Vec<_>>())
+            .fetch_all(connection)
+            .await?;
+        let ids = rows.iter().map(|(uuid, _)| id(*uuid)).collect::<Result<_, _>>()?;
+        Ok(Inserted { ids, transaction: rows.into_iter().next().map(|(_, xid)| xid) })
+    }
+
+    async fn stored(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        ids: &[MessageId],
+    ) -> Result<Vec<Stored>, sqlx::Error> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        let rows: Vec<(Uuid, String, String, Vec<u8>)> =
+            sqlx::query_as(&statements.stored).bind(ids).fetch_all(connection).await?;
+        rows.into_iter()
+            .map(|(uuid, kind, content_type, payload)| {
+                Ok(Stored { id: id(uuid)?, kind, content_type, payload })
+            })
+            .collect()
+    }
+
+    async fn probe(connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
+        sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text").fetch_one(connection).await
+    }
+
+    async fn is_running(
+        connection: &mut PgConnection,
+        transaction: Option<&str>,
+    ) -> Result<bool, sqlx::Error> {
+        // Each transaction holds the lock on its own xid until its effects are visible. Not pg_xact_status: after
+        // a crash it may not know the xid, which is an error there. Not a snapshot: its upper bound is the last
+        // *finished* xid.
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
+                AND transactionid = $1::text::xid8::xid)",
+        )
+        .bind(transaction)
+        .fetch_one(connection)
+        .await
+    }
+
+    fn options(url: &str, allow_plaintext: bool) -> Result<PgConnectOptions, InvalidUrl> {
+        postgres_options(url, allow_plaintext)
+    }
+
+    fn pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
+        let limit = idle_in_transaction_max.as_millis().to_string();
+        PgPoolOptions::new()
+            .after_connect(move |connection, _| {
+                let limit = limit.clone();
+                Box::pin(async move {
+                    sqlx::query("SELECT set_config('idle_in_transaction_session_timeout', $1, false)")
+                        .bind(limit)
+                        .execute(connection)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .after_release(|connection, _| {
+                Box::pin(async move {
+                    // A begin() that was cancelled leaves the session inside a transaction, in which the next
+                    // borrower's autocommit statements would vanish. BEGIN before ROLLBACK: a ROLLBACK outside a
+                    // transaction is a warning in the server's log each time. In a failed transaction BEGIN fails,
+                    // and the pool closes the connection, which is as good.
+                    connection.execute("BEGIN; ROLLBACK").await?;
+                    Ok(true)
+                })
+            })
+    }
+}

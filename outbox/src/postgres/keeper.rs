@@ -1,0 +1,168 @@
+//! Lease, cursor and exceptions. Time is the database's, never this machine's.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+
+use crate::log::changes::Changes;
+use crate::log::exception::{ExceptionChange, ExceptionState, ExceptionSummary};
+use crate::log::failure::within;
+use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
+use crate::log::{Cursor, EntryId, LogError, LogKeeper, row, stored};
+use crate::postgres::mark::PgMark;
+use crate::postgres::rebase::Rebase;
+use crate::postgres::statements::Statements;
+
+/// How often to ask again when the lease became free between two questions.
+const ACQUIRE_ATTEMPTS: usize = 3;
+
+pub(super) struct PgKeeper {
+    pub(super) connection: PgConnection,
+    pub(super) relay: RelayName,
+    pub(super) holder: String,
+    pub(super) statements: Statements,
+    pub(super) rebase: Rebase,
+    pub(super) call_timeout: Duration,
+}
+
+impl PgKeeper {
+    async fn take_lease(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        for _ in 0..ACQUIRE_ATTEMPTS {
+            let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&self.statements.acquire)
+                .bind(self.relay.as_str())
+                .bind(&self.holder)
+                .bind(ttl.as_secs_f64())
+                .bind(stored::write(&Cursor::at(PgMark::origin().write()))?)
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("take the lease"))?;
+            if let Some((epoch, cursor, taken_over_from)) = granted {
+                let lease = Lease { epoch, ttl };
+                return Ok(Acquired::Granted { lease, cursor: stored::read(&cursor)?, taken_over_from });
+            }
+            let held: Option<(String, f64)> = sqlx::query_as(&self.statements.holder)
+                .bind(self.relay.as_str())
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell who holds the lease"))?;
+            if let Some((holder, seconds)) = held
+                && let Some(expires_in) = row::wait(seconds)
+            {
+                return Ok(Acquired::Busy { holder, expires_in });
+            }
+        }
+        Err(LogError::Unavailable {
+            reason: String::from("the lease changes hands faster than it can be taken"),
+            source: None,
+        })
+    }
+
+    async fn checkpoint_with(
+        &mut self,
+        epoch: i64,
+        cursor: String,
+        changes: Changes<'_>,
+    ) -> Result<Fenced, LogError> {
+        let parked = &changes.parked;
+        let fenced: i64 = sqlx::query_scalar(&self.statements.checkpoint_with_changes)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(cursor)
+            .bind(parked.iter().map(|p| p.id.0).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.message_id.as_str()).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.topic.as_str()).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.key.as_deref()).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.state.as_str()).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| i32::try_from(p.attempts).unwrap_or(i32::MAX)).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.due_in_or_now().map(|due| due.as_secs_f64())).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.fault.map(|fault| fault.as_str())).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| p.error.as_deref()).collect::<Vec<_>>())
+            .bind(&changes.resolved)
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(LogError::during("write the checkpoint"))?;
+        Ok(if fenced == 1 { Fenced::Held } else { Fenced::Lost })
+    }
+}
+
+fn fenced(rows_affected: u64) -> Fenced {
+    if rows_affected == 1 { Fenced::Held } else { Fenced::Lost }
+}
+
+#[async_trait]
+impl LogKeeper for PgKeeper {
+    async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        self.rebase.run_if_needed(&mut self.connection, self.call_timeout).await?;
+        within(self.call_timeout, self.take_lease(ttl)).await
+    }
+
+    async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
+        let query = sqlx::query(&self.statements.renew)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(ttl.as_secs_f64())
+            .execute(&mut self.connection);
+        let done =
+            within(self.call_timeout, async { query.await.map_err(LogError::during("renew the lease")) });
+        Ok(fenced(done.await?.rows_affected()))
+    }
+
+    async fn checkpoint(
+        &mut self,
+        epoch: i64,
+        cursor: &Cursor,
+        changes: &[ExceptionChange],
+    ) -> Result<Fenced, LogError> {
+        let cursor = stored::write(cursor)?;
+        let limit = self.call_timeout;
+        if !changes.is_empty() {
+            return within(limit, self.checkpoint_with(epoch, cursor, Changes::of(changes))).await;
+        }
+        let query = sqlx::query(&self.statements.checkpoint)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(cursor)
+            .execute(&mut self.connection);
+        let done = within(limit, async { query.await.map_err(LogError::during("write the checkpoint")) });
+        Ok(fenced(done.await?.rows_affected()))
+    }
+
+    async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {
+        let query = sqlx::query(&self.statements.release)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .execute(&mut self.connection);
+        let done =
+            within(self.call_timeout, async { query.await.map_err(LogError::during("give the lease back")) });
+        Ok(fenced(done.await?.rows_affected()))
+    }
+
+    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError> {
+        let query = sqlx::query_as(&self.statements.blocking)
+            .bind(self.relay.as_str())
+            .fetch_all(&mut self.connection);
+        let rows: Vec<(i64, Option<String>, String)> =
+            within(self.call_timeout, async { query.await.map_err(LogError::during("list exceptions")) })
+                .await?;
+        let summary = |(id, key, state): (i64, Option<String>, String)| {
+            let state: ExceptionState =
+                state.parse().map_err(|error: crate::log::exception::UnknownState| LogError::Corrupt {
+                    what: "exception",
+                    problem: error.to_string(),
+                })?;
+            Ok(ExceptionSummary { id: EntryId(id), key, state })
+        };
+        rows.into_iter().map(summary).collect()
+    }
+
+    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
+        let query = sqlx::query_scalar(&self.statements.next_due)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection);
+        let seconds: Option<f64> =
+            within(self.call_timeout, async { query.await.map_err(LogError::during("tell what is due")) })
+                .await?;
+        Ok(seconds.map(|seconds| row::wait(seconds).unwrap_or_default()))
+    }
+}

@@ -1,0 +1,110 @@
+//! A mark: a snapshot and a position of the sequence read before it. Pure arithmetic on transaction ids.
+
+use std::fmt::Write;
+
+use crate::log::cursor::Mark;
+use crate::log::error::LogError;
+
+/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PgMark {
+    /// Every row with an id up to here is visible in the snapshot, or its transaction is in `in_flight`.
+    pub(super) floor: i64,
+    /// `pg_current_snapshot()` as text.
+    pub(super) snapshot: String,
+    /// The transactions that were in flight, ascending.
+    pub(super) in_flight: Vec<u64>,
+}
+
+impl PgMark {
+    /// Before the first entry: a snapshot that sees nothing.
+    pub(super) fn origin() -> Self {
+        Self::before_all(0)
+    }
+
+    /// Behind the ids up to `floor`, with a snapshot that sees nothing: every row above it is still to come.
+    pub(super) fn before_all(floor: i64) -> Self {
+        Self { floor, snapshot: String::from("1:1:"), in_flight: Vec::new() }
+    }
+
+    /// A mark from what the database answered.
+    pub(super) fn new(floor: i64, snapshot: String) -> Result<Self, LogError> {
+        let corrupt = || LogError::Corrupt {
+            what: "mark",
+            problem: format!("{floor}@{snapshot} is not of the form floor@xmin:xmax:xid,xid"),
+        };
+        let mut parts = snapshot.splitn(3, ':');
+        let mut bound = || parts.next().and_then(|part| part.parse::<u64>().ok());
+        let (Some(xmin), Some(xmax)) = (bound(), bound()) else { return Err(corrupt()) };
+        let list = parts.next().unwrap_or_default();
+        let in_flight: Result<Vec<u64>, _> =
+            list.split(',').filter(|xid| !xid.is_empty()).map(str::parse).collect();
+        match in_flight {
+            Ok(in_flight) if floor >= 0 && xmin <= xmax => Ok(Self { floor, snapshot, in_flight }),
+            _ => Err(corrupt()),
+        }
+    }
+
+    /// Reads the notation.
+    pub(super) fn read(mark: &Mark) -> Result<Self, LogError> {
+        let parts = mark.as_str().split_once('@');
+        let Some((Ok(floor), snapshot)) = parts.map(|(floor, snapshot)| (floor.parse(), snapshot)) else {
+            return Err(LogError::Corrupt {
+                what: "mark",
+                problem: format!("{:?} is not of the form floor@xmin:xmax:xid,xid", mark.as_str()),
+            });
+        };
+        Self::new(floor, snapshot.to_owned())
+    }
+
+    /// Writes the notation.
+    pub(super) fn write(&self) -> Mark {
+        Mark::new(format!("{}@{}", self.floor, self.snapshot))
+    }
+
+    /// The transactions that were in flight here and are not at `head`.
+    pub(super) fn settled_by(&self, head: &Self) -> Vec<u64> {
+        let still = |xid: &u64| head.in_flight.binary_search(xid).is_ok();
+        self.in_flight.iter().copied().filter(|xid| !still(xid)).collect()
+    }
+}
+
+/// Transaction ids as an array literal of PostgreSQL; the client library has no type for `xid8`.
+pub(super) fn array(xids: &[u64]) -> String {
+    let mut text = String::from("{");
+    for (at, xid) in xids.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{}{xid}", if at == 0 { "" } else { "," });
+    }
+    text.push('}');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_notation_goes_both_ways() {
+        for text in ["0@1:1:", "17@700:710:700,705", "9@5:9:5"] {
+            assert_eq!(PgMark::read(&Mark::new(text)).unwrap().write().as_str(), text);
+        }
+        assert_eq!(PgMark::origin().write().as_str(), "0@1:1:");
+    }
+
+    #[test]
+    fn other_notations_are_refused() {
+        for text in ["", "17", "x@1:1:", "1@1", "1@a:b:", "1@9:5:", "-1@1:1:", "1@1:2:x"] {
+            let error = PgMark::read(&Mark::new(text)).unwrap_err();
+            assert!(matches!(error, LogError::Corrupt { what: "mark", .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn finished_transactions_are_those_no_longer_in_flight() {
+        let base = PgMark::new(1, String::from("700:710:700,703,705")).unwrap();
+        let head = PgMark::new(2, String::from("703:720:703,711")).unwrap();
+        assert_eq!(base.settled_by(&head), [700, 705]);
+        assert_eq!((array(&[700, 705]), array(&[])), (String::from("{700,705}"), String::from("{}")));
+    }
+}

@@ -1,0 +1,57 @@
+//! The outbox in PostgreSQL.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`store`] | [`PostgresLog`]: opens connections that are fit for the job |
+//! | `mark` | marks: a snapshot and a position of the sequence |
+//! | `reader` | differences and pages |
+//! | `keeper` | lease, cursor, exceptions |
+//! | `rebase` | cursors after a restore into another cluster |
+//! | `enqueue` | what producers run |
+//! | `admin` | what operators ask and decide |
+//! | `statements` | every statement of reader and keeper |
+//!
+//! # Why the reader misses nothing
+//!
+//! Rows are read in differences between two marks. A mark is taken in two statements:
+//!
+//! 1. read the sequence's position `floor`, and *then* take a transaction id `X` (one statement, committed);
+//! 2. take a snapshot, and in the same statement read the sequence's position again: `ceiling`.
+//!
+//! **Every row with an id up to `floor` is visible in the snapshot, or its transaction is in the snapshot's list
+//! of those in flight (or was rolled back).** The row's transaction had its xid before it had the id (column order of the table), and
+//! the id was given out before the floor was read, so its xid is older than `X`. `X` had ended before the snapshot
+//! was taken, so the snapshot's upper bound lies above `X`: an older xid is either finished or listed. Without
+//! `X` this would not hold: the upper bound is the last *finished* xid + 1, and a transaction above it that
+//! already has an id would be neither visible nor listed.
+//!
+//! **No row visible in the snapshot has an id above `ceiling`:** it got its id before it committed, it committed
+//! before the snapshot, and the sequence is read after the snapshot.
+//!
+//! So the difference from mark A to mark B is exactly
+//! - rows with `floor(A) < id <= ceiling(B)` that are visible in B and not in A, on the primary key, and
+//! - rows with `id <= floor(A)` of transactions that were in flight at A and are not at B, by their xid.
+//!
+//! Both marks are values, so the set never changes; it is read in the order of ids, the second part first.
+//!
+//! **Order per key.** If A committed before B was enqueued, A's id is smaller, and no snapshot shows B without A.
+//!
+//! **Crashes.** After a crash PostgreSQL may give out again the xids that it had not logged, so a mark that lives
+//! only in memory must not outlive the connection: any error drops reader and keeper. A stored mark is safe: the
+//! transaction that stored it has an xid above all of the mark's, and is logged.
+//!
+//! **Long transactions.** Their rows come in the difference after their commit; nothing waits for them. A poll
+//! would walk their invisible rows above the floor again and again: when the sequence has moved on although
+//! nothing was found, the reader takes a newer mark, makes sure that the difference up to it is empty, and polls
+//! from there.
+
+mod admin;
+mod enqueue;
+mod keeper;
+mod mark;
+mod reader;
+mod rebase;
+mod statements;
+pub mod store;
+
+pub use store::PostgresLog;

@@ -1,0 +1,253 @@
+//! Differences and pages. The module's proof stands in `postgres/mod.rs`.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::Source;
+use sqlx::postgres::PgRow;
+use sqlx::types::Uuid;
+use sqlx::{PgConnection, Row as _};
+
+use crate::log::cursor::{Difference, Mark};
+use crate::log::entry::{EntryId, Page, PageLimit};
+use crate::log::exception::Exception;
+use crate::log::failure::within;
+use crate::log::lease::RelayName;
+use crate::log::row::Row;
+use crate::log::{LogError, LogReader};
+use crate::postgres::mark::{PgMark, array};
+use crate::postgres::statements::Statements;
+
+/// How far the sequence may have moved since a mark's floor before the mark counts as stale: a poll then walks at
+/// most this many ids (about 30 buffers) that it knows already or that are not committed.
+const STALE_AFTER_IDS: i64 = 1_000;
+
+/// How often a mark is taken anew when many commits fall between its two halves.
+const MARK_ATTEMPTS: usize = 4;
+
+pub(super) struct PgReader {
+    connection: PgConnection,
+    relay: RelayName,
+    source: Source,
+    statements: Statements,
+    call_timeout: Duration,
+    /// A base that was asked for, and a later mark with nothing between the two.
+    advanced: Option<(Mark, PgMark)>,
+}
+
+/// The answer of a poll.
+struct Polled {
+    position: i64,
+    found: bool,
+    ended: bool,
+}
+
+impl PgReader {
+    pub(super) fn new(
+        connection: PgConnection,
+        relay: RelayName,
+        source: Source,
+        statements: Statements,
+        call_timeout: Duration,
+    ) -> Self {
+        Self { connection, relay, source, statements, call_timeout, advanced: None }
+    }
+
+    async fn poll(&mut self, base: &PgMark) -> Result<Polled, LogError> {
+        let (position, found, ended) = sqlx::query_as(&self.statements.poll)
+            .bind(base.floor)
+            .bind(&base.snapshot)
+            .bind(array(&base.in_flight))
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(LogError::during("look for new entries"))?;
+        Ok(Polled { position, found, ended })
+    }
+
+    /// A mark of now, and the largest id that is visible in it.
+    async fn take_mark(&mut self) -> Result<(PgMark, i64), LogError> {
+        let mut attempt = 1;
+        loop {
+            let (floor, _): (i64, String) = sqlx::query_as(&self.statements.mark_floor)
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(LogError::during("read its position"))?;
+            let (snapshot, ceiling): (String, i64) = sqlx::query_as(&self.statements.mark_snapshot)
+                .fetch_one(&mut self.connection)
+                .await
+                .map_err(LogError::during("take a snapshot"))?;
+            if ceiling - floor <= STALE_AFTER_IDS || attempt == MARK_ATTEMPTS {
+                return Ok((PgMark::new(floor, snapshot)?, ceiling));
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn difference_after(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
+        let mark = match self.advanced.take() {
+            Some((known, mark)) if known == *base => mark,
+            _ => PgMark::read(base)?,
+        };
+        let polled = self.poll(&mark).await?;
+        if !polled.found && !polled.ended && polled.position - mark.floor <= STALE_AFTER_IDS {
+            self.advanced = Some((base.clone(), mark));
+            return Ok(None);
+        }
+        let (head, ceiling) = self.take_mark().await?;
+        let difference = Difference { base: mark.write(), head: head.write(), ceiling };
+        if polled.found || !self.is_empty(&difference).await? {
+            return Ok(Some(difference));
+        }
+        self.advanced = Some((base.clone(), head));
+        Ok(None)
+    }
+
+    async fn is_empty(&mut self, difference: &Difference) -> Result<bool, LogError> {
+        let limit = PageLimit { entries_max: 1, bytes_max: 0 };
+        Ok(self.page(difference, EntryId::default(), limit).await?.entries.is_empty())
+    }
+
+    /// First the rows of transactions that were in flight at the base: they have the smaller ids.
+    async fn page(
+        &mut self,
+        difference: &Difference,
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Page, LogError> {
+        let (base, head) = (PgMark::read(&difference.base)?, PgMark::read(&difference.head)?);
+        let ended = base.settled_by(&head);
+        let mut first = Page { entries: Vec::new(), exhausted: true };
+        if after.0 < base.floor && !ended.is_empty() {
+            let query = sqlx::query(&self.statements.stragglers)
+                .bind(rows_max(limit))
+                .bind(bytes_max(limit))
+                .bind(after.0)
+                .bind(base.floor)
+                .bind(array(&ended));
+            let rows = query.fetch_all(&mut self.connection).await;
+            first = page(rows.map_err(LogError::during("read entries"))?, &self.source)?;
+        }
+        if !first.exhausted {
+            return Ok(first);
+        }
+        let used = first.entries.iter().map(|entry| entry.bytes()).sum::<usize>();
+        let left = PageLimit {
+            entries_max: limit.entries_max.saturating_sub(first.entries.len()),
+            bytes_max: limit.bytes_max.saturating_sub(used),
+        };
+        let query = sqlx::query(&self.statements.page)
+            .bind(rows_max(left))
+            .bind(bytes_max(left))
+            .bind(after.0.max(base.floor))
+            .bind(difference.ceiling)
+            .bind(&base.snapshot)
+            .bind(&head.snapshot);
+        let rows = query.fetch_all(&mut self.connection).await.map_err(LogError::during("read entries"))?;
+        let second = page(rows, &self.source)?;
+        // At least one row comes whatever the limit; beside others it has to fit.
+        let fits = |bytes| left.entries_max > 0 && bytes <= left.bytes_max;
+        let second_bytes = second.entries.iter().map(|entry| entry.bytes()).sum::<usize>();
+        match first.entries.is_empty() || second.entries.is_empty() || fits(second_bytes) {
+            true => {
+                first.entries.extend(second.entries);
+                Ok(Page { exhausted: second.exhausted, ..first })
+            }
+            false => Ok(Page { exhausted: false, ..first }),
+        }
+    }
+
+    async fn exceptions(
+        &mut self,
+        due: bool,
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Vec<Exception>, LogError> {
+        let statement = if due { &self.statements.due } else { &self.statements.held };
+        let rows = sqlx::query(statement)
+            .bind(rows_max(limit))
+            .bind(bytes_max(limit))
+            .bind(self.relay.as_str())
+            .bind(after.0)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("read exceptions"))?;
+        rows.iter().map(|row| exception(row, &self.source)).collect()
+    }
+}
+
+fn rows_max(limit: PageLimit) -> i64 {
+    i64::try_from(limit.entries_max).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1)
+}
+
+fn bytes_max(limit: PageLimit) -> i64 {
+    i64::try_from(limit.bytes_max).unwrap_or(i64::MAX)
+}
+
+/// The rows of a cut; each tells how many there were before it was cut.
+fn page(rows: Vec<PgRow>, source: &Source) -> Result<Page, LogError> {
+    let found: i64 = match rows.first() {
+        Some(row) => row.try_get("found").map_err(LogError::during("read entries"))?,
+        None => 0,
+    };
+    let entries: Result<Vec<_>, LogError> =
+        rows.iter().map(|row| Ok(columns(row)?.into_entry(source))).collect();
+    let entries = entries?;
+    Ok(Page { exhausted: usize::try_from(found) == Ok(entries.len()), entries })
+}
+
+fn columns(row: &PgRow) -> Result<Row, LogError> {
+    let read = || -> Result<Row, sqlx::Error> {
+        Ok(Row {
+            id: row.try_get("id")?,
+            message_id: row.try_get::<Uuid, _>("message_id")?.to_string(),
+            topic: row.try_get("topic")?,
+            key: row.try_get("key")?,
+            kind: row.try_get("kind")?,
+            content_type: row.try_get("content_type")?,
+            headers: row.try_get("headers")?,
+            traceparent: row.try_get("traceparent")?,
+            tracestate: row.try_get("tracestate")?,
+            payload: row.try_get("payload")?,
+            enqueued_at: row.try_get("enqueued_at")?,
+            deliver_in: row.try_get("deliver_in")?,
+        })
+    };
+    read().map_err(LogError::during("read an entry"))
+}
+
+fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {
+    let state: String = row.try_get("state").map_err(LogError::during("read an exception"))?;
+    let attempts: i32 = row.try_get("attempts").map_err(LogError::during("read an exception"))?;
+    Ok(Exception {
+        entry: columns(row)?.into_entry(source),
+        state: state.parse().map_err(|error: crate::log::exception::UnknownState| LogError::Corrupt {
+            what: "exception",
+            problem: error.to_string(),
+        })?,
+        attempts: u32::try_from(attempts).unwrap_or_default(),
+    })
+}
+
+#[async_trait]
+impl LogReader for PgReader {
+    async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
+        within(self.call_timeout, self.difference_after(base)).await
+    }
+
+    async fn read_page(
+        &mut self,
+        difference: &Difference,
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Page, LogError> {
+        within(self.call_timeout, self.page(difference, after, limit)).await
+    }
+
+    async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
+        within(self.call_timeout, self.exceptions(true, after, limit)).await
+    }
+
+    async fn read_held(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
+        within(self.call_timeout, self.exceptions(false, after, limit)).await
+    }
+}

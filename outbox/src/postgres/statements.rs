@@ -1,0 +1,215 @@
+//! Every statement of reader and keeper, rendered once per log.
+
+use migrations::{Identifier, Statement, Template};
+
+/// The columns of a message, in the order in which `reader::row` takes them.
+macro_rules! columns {
+    () => {
+        "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::text AS headers, m.traceparent, \
+         m.tracestate, m.payload, m.enqueued_at, \
+         extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in"
+    };
+}
+
+/// Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at least one; `found` counts what
+/// was there before. The length of a payload is known without fetching it from its TOAST table.
+macro_rules! cut {
+    ($columns:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM (SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth, ",
+            "sum(octet_length(payload)) OVER place AS bytes FROM run ",
+            "WINDOW place AS (ORDER BY id ROWS UNBOUNDED PRECEDING)) AS cut ",
+            "WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY id"
+        )
+    };
+}
+
+/// All of them.
+#[derive(Debug, Clone)]
+pub(super) struct Statements {
+    /// Mark, first half: the floor is read before the transaction id is taken (see the module's proof).
+    pub(super) mark_floor: Statement,
+    /// Mark, second half: the snapshot is taken before the ceiling is read.
+    pub(super) mark_snapshot: Statement,
+    /// $1 floor, $2 snapshot, $3 in flight: the position, whether there is anything new, whether anything in
+    /// flight has ended. A scalar subquery parses the snapshot once and not for each row.
+    pub(super) poll: Statement,
+    /// $1 rows, $2 bytes, $3 above this id, $4 ceiling, $5 base, $6 head: walks the primary key.
+    pub(super) page: Statement,
+    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions: a huge one still costs a page only.
+    pub(super) stragglers: Statement,
+    /// $1 relay, $2 above this id, $3 rows, $4 bytes. `statement_timestamp()` is constant, so the index on due_at serves.
+    pub(super) due: Statement,
+    /// As `due`.
+    pub(super) held: Statement,
+    /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor.
+    pub(super) acquire: Statement,
+    /// $1 relay: who holds it and for how long.
+    pub(super) holder: Statement,
+    /// $1 relay, $2 epoch, $3 ttl in seconds.
+    pub(super) renew: Statement,
+    /// $1 relay, $2 epoch, $3 cursor.
+    pub(super) checkpoint: Statement,
+    /// As `checkpoint`, then the changes as arrays. One statement is one transaction.
+    pub(super) checkpoint_with_changes: Statement,
+    /// $1 relay, $2 epoch.
+    pub(super) release: Statement,
+    /// $1 relay.
+    pub(super) blocking: Statement,
+    /// $1 relay.
+    pub(super) next_due: Statement,
+}
+
+impl Statements {
+    pub(super) fn new(schema: Option<&Identifier>) -> Self {
+        let render = |text| Template::new(text).schema(schema).render();
+        Self {
+            mark_floor: render(MARK_FLOOR),
+            mark_snapshot: render(MARK_SNAPSHOT),
+            poll: render(POLL),
+            page: render(PAGE),
+            stragglers: render(STRAGGLERS),
+            due: render(DUE),
+            held: render(HELD),
+            acquire: render(ACQUIRE),
+            holder: render(HOLDER),
+            renew: render(RENEW),
+            checkpoint: render(CHECKPOINT),
+            checkpoint_with_changes: render(CHECKPOINT_WITH_CHANGES),
+            release: render(RELEASE),
+            blocking: render(BLOCKING),
+            next_due: render(NEXT_DUE),
+        }
+    }
+}
+
+const MARK_FLOOR: &str = "
+WITH position AS MATERIALIZED (
+    SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS floor
+    FROM {schema}outbox_message_id_seq)
+SELECT floor, pg_current_xact_id()::text FROM position";
+
+const MARK_SNAPSHOT: &str = "
+SELECT pg_current_snapshot()::text, CASE WHEN is_called THEN last_value ELSE last_value - 1 END
+FROM {schema}outbox_message_id_seq";
+
+const POLL: &str = "
+SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}outbox_message_id_seq),
+    EXISTS (
+        SELECT FROM (
+            SELECT id FROM {schema}outbox_message
+            WHERE id > $1 AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
+            ORDER BY id LIMIT 1) AS above)
+    OR EXISTS (
+        SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
+        WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()) AND EXISTS (
+            SELECT FROM {schema}outbox_message AS m WHERE m.xid = flight.xid AND m.id <= $1)),
+    EXISTS (
+        SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
+        WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()))";
+
+const PAGE: &str = concat!(
+    "WITH run AS (SELECT ",
+    columns!(),
+    " FROM {schema}outbox_message AS m WHERE m.id > $3 AND m.id <= $4 \
+     AND NOT pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) \
+     AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) ORDER BY m.id LIMIT $1::bigint + 1) ",
+    cut!("*")
+);
+
+const STRAGGLERS: &str = concat!(
+    "WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (SELECT ",
+    columns!(),
+    " FROM {schema}outbox_message AS m WHERE m.xid = flight.xid AND m.id > $3 AND m.id <= $4 \
+     ORDER BY m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
+    cut!("*")
+);
+
+/// The exceptions that a `chosen` list names, with their messages; an operator's edit replaces the row's content.
+macro_rules! exceptions {
+    ($chosen:literal) => {
+        concat!(
+            "WITH chosen AS MATERIALIZED (", $chosen, "), \
+             run AS (SELECT e.id, e.message_id, e.topic, e.key, m.kind, coalesce(m.content_type, '') AS content_type, \
+             coalesce(e.edited_headers, m.headers)::text AS headers, m.traceparent, m.tracestate, \
+             coalesce(e.edited_payload, m.payload, '') AS payload, m.enqueued_at, \
+             extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in, e.state, e.attempts \
+             FROM chosen JOIN {schema}outbox_exception AS e ON e.relay = $3 AND e.shard = 0 AND e.id = chosen.id \
+             LEFT JOIN {schema}outbox_message AS m ON m.id = e.id) ",
+            cut!("*")
+        )
+    };
+}
+
+// A LEFT JOIN: an exception whose row is gone must be seen, not skipped.
+// What is due is found by its time and then sorted: among a million that wait, a walk by id (which `id > $4` would
+// invite) reads them all.
+const DUE: &str = exceptions!(
+    "SELECT id FROM (SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND id + 0 > $4 \
+     AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp() OFFSET 0) AS due \
+     ORDER BY id LIMIT $1::bigint"
+);
+
+const HELD: &str = exceptions!(
+    "SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND id > $4 AND state = 'held' \
+     ORDER BY id LIMIT $1::bigint"
+);
+
+// The database's clock only. The same holder gets a new epoch too: what it sent before is fenced off.
+const ACQUIRE: &str = "
+INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, cursor)
+VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $4)
+ON CONFLICT (relay, shard) DO UPDATE SET
+    epoch = r.epoch + 1,
+    holder = EXCLUDED.holder,
+    taken_from = nullif(r.holder, EXCLUDED.holder),
+    lease_until = clock_timestamp() + make_interval(secs => $3)
+WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
+RETURNING epoch, cursor, taken_from";
+
+const HOLDER: &str = "
+SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8
+FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
+
+const RENEW: &str = "
+UPDATE {schema}outbox_relay SET lease_until = clock_timestamp() + make_interval(secs => $3)
+WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
+
+const CHECKPOINT: &str = "
+UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
+WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
+
+const CHECKPOINT_WITH_CHANGES: &str = "
+WITH fenced AS (
+    UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
+    WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL
+    RETURNING relay),
+parked AS (
+    INSERT INTO {schema}outbox_exception AS e
+        (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
+    SELECT fenced.relay, p.id, p.message_id::uuid, p.topic, p.key, p.state, p.attempts,
+        clock_timestamp() + make_interval(secs => p.due_in), p.fault, p.error
+    FROM fenced CROSS JOIN unnest($4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::integer[],
+        $10::float8[], $11::text[], $12::text[])
+        AS p(id, message_id, topic, key, state, attempts, due_in, fault, error)
+    ON CONFLICT (relay, shard, id) DO UPDATE SET
+        state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at, fault = EXCLUDED.fault,
+        error = EXCLUDED.error, updated_at = clock_timestamp()),
+resolved AS (
+    DELETE FROM {schema}outbox_exception AS e USING fenced
+    WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[]))
+SELECT count(*) FROM fenced";
+
+const RELEASE: &str = "
+UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL
+WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
+
+const BLOCKING: &str = "
+SELECT id, key, state FROM {schema}outbox_exception
+WHERE relay = $1 AND shard = 0 AND state IN ('retrying', 'held', 'dead') ORDER BY id";
+
+const NEXT_DUE: &str = "
+SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
+WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded') ORDER BY due_at LIMIT 1";

@@ -1,0 +1,172 @@
+//! Opens connections that are fit for reading and keeping the log.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::Source;
+use migrations::{Line, Migrator, Statement, Template};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection, Postgres};
+
+use crate::connect::postgres_options;
+use crate::log::failure::within;
+use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
+use crate::postgres::keeper::PgKeeper;
+use crate::postgres::reader::PgReader;
+use crate::postgres::rebase::Rebase;
+use crate::postgres::statements::Statements;
+
+/// The first version with `xid8` and `pg_current_snapshot()`.
+const SERVER_VERSION_MIN: i32 = 130_000;
+
+/// The log of a PostgreSQL database. Cheap: connects when a reader or keeper is asked for.
+#[derive(Debug, Clone)]
+pub struct PostgresLog {
+    pub(super) connect: PgConnectOptions,
+    pub(super) options: LogOptions,
+    pub(super) source: Source,
+    origin: String,
+    statements: Statements,
+}
+
+impl PostgresLog {
+    /// A log at a URL such as `postgres://relay@db.internal/orders`. Messages carry `source` as their CloudEvents
+    /// source.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+    pub fn new(url: &str, source: Source, options: LogOptions) -> Result<Self, LogError> {
+        let connect = postgres_options(url, options.allow_plaintext)?;
+        let host = match connect.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => connect.get_host().to_owned(),
+        };
+        let database = connect.get_database().unwrap_or_else(|| connect.get_username());
+        let origin = format!("postgresql {host}:{}/{database}", connect.get_port());
+        let statements = Statements::new(options.schema.as_ref());
+        Ok(Self { connect, options, source, origin, statements })
+    }
+
+    /// A connection to a primary of a version and with a schema that fit.
+    pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
+        let connect = self.connect.clone().application_name(application_name);
+        let connection = async {
+            let mut connection = connect.connect().await.map_err(LogError::during("connect"))?;
+            self.check(&mut connection).await?;
+            Ok(connection)
+        };
+        within(self.options.connect_timeout, connection).await
+    }
+
+    async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
+        let (version, replica): (i32, bool) =
+            sqlx::query_as("SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()")
+                .fetch_one(&mut *connection)
+                .await
+                .map_err(LogError::during("tell its version"))?;
+        if version < SERVER_VERSION_MIN {
+            return Err(LogError::operator(format!(
+                "{} is PostgreSQL {}; the relay needs version 13 or newer",
+                self.origin,
+                version / 10_000
+            )));
+        }
+        if replica {
+            return Err(LogError::operator(format!(
+                "{} is a replica; the relay reads the primary, because a replica may show commits in another order: \
+                 point the URL at the primary",
+                self.origin
+            )));
+        }
+        let schema = self.options.schema.clone();
+        Migrator::<Postgres>::new(Line::Outbox).schema(schema).check(connection).await?;
+        self.check_sequence(connection).await
+    }
+
+    /// An id that a session keeps in reserve could be used behind the reader.
+    async fn check_sequence(&self, connection: &mut PgConnection) -> Result<(), LogError> {
+        let cache: i64 = sqlx::query_scalar(&self.render(
+            "SELECT seqcache FROM pg_sequence WHERE seqrelid = '{schema}outbox_message_id_seq'::regclass",
+        ))
+        .fetch_one(connection)
+        .await
+        .map_err(LogError::during("describe outbox_message_id_seq"))?;
+        if cache == 1 {
+            return Ok(());
+        }
+        Err(LogError::operator(format!(
+            "outbox_message_id_seq has CACHE {cache}, with which rows would be lost; run ALTER SEQUENCE \
+             outbox_message_id_seq CACHE 1 and reconnect all producers"
+        )))
+    }
+
+    pub(super) fn render(&self, text: &'static str) -> Statement {
+        Template::new(text).schema(self.options.schema.as_ref()).render()
+    }
+}
+
+/// Sets parameters of the session; each is a value, none is part of a statement's text.
+async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
+    let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
+    let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
+    sqlx::query(
+        "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS p(name, value)",
+    )
+    .bind(names)
+    .bind(values)
+    .execute(connection)
+    .await
+    .map_err(LogError::during("configure the session"))?;
+    Ok(())
+}
+
+fn millis(limit: Duration) -> String {
+    limit.as_millis().to_string()
+}
+
+#[async_trait]
+impl LogStore for PostgresLog {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+        let mut connection = self.connect(&format!("relay {relay}")).await?;
+        // Every statement has one right plan, an index walk; statistics of a log that was empty a minute ago
+        // must not choose another.
+        let off = |name| (name, String::from("off"));
+        let parameters = [
+            off("enable_seqscan"),
+            off("enable_bitmapscan"),
+            off("jit"),
+            ("plan_cache_mode", String::from("force_generic_plan")),
+            ("statement_timeout", millis(self.options.call_timeout)),
+        ];
+        configure(&mut connection, &parameters).await?;
+        Ok(Box::new(PgReader::new(
+            connection,
+            relay.clone(),
+            self.source.clone(),
+            self.statements.clone(),
+            self.options.call_timeout,
+        )))
+    }
+
+    async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
+        let mut connection = self.connect(&format!("relay {relay} keeper")).await?;
+        let parameters = [
+            ("statement_timeout", millis(self.options.call_timeout)),
+            ("lock_timeout", millis(self.options.call_timeout / 2)),
+            ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),
+        ];
+        configure(&mut connection, &parameters).await?;
+        Ok(Box::new(PgKeeper {
+            connection,
+            relay: relay.clone(),
+            holder: holder.to_owned(),
+            statements: self.statements.clone(),
+            rebase: Rebase::new(self.options.schema.as_ref()),
+            call_timeout: self.options.call_timeout,
+        }))
+    }
+}

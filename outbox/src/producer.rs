@@ -1,0 +1,265 @@
+//! The producer's handle.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use message::{MessageId, SizeLimit, Topic, TraceContext};
+use migrations::Identifier;
+use sqlx::Transaction;
+
+use crate::dialect::Dialect;
+use crate::enqueue_error::EnqueueError;
+use crate::new_message::{NewMessage, Prepared};
+use crate::store::{self, Batch};
+use crate::trace::{Capture, TaskLocal};
+use crate::transaction::RetryPolicy;
+use crate::wake::WakeUp;
+
+/// What became of an enqueued message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It is a row of this transaction.
+    Stored(MessageId),
+    /// The same message, by id and content, was enqueued before; it leaves once.
+    Duplicate(MessageId),
+}
+
+impl Enqueued {
+    /// The message's id.
+    #[must_use]
+    pub fn message_id(self) -> MessageId {
+        match self {
+            Self::Stored(id) | Self::Duplicate(id) => id,
+        }
+    }
+
+    /// Whether it was enqueued before.
+    #[must_use]
+    pub fn is_duplicate(self) -> bool {
+        matches!(self, Self::Duplicate(_))
+    }
+}
+
+/// What to do with an id that was enqueued before with the same content. With another content it is always
+/// [`EnqueueError::IdReused`]. Rows that retention has removed are not remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDuplicate {
+    /// Answer [`Enqueued::Duplicate`].
+    #[default]
+    Ignore,
+    /// Answer [`EnqueueError::DuplicateId`].
+    Error,
+}
+
+/// Enqueues messages in the caller's own transactions. Cheap to clone.
+///
+/// Outside a transaction it does not compile:
+/// ```compile_fail,E0308
+/// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), outbox::EnqueueError> {
+/// let mut connection = pool.acquire().await.expect("a connection");
+/// outbox.enqueue(&mut connection, outbox::NewMessage::new("orders")).await?;
+/// # Ok(()) }
+/// ```
+///
+/// Inside one it does:
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 7").execute(&mut *tx).await?;
+/// outbox.enqueue(&mut tx, outbox::NewMessage::new("orders").key("order-7")).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Outbox<DB: Dialect> {
+    pub(crate) settings: Arc<Settings<DB>>,
+}
+
+impl<DB: Dialect> Clone for Outbox<DB> {
+    fn clone(&self) -> Self {
+        Self { settings: Arc::clone(&self.settings) }
+    }
+}
+
+pub(crate) struct Settings<DB: Dialect> {
+    pub(crate) statements: DB::Statements,
+    pub(crate) on_duplicate: OnDuplicate,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) wake: WakeUp,
+    limit: SizeLimit,
+    topic_limits: HashMap<Topic, SizeLimit>,
+    capture: Arc<dyn Capture>,
+}
+
+impl<DB: Dialect> std::fmt::Debug for Settings<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("limit", &self.limit)
+            .field("topic_limits", &self.topic_limits)
+            .field("on_duplicate", &self.on_duplicate)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds an [`Outbox`].
+#[must_use = "call build"]
+pub struct OutboxBuilder<DB> {
+    schema: Option<Identifier>,
+    limit: SizeLimit,
+    topic_limits: HashMap<Topic, SizeLimit>,
+    on_duplicate: OnDuplicate,
+    retry: RetryPolicy,
+    wake: WakeUp,
+    capture: Arc<dyn Capture>,
+    dialect: PhantomData<fn() -> DB>,
+}
+
+impl<DB: Dialect> Default for Outbox<DB> {
+    fn default() -> Self {
+        Self::builder().build()
+    }
+}
+
+impl<DB: Dialect> Outbox<DB> {
+    /// An outbox with every default: tables by the `search_path`, messages that every broker takes, duplicates
+    /// ignored.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A builder with every default.
+    pub fn builder() -> OutboxBuilder<DB> {
+        OutboxBuilder {
+            schema: None,
+            limit: SizeLimit::PORTABLE,
+            topic_limits: HashMap::new(),
+            on_duplicate: OnDuplicate::default(),
+            retry: RetryPolicy::default(),
+            wake: WakeUp::new(),
+            capture: Arc::new(TaskLocal),
+            dialect: PhantomData,
+        }
+    }
+
+    /// Enqueues a message in the caller's transaction: it leaves if and only if that transaction commits.
+    ///
+    /// After an error roll the transaction back. On a raw transaction nothing enforces this: PostgreSQL has
+    /// aborted it after a database error, and a later `commit()` returns `Ok` although everything is rolled back;
+    /// after a validation error, and on SQLite after most errors, a `commit()` stores the business rows *without*
+    /// the message. [`OutboxTransaction`](crate::OutboxTransaction) refuses both.
+    ///
+    /// # Errors
+    /// [`EnqueueError`]. Not cancel-safe: drop the transaction with the call.
+    pub async fn enqueue(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        message: NewMessage,
+    ) -> Result<Enqueued, EnqueueError> {
+        let prepared = self.prepare(message, MessageId::new, None)?;
+        let batch = store::store::<DB>(tx, &self.settings, vec![prepared]).await?;
+        batch.only()
+    }
+
+    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All or none.
+    ///
+    /// # Errors
+    /// As for [`Outbox::enqueue`], for the first message that fails.
+    pub async fn enqueue_batch(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        messages: impl IntoIterator<Item = NewMessage> + Send,
+    ) -> Result<Vec<Enqueued>, EnqueueError> {
+        let prepared: Result<Vec<_>, _> =
+            messages.into_iter().map(|message| self.prepare(message, MessageId::new, None)).collect();
+        let Batch { answers, .. } = store::store::<DB>(tx, &self.settings, prepared?).await?;
+        Ok(answers)
+    }
+
+    /// The hint for a relay in the same process; [`Outbox::transaction`] and
+    /// [`OutboxTransaction::commit`](crate::OutboxTransaction::commit) give it. After the commit of a raw
+    /// transaction call [`WakeUp::wake`] yourself, or leave it to the poll.
+    #[must_use]
+    pub fn wake_up(&self) -> WakeUp {
+        self.settings.wake.clone()
+    }
+
+    /// The trace context that a message without one would get now.
+    pub(crate) fn capture(&self) -> Option<TraceContext> {
+        self.settings.capture.capture()
+    }
+
+    /// Checks a message and its size; `inherited` is the trace context of whoever started the work.
+    pub(crate) fn prepare(
+        &self,
+        message: NewMessage,
+        mint: impl FnOnce() -> MessageId,
+        inherited: Option<&TraceContext>,
+    ) -> Result<Prepared, EnqueueError> {
+        let prepared = message.prepare(mint, || self.capture().or_else(|| inherited.cloned()))?;
+        let limits = &self.settings.topic_limits;
+        limits.get(&prepared.message.topic).unwrap_or(&self.settings.limit).check(&prepared.message)?;
+        Ok(prepared)
+    }
+}
+
+impl<DB: Dialect> OutboxBuilder<DB> {
+    /// The PostgreSQL schema of the tables. Default: by the `search_path`.
+    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// The largest message. Default: [`SizeLimit::PORTABLE`], 1,000,000 bytes.
+    pub fn limit(mut self, limit: SizeLimit) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The largest message for one topic, where it differs.
+    pub fn topic_limit(mut self, topic: Topic, limit: SizeLimit) -> Self {
+        self.topic_limits.insert(topic, limit);
+        self
+    }
+
+    /// What to do with an id that was enqueued before. Default: [`OnDuplicate::Ignore`].
+    pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
+        self.on_duplicate = on_duplicate;
+        self
+    }
+
+    /// How [`Outbox::transaction`] tries again.
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Where the trace context comes from. Default: [`TaskLocal`].
+    pub fn capture(mut self, capture: impl Capture) -> Self {
+        self.capture = Arc::new(capture);
+        self
+    }
+
+    /// The hint that commits give. Default: an own one.
+    pub fn wake_up(mut self, wake: WakeUp) -> Self {
+        self.wake = wake;
+        self
+    }
+
+    /// The outbox.
+    #[must_use]
+    pub fn build(self) -> Outbox<DB> {
+        Outbox {
+            settings: Arc::new(Settings {
+                statements: DB::statements(self.schema.as_ref()),
+                on_duplicate: self.on_duplicate,
+                retry: self.retry,
+                wake: self.wake,
+                limit: self.limit,
+                topic_limits: self.topic_limits,
+                capture: self.capture,
+            }),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What producers run.
+
+use std::time::Duration;
+
+use message::MessageId;
+use migrations::Identifier;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use time::OffsetDateTime;
+
+use crate::connect::{InvalidUrl, sqlite_options};
+use crate::dialect::{Dialect, Inserted, Stored};
+use crate::failure::{Failure, classify};
+use crate::new_message::Prepared;
+
+const INSERT: &str = "INSERT INTO outbox_message \
+    (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (message_id) DO NOTHING";
+
+const STORED: &str =
+    "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
+
+fn micros(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
+}
+
+async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> Result<bool, sqlx::Error> {
+    let message = &prepared.message;
+    let headers = match message.headers.is_empty() {
+        true => None,
+        false => Some(
+            serde_json::to_string(&message.headers).map_err(|error| sqlx::Error::Encode(Box::new(error)))?,
+        ),
+    };
+    let done = sqlx::query(INSERT)
+        .bind(message.id.to_string())
+        .bind(message.topic.as_str())
+        .bind(message.key.as_ref().map(AsRef::<str>::as_ref))
+        .bind(message.kind.as_str())
+        .bind(message.content_type.as_str())
+        .bind(headers)
+        .bind(message.trace.as_ref().map(|trace| trace.parent()))
+        .bind(message.trace.as_ref().and_then(|trace| trace.state()))
+        .bind(&message.payload[..])
+        .bind(prepared.deliver_at.map(micros))
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+impl Dialect for Sqlite {
+    type Statements = ();
+
+    fn statements(_: Option<&Identifier>) {}
+
+    async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        // A deferred transaction that comes to write later is refused at once when another has written since.
+        pool.begin_with("BEGIN IMMEDIATE").await
+    }
+
+    /// In process, a round trip costs nothing: one statement per message.
+    async fn insert(
+        connection: &mut SqliteConnection,
+        (): &(),
+        messages: &[&Prepared],
+    ) -> Result<Inserted, sqlx::Error> {
+        let mut inserted = Inserted::default();
+        for prepared in messages {
+            if insert_one(connection, prepared).await? {
+                inserted.ids.push(prepared.message.id);
+            }
+        }
+        Ok(inserted)
+    }
+
+    async fn stored(
+        connection: &mut SqliteConnection,
+        (): &(),
+        ids: &[MessageId],
+    ) -> Result<Vec<Stored>, sqlx::Error> {
+        let mut stored = Vec::new();
+        for id in ids {
+            let row: Option<(String, String, Vec<u8>)> =
+                sqlx::query_as(STORED).bind(id.to_string()).fetch_optional(&mut *connection).await?;
+            let with_id = |(kind, content_type, payload)| Stored { id: *id, kind, content_type, payload };
+            stored.extend(row.map(with_id));
+        }
+        Ok(stored)
+    }
+
+    /// A failed statement leaves the transaction as it was; one that ended it makes COMMIT itself fail.
+    async fn probe(_: &mut SqliteConnection) -> Result<Option<String>, sqlx::Error> {
+        Ok(None)
+    }
+
+    /// Whoever can read sees what is committed; a transaction that still runs holds the write lock, for which
+    /// this waits.
+    async fn is_running(connection: &mut SqliteConnection, _: Option<&str>) -> Result<bool, sqlx::Error> {
+        match connection.execute("BEGIN IMMEDIATE; ROLLBACK").await {
+            Ok(_) => Ok(false),
+            Err(error) if classify(&error) == Failure::Conflict => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn options(url: &str, _: bool) -> Result<SqliteConnectOptions, InvalidUrl> {
+        sqlite_options(url)
+    }
+
+    fn pool_options(_: Duration) -> SqlitePoolOptions {
+        SqlitePoolOptions::new().after_release(|connection, _| {
+            Box::pin(async move {
+                // Fails inside a transaction that a cancelled begin() has left, and the pool closes the connection.
+                connection.execute("BEGIN; ROLLBACK").await?;
+                Ok(true)
+            })
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! Lease, cursor and exceptions.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::{Connection, SqliteConnection};
+
+use crate::log::changes::Changes;
+use crate::log::exception::{ExceptionChange, ExceptionSummary, Parked, UnknownState};
+use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
+use crate::log::{Cursor, EntryId, LogError, LogKeeper, Mark, row, stored};
+use crate::sqlite::statements::{
+    ACQUIRE, BLOCKING, CHECKPOINT, HOLDER, NEXT_DUE, PARK, RELEASE, RENEW, RESOLVE,
+};
+
+/// How often to ask again when the lease became free between two questions.
+const ACQUIRE_ATTEMPTS: usize = 3;
+
+pub(super) struct SqliteKeeper {
+    pub(super) connection: SqliteConnection,
+    pub(super) relay: RelayName,
+    pub(super) holder: String,
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 2)
+}
+
+fn fenced(rows_affected: u64) -> Fenced {
+    if rows_affected == 1 { Fenced::Held } else { Fenced::Lost }
+}
+
+async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -> Result<(), sqlx::Error> {
+    sqlx::query(PARK)
+        .bind(relay)
+        .bind(parked.id.0)
+        .bind(&parked.message_id)
+        .bind(&parked.topic)
+        .bind(&parked.key)
+        .bind(parked.state.as_str())
+        .bind(i64::from(parked.attempts))
+        .bind(parked.due_in_or_now().map(micros))
+        .bind(parked.fault.map(|fault| fault.as_str()))
+        .bind(&parked.error)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+#[async_trait]
+impl LogKeeper for SqliteKeeper {
+    async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        for _ in 0..ACQUIRE_ATTEMPTS {
+            let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(ACQUIRE)
+                .bind(self.relay.as_str())
+                .bind(&self.holder)
+                .bind(micros(ttl))
+                .bind(stored::write(&Cursor::at(Mark::new("0")))?)
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("take the lease"))?;
+            if let Some((epoch, cursor, taken_over_from)) = granted {
+                let lease = Lease { epoch, ttl };
+                return Ok(Acquired::Granted { lease, cursor: stored::read(&cursor)?, taken_over_from });
+            }
+            let held: Option<(String, f64)> = sqlx::query_as(HOLDER)
+                .bind(self.relay.as_str())
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell who holds the lease"))?;
+            if let Some((holder, seconds)) = held
+                && let Some(expires_in) = row::wait(seconds)
+            {
+                return Ok(Acquired::Busy { holder, expires_in });
+            }
+        }
+        Err(LogError::Unavailable {
+            reason: String::from("the lease changes hands faster than it can be taken"),
+            source: None,
+        })
+    }
+
+    async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
+        let done = sqlx::query(RENEW)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(micros(ttl))
+            .execute(&mut self.connection)
+            .await
+            .map_err(LogError::during("renew the lease"))?;
+        Ok(fenced(done.rows_affected()))
+    }
+
+    async fn checkpoint(
+        &mut self,
+        epoch: i64,
+        cursor: &Cursor,
+        changes: &[ExceptionChange],
+    ) -> Result<Fenced, LogError> {
+        let failed = || LogError::during("write the checkpoint");
+        let mut tx = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let done = sqlx::query(CHECKPOINT)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(stored::write(cursor)?)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+        if done.rows_affected() != 1 {
+            tx.rollback().await.map_err(failed())?;
+            return Ok(Fenced::Lost);
+        }
+        let changes = Changes::of(changes);
+        for parked in changes.parked {
+            park(&mut tx, self.relay.as_str(), parked).await.map_err(failed())?;
+        }
+        for id in changes.resolved {
+            let resolve = sqlx::query(RESOLVE).bind(self.relay.as_str()).bind(id);
+            resolve.execute(&mut *tx).await.map_err(failed())?;
+        }
+        tx.commit().await.map_err(failed())?;
+        Ok(Fenced::Held)
+    }
+
+    async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {
+        let done = sqlx::query(RELEASE)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .execute(&mut self.connection)
+            .await
+            .map_err(LogError::during("give the lease back"))?;
+        Ok(fenced(done.rows_affected()))
+    }
+
+    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError> {
+        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(BLOCKING)
+            .bind(self.relay.as_str())
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("list exceptions"))?;
+        let summary = |(id, key, state): (i64, Option<String>, String)| {
+            let state = state.parse().map_err(|error: UnknownState| LogError::Corrupt {
+                what: "exception",
+                problem: error.to_string(),
+            })?;
+            Ok(ExceptionSummary { id: EntryId(id), key, state })
+        };
+        rows.into_iter().map(summary).collect()
+    }
+
+    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
+        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("tell what is due"))?;
+        Ok(seconds.map(|seconds| row::wait(seconds).unwrap_or_default()))
+    }
+}

@@ -1,0 +1,106 @@
+//! Every statement of reader and keeper. Times are microseconds since 1970; `now!()` is this moment.
+
+/// This moment in microseconds. The clock is that of the machine: a SQLite file has no server.
+macro_rules! now {
+    () => {
+        "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
+    };
+}
+
+/// An edit of an operator replaces the row's content. A LEFT JOIN: an exception whose row is gone must be seen.
+macro_rules! exceptions {
+    ($chosen:expr) => {
+        concat!(
+            "SELECT e.id, e.message_id, e.topic, e.key, m.kind, coalesce(m.content_type, '') AS content_type, \
+             coalesce(e.edited_headers, m.headers) AS headers, m.traceparent, m.tracestate, \
+             coalesce(e.edited_payload, m.payload, x'') AS payload, m.enqueued_at, \
+             (m.deliver_at - ", now!(), ") / 1e6 AS deliver_in, e.state, e.attempts \
+             FROM outbox_exception AS e LEFT JOIN outbox_message AS m ON m.id = e.id \
+             WHERE e.relay = ?1 AND e.shard = 0 AND e.id > ?2 AND ", $chosen, " ORDER BY e.id LIMIT ?3"
+        )
+    };
+}
+
+pub(super) const HEAD: &str = "SELECT coalesce(max(id), 0) FROM outbox_message";
+
+/// ?1 above this id, ?2 ceiling, ?3 rows.
+pub(super) const PAGE: &str = concat!(
+    "SELECT id, message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at, \
+     (deliver_at - ",
+    now!(),
+    ") / 1e6 AS deliver_in FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3"
+);
+
+/// ?1 relay, ?2 above this id, ?3 rows.
+pub(super) const DUE: &str = exceptions!(concat!(
+    "e.id IN (SELECT id FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
+     AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= ",
+    now!(),
+    ")"
+));
+
+/// ?1 relay, ?2 above this id, ?3 rows.
+pub(super) const HELD: &str = exceptions!("e.state = 'held'");
+
+/// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor. The same holder gets a new epoch too: what it
+/// sent before is fenced off.
+pub(super) const ACQUIRE: &str = concat!(
+    "INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, cursor) VALUES (?1, 1, ?2, ",
+    now!(),
+    " + ?3, ?4) ON CONFLICT (relay, shard) DO UPDATE SET epoch = r.epoch + 1, holder = excluded.holder, \
+     taken_from = nullif(r.holder, excluded.holder), lease_until = excluded.lease_until \
+     WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= ",
+    now!(),
+    " RETURNING epoch, cursor, taken_from"
+);
+
+/// ?1 relay: who holds it and for how many seconds.
+pub(super) const HOLDER: &str = concat!(
+    "SELECT holder, (lease_until - ",
+    now!(),
+    ") / 1e6 FROM outbox_relay WHERE relay = ?1 AND shard = 0 AND holder IS NOT NULL"
+);
+
+/// ?1 relay, ?2 epoch, ?3 ttl in microseconds.
+pub(super) const RENEW: &str = concat!(
+    "UPDATE outbox_relay SET lease_until = ",
+    now!(),
+    " + ?3 WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL"
+);
+
+/// ?1 relay, ?2 epoch, ?3 cursor.
+pub(super) const CHECKPOINT: &str = concat!(
+    "UPDATE outbox_relay SET cursor = ?3, checkpoint_at = ",
+    now!(),
+    " WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL"
+);
+
+/// ?1 relay, then the columns of one exception; ?8 due in microseconds.
+pub(super) const PARK: &str = concat!(
+    "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ",
+    now!(),
+    " + ?8, ?9, ?10) ON CONFLICT (relay, shard, id) DO UPDATE SET state = excluded.state, \
+     attempts = excluded.attempts, due_at = excluded.due_at, fault = excluded.fault, error = excluded.error, \
+     updated_at = ",
+    now!()
+);
+
+/// ?1 relay, ?2 id.
+pub(super) const RESOLVE: &str = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+
+/// ?1 relay, ?2 epoch.
+pub(super) const RELEASE: &str = "UPDATE outbox_relay SET holder = NULL, lease_until = NULL \
+     WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+
+/// ?1 relay.
+pub(super) const BLOCKING: &str = "SELECT id, key, state FROM outbox_exception \
+     WHERE relay = ?1 AND shard = 0 AND state IN ('retrying', 'held', 'dead') ORDER BY id";
+
+/// ?1 relay.
+pub(super) const NEXT_DUE: &str = concat!(
+    "SELECT (due_at - ",
+    now!(),
+    ") / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
+     AND state IN ('scheduled', 'retrying', 'discarded') ORDER BY due_at LIMIT 1"
+);

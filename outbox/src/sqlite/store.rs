@@ -1,0 +1,66 @@
+//! Opens connections that are fit for reading and keeping the log.
+
+use async_trait::async_trait;
+use message::Source;
+use migrations::{Line, Migrator};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
+
+use crate::connect::sqlite_options;
+use crate::log::failure::within;
+use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
+use crate::sqlite::keeper::SqliteKeeper;
+use crate::sqlite::reader::SqliteReader;
+
+/// The log of a SQLite file. Cheap: connects when a reader or keeper is asked for.
+#[derive(Debug, Clone)]
+pub struct SqliteLog {
+    connect: SqliteConnectOptions,
+    options: LogOptions,
+    pub(super) source: Source,
+    origin: String,
+}
+
+impl SqliteLog {
+    /// A log at a URL such as `sqlite:orders.db`. Messages carry `source` as their CloudEvents source.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a relay on other
+    /// connections would not see.
+    pub fn new(url: &str, source: Source, options: LogOptions) -> Result<Self, LogError> {
+        if url.contains(":memory:") || url.contains("mode=memory") {
+            return Err(LogError::operator(
+                "a database in memory cannot be shared by producers and relay; use a file, sqlite:orders.db",
+            ));
+        }
+        let connect = sqlite_options(url)?;
+        let origin = format!("sqlite {}", connect.get_filename().display());
+        Ok(Self { connect, options, source, origin })
+    }
+
+    pub(super) async fn connect(&self) -> Result<SqliteConnection, LogError> {
+        let connection = async {
+            let mut connection = self.connect.connect().await.map_err(LogError::during("open the file"))?;
+            Migrator::<Sqlite>::new(Line::Outbox).check(&mut connection).await?;
+            Ok(connection)
+        };
+        within(self.options.connect_timeout, connection).await
+    }
+}
+
+#[async_trait]
+impl LogStore for SqliteLog {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+        let connection = self.connect().await?;
+        Ok(Box::new(SqliteReader { connection, relay: relay.clone(), source: self.source.clone() }))
+    }
+
+    async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
+        let connection = self.connect().await?;
+        Ok(Box::new(SqliteKeeper { connection, relay: relay.clone(), holder: holder.to_owned() }))
+    }
+}

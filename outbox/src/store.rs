@@ -1,0 +1,157 @@
+//! From checked messages to rows, with duplicates sorted out.
+
+use std::collections::{HashMap, HashSet};
+
+use message::{Fingerprint, MessageId};
+
+use crate::dialect::{Dialect, Inserted};
+use crate::enqueue_error::EnqueueError;
+use crate::new_message::Prepared;
+use crate::producer::{Enqueued, OnDuplicate, Settings};
+
+/// Bounds of one statement: PostgreSQL refuses messages of 1 GiB, and both sides hold the whole of it.
+const STATEMENT_ROWS_MAX: usize = 5_000;
+const STATEMENT_BYTES_MAX: usize = 32 << 20;
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// In the order of the messages.
+    pub(crate) answers: Vec<Enqueued>,
+    /// The transaction's id, where the database has one and a row was stored.
+    pub(crate) transaction: Option<String>,
+}
+
+impl Batch {
+    /// The ids that this transaction has added.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = MessageId> + '_ {
+        self.answers.iter().filter(|answer| !answer.is_duplicate()).map(|answer| answer.message_id())
+    }
+
+    /// The answer of a batch of one.
+    pub(crate) fn only(self) -> Result<Enqueued, EnqueueError> {
+        self.answers
+            .into_iter()
+            .next()
+            .ok_or(EnqueueError::Database { source: Box::new(sqlx::Error::RowNotFound), retryable: false })
+    }
+}
+
+/// Stores messages in their order.
+pub(crate) async fn store<DB: Dialect>(
+    connection: &mut DB::Connection,
+    settings: &Settings<DB>,
+    messages: Vec<Prepared>,
+) -> Result<Batch, EnqueueError> {
+    let unique = without_repetitions(&messages, settings.on_duplicate)?;
+    let mut inserted = Inserted::default();
+    for run in runs(&unique) {
+        let part = DB::insert(connection, &settings.statements, run).await?;
+        inserted.ids.extend(part.ids);
+        inserted.transaction = inserted.transaction.or(part.transaction);
+    }
+    let mut new: HashSet<MessageId> = inserted.ids.into_iter().collect();
+    let old: Vec<&Prepared> = unique.into_iter().filter(|p| !new.contains(&p.message.id)).collect();
+    if !old.is_empty() {
+        compare(connection, settings, &old).await?;
+    }
+    // A repetition inside the batch finds its id taken by the first one.
+    let answer = |prepared: &Prepared| match new.remove(&prepared.message.id) {
+        true => Enqueued::Stored(prepared.message.id),
+        false => Enqueued::Duplicate(prepared.message.id),
+    };
+    Ok(Batch { answers: messages.iter().map(answer).collect(), transaction: inserted.transaction })
+}
+
+/// The messages with different ids; a repeated id must have the same content.
+fn without_repetitions(
+    messages: &[Prepared],
+    on_duplicate: OnDuplicate,
+) -> Result<Vec<&Prepared>, EnqueueError> {
+    let mut first: HashMap<MessageId, &Prepared> = HashMap::new();
+    let mut unique = Vec::with_capacity(messages.len());
+    for prepared in messages {
+        let message = &prepared.message;
+        match first.insert(message.id, prepared) {
+            None => unique.push(prepared),
+            Some(other) => {
+                let same = Fingerprint::of(&other.message) == Fingerprint::of(message);
+                refuse_duplicate(prepared, same, on_duplicate)?;
+            }
+        }
+    }
+    Ok(unique)
+}
+
+/// Compares messages whose ids exist with what is stored under them.
+async fn compare<DB: Dialect>(
+    connection: &mut DB::Connection,
+    settings: &Settings<DB>,
+    old: &[&Prepared],
+) -> Result<(), EnqueueError> {
+    let ids: Vec<MessageId> = old.iter().map(|prepared| prepared.message.id).collect();
+    let stored = DB::stored(connection, &settings.statements, &ids).await?;
+    let stored: HashMap<MessageId, _> = stored.into_iter().map(|stored| (stored.id, stored)).collect();
+    for prepared in old {
+        let id = prepared.message.id;
+        let same = stored.get(&id).ok_or(EnqueueError::Concurrent { id })?.is(prepared);
+        refuse_duplicate(prepared, same, settings.on_duplicate)?;
+    }
+    Ok(())
+}
+
+fn refuse_duplicate(prepared: &Prepared, same: bool, on_duplicate: OnDuplicate) -> Result<(), EnqueueError> {
+    let (id, topic) = (prepared.message.id, prepared.message.topic.clone());
+    match (same, on_duplicate) {
+        (false, _) => Err(EnqueueError::IdReused { id, topic }),
+        (true, OnDuplicate::Error) => Err(EnqueueError::DuplicateId { id, topic }),
+        (true, OnDuplicate::Ignore) => Ok(()),
+    }
+}
+
+/// Splits a batch so that no statement grows without bound.
+fn runs<'a, 'm>(messages: &'a [&'m Prepared]) -> impl Iterator<Item = &'a [&'m Prepared]> {
+    let mut rest = messages;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fitting = rest.iter().take(STATEMENT_ROWS_MAX).take_while(|prepared| {
+            bytes += prepared.message.payload.len();
+            bytes <= STATEMENT_BYTES_MAX
+        });
+        let count = fitting.count().max(1).min(rest.len());
+        let (run, left) = rest.split_at(count);
+        rest = left;
+        (!run.is_empty()).then_some(run)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NewMessage;
+
+    fn prepared(id: MessageId, payload: &'static str) -> Prepared {
+        NewMessage::new("orders").payload(payload).prepare(|| id, || None).unwrap()
+    }
+
+    #[test]
+    fn a_repetition_is_a_duplicate_and_another_content_an_error() {
+        let id = MessageId::new();
+        let same = [prepared(id, "a"), prepared(id, "a")];
+        assert_eq!(without_repetitions(&same, OnDuplicate::Ignore).unwrap().len(), 1);
+        let error = without_repetitions(&same, OnDuplicate::Error).unwrap_err();
+        assert!(matches!(error, EnqueueError::DuplicateId { .. }));
+        let other = [prepared(id, "a"), prepared(id, "b")];
+        let error = without_repetitions(&other, OnDuplicate::Ignore).unwrap_err();
+        assert!(matches!(error, EnqueueError::IdReused { .. }));
+    }
+
+    #[test]
+    fn runs_cover_everything_once() {
+        let messages: Vec<_> = (0..12_001).map(|_| prepared(MessageId::new(), "a")).collect();
+        let all: Vec<&Prepared> = messages.iter().collect();
+        let lengths: Vec<usize> = runs(&all).map(<[_]>::len).collect();
+        assert_eq!(lengths, [5_000, 5_000, 2_001]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+}

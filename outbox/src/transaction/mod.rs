@@ -1,0 +1,23 @@
+//! Transactions that cannot lose a message.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`OutboxTransaction`] | a transaction that refuses to commit after a failed enqueue, and checks that its commit happened |
+//! | [`commit`] | [`CommitError`], [`UnknownCommit`] |
+//! | [`resolve`] | [`CommitOutcome`]: what became of an unknown commit |
+//! | [`retry`] | [`RetryPolicy`] |
+//! | [`run`] | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, tries again, never guesses |
+//! | `ids` | the same message ids on every attempt |
+
+pub mod commit;
+mod ids;
+pub mod resolve;
+pub mod retry;
+pub mod run;
+mod wrapper;
+
+pub use commit::{CommitError, UnknownCommit};
+pub use resolve::{CommitOutcome, ResolveError};
+pub use retry::RetryPolicy;
+pub use run::TransactionError;
+pub use wrapper::OutboxTransaction;

@@ -1,0 +1,91 @@
+//! What became of a commit whose answer was lost.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::time::Duration;
+
+use message::MessageId;
+use sqlx::Pool;
+use tokio::time::Instant;
+
+use crate::dialect::Dialect;
+use crate::producer::Outbox;
+use crate::transaction::commit::UnknownCommit;
+
+/// The first pause between two questions; it doubles up to a second.
+const PAUSE_BASE: Duration = Duration::from_millis(20);
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// It committed: its messages are there.
+    Committed,
+    /// It did not, and cannot any more: running it again is safe.
+    NotCommitted,
+    /// It added no messages by which it could be recognised.
+    Unrecognisable,
+}
+
+/// It could not be found out in time; it stays unknown.
+#[derive(Debug, thiserror::Error)]
+#[error("it could not be found out within {waited:?} whether the transaction committed: {reason}")]
+pub struct ResolveError {
+    /// How long was asked.
+    pub waited: Duration,
+    /// What stood in the way last.
+    pub reason: String,
+    /// The client library's last error.
+    #[source]
+    pub source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl<DB: Dialect> Outbox<DB> {
+    /// Finds out on another connection what became of an unknown commit: waits until the transaction is no longer
+    /// running, then looks its messages up. Asks until [`RetryPolicy::resolve_timeout`](crate::RetryPolicy) has
+    /// passed; cancel-safe.
+    ///
+    /// # Errors
+    /// [`ResolveError`] when the database does not answer, or the old transaction is still running.
+    pub async fn resolve(
+        &self,
+        pool: &Pool<DB>,
+        commit: &UnknownCommit,
+    ) -> Result<CommitOutcome, ResolveError> {
+        if commit.message_ids.is_empty() {
+            return Ok(CommitOutcome::Unrecognisable);
+        }
+        let limit = self.settings.retry.resolve_timeout;
+        let until = Instant::now() + limit;
+        let mut pause = PAUSE_BASE;
+        loop {
+            let asked = tokio::time::timeout_at(until, self.ask(pool, commit)).await;
+            let (reason, source): (_, Option<Box<dyn Error + Send + Sync>>) = match asked {
+                Ok(Ok(Some(outcome))) => return Ok(outcome),
+                Ok(Ok(None)) => (String::from("it is still running"), None),
+                Ok(Err(error)) => (error.to_string(), Some(Box::new(error))),
+                Err(_) => (String::from("the database does not answer"), None),
+            };
+            if Instant::now() + pause >= until {
+                return Err(ResolveError { waited: limit, reason, source });
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// One question; `None` while the transaction is running.
+    async fn ask(
+        &self,
+        pool: &Pool<DB>,
+        commit: &UnknownCommit,
+    ) -> Result<Option<CommitOutcome>, sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        if DB::is_running(&mut connection, commit.transaction.as_deref()).await? {
+            return Ok(None);
+        }
+        let stored = DB::stored(&mut connection, &self.settings.statements, &commit.message_ids).await?;
+        let found: HashSet<MessageId> = stored.into_iter().map(|stored| stored.id).collect();
+        let all = commit.message_ids.iter().all(|id| found.contains(id));
+        Ok(Some(if all { CommitOutcome::Committed } else { CommitOutcome::NotCommitted }))
+    }
+}

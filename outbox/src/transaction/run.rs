@@ -1,0 +1,219 @@
+//! Runs a transaction to completion.
+
+use std::error::Error;
+
+use futures_util::future::BoxFuture;
+use message::TraceContext;
+use sqlx::Pool;
+use tracing::Instrument;
+
+use crate::dialect::Dialect;
+use crate::enqueue_error::EnqueueError;
+use crate::failure::{Failure, classify};
+use crate::producer::Outbox;
+use crate::transaction::commit::{CommitError, UnknownCommit};
+use crate::transaction::ids::IdTape;
+use crate::transaction::resolve::CommitOutcome;
+use crate::transaction::wrapper::OutboxTransaction;
+
+/// Why a transaction did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransactionError<E: Error + 'static> {
+    /// The work failed; everything is rolled back.
+    #[error("the work failed and is rolled back")]
+    Work(#[source] E),
+    /// No transaction could be begun; nothing was done.
+    #[error("no transaction could be begun")]
+    Begin(#[source] EnqueueError),
+    /// It was not committed; everything is rolled back.
+    #[error("it was not committed")]
+    Commit(#[source] CommitError),
+    /// Nobody knows whether it was committed. Neither success nor failure: look at the business rows, or
+    /// [resolve](Outbox::resolve) it later.
+    #[error("it is unknown whether the transaction was committed: {reason}")]
+    Unknown {
+        /// Why it could not be found out.
+        reason: String,
+        /// What to look for.
+        commit: UnknownCommit,
+    },
+    /// The runtime was shut down underneath it; it is unknown whether it was committed.
+    #[error("the runtime was shut down; it is unknown whether the transaction was committed")]
+    Shutdown,
+}
+
+/// What came of one attempt.
+enum Attempt<T, E: Error + 'static> {
+    Done(T),
+    Failed(TransactionError<E>),
+    Again(TransactionError<E>),
+}
+
+impl<DB: Dialect> Outbox<DB> {
+    /// Runs `work` in a transaction and commits it.
+    ///
+    /// - It runs in a task of its own, to its end, also when the caller is dropped.
+    /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause and with the
+    ///   *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. It is recognised in the work's error
+    ///   by a [`sqlx::Error`] or [`EnqueueError`] among its sources.
+    /// - A commit whose answer was lost is looked up by its message ids. One that did not happen runs again.
+    /// - `work` may run several times: effects outside the database do not belong into it.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use outbox::{EnqueueError, NewMessage};
+    /// outbox
+    ///     .transaction(&pool, |tx| {
+    ///         Box::pin(async move {
+    ///             sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 7").execute(tx.connection()).await?;
+    ///             tx.stage(NewMessage::new("orders").key("order-7"))?;
+    ///             Ok::<_, EnqueueError>(())
+    ///         })
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TransactionError`]. Cancel-safe in the sense that dropping the call neither stops nor harms the
+    /// transaction.
+    ///
+    /// # Panics
+    /// Passes a panic of `work` on.
+    pub async fn transaction<T, E, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, TransactionError<E>>
+    where
+        T: Send + 'static,
+        E: Error + Send + Sync + 'static,
+        F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync + 'static,
+    {
+        let runner = Runner { outbox: self.clone(), pool: pool.clone(), inherited: self.capture() };
+        let task = tokio::spawn(async move { runner.run(work).await }.in_current_span());
+        match task.await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(TransactionError::Shutdown),
+        }
+    }
+}
+
+struct Runner<DB: Dialect> {
+    outbox: Outbox<DB>,
+    pool: Pool<DB>,
+    inherited: Option<TraceContext>,
+}
+
+impl<DB: Dialect> Runner<DB> {
+    async fn run<T, E, F>(&self, work: F) -> Result<T, TransactionError<E>>
+    where
+        E: Error + Send + Sync + 'static,
+        F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync,
+        T: Send,
+    {
+        let policy = self.outbox.settings.retry;
+        let mut ids = IdTape::default();
+        let mut attempt = 1;
+        loop {
+            match self.attempt(&work, &mut ids).await {
+                Attempt::Done(value) => return Ok(value),
+                Attempt::Failed(error) => return Err(error),
+                Attempt::Again(error) if attempt >= policy.attempts_max => return Err(error),
+                Attempt::Again(error) => {
+                    let delay = policy.delay(attempt, rand::random());
+                    tracing::debug!(attempt, ?delay, %error, "the transaction is run again");
+                    tokio::time::sleep(delay).await;
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    async fn attempt<T, E, F>(&self, work: &F, ids: &mut IdTape) -> Attempt<T, E>
+    where
+        E: Error + Send + Sync + 'static,
+        F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync,
+    {
+        let tx = match DB::begin_writing(&self.pool).await.map_err(EnqueueError::from) {
+            Ok(tx) => tx,
+            Err(error) if error.is_retryable() => return Attempt::Again(TransactionError::Begin(error)),
+            Err(error) => return Attempt::Failed(TransactionError::Begin(error)),
+        };
+        let mut tx =
+            OutboxTransaction::new(tx, self.outbox.clone(), std::mem::take(ids), self.inherited.clone());
+        let done = work(&mut tx).await;
+        *ids = tx.take_ids();
+        match done {
+            Ok(value) => match tx.commit().await {
+                Ok(()) => Attempt::Done(value),
+                Err(error) => self.judge(value, error).await,
+            },
+            Err(error) => {
+                if let Err(rollback) = tx.rollback().await {
+                    tracing::debug!(error = %rollback, "the database has rolled back by itself");
+                }
+                match is_conflict(&error) {
+                    true => Attempt::Again(TransactionError::Work(error)),
+                    false => Attempt::Failed(TransactionError::Work(error)),
+                }
+            }
+        }
+    }
+
+    /// What a failed commit means: an unknown one is looked up.
+    async fn judge<T, E: Error + 'static>(&self, value: T, error: CommitError) -> Attempt<T, E> {
+        let CommitError::Unknown { commit, source } = error else {
+            return match error.is_retryable() {
+                true => Attempt::Again(TransactionError::Commit(error)),
+                false => Attempt::Failed(TransactionError::Commit(error)),
+            };
+        };
+        tracing::warn!(error = %source, "the connection was lost during a commit; looking its messages up");
+        match self.outbox.resolve(&self.pool, &commit).await {
+            Ok(CommitOutcome::Committed) => {
+                self.outbox.settings.wake.wake();
+                Attempt::Done(value)
+            }
+            Ok(CommitOutcome::NotCommitted) => {
+                Attempt::Again(TransactionError::Commit(CommitError::Lost(source)))
+            }
+            Ok(CommitOutcome::Unrecognisable) => Attempt::Failed(TransactionError::Unknown {
+                reason: format!("it enqueued no message by which it could be recognised ({source})"),
+                commit,
+            }),
+            Err(error) => Attempt::Failed(TransactionError::Unknown { reason: error.to_string(), commit }),
+        }
+    }
+}
+
+/// Whether an error or one of its sources says that the transaction lost against another one.
+fn is_conflict(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+            return classify(error) == Failure::Conflict;
+        }
+        if let Some(error) = error.downcast_ref::<EnqueueError>() {
+            return error.is_retryable();
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::MessageId;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("business")]
+    struct Business(#[source] EnqueueError);
+
+    #[test]
+    fn a_conflict_is_found_among_the_sources() {
+        let concurrent = EnqueueError::Concurrent { id: MessageId::new() };
+        assert!(is_conflict(&Business(concurrent)));
+        assert!(!is_conflict(&Business(EnqueueError::Poisoned { first: String::new() })));
+        assert!(!is_conflict(&sqlx::Error::RowNotFound));
+    }
+}

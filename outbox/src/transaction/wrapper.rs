@@ -1,0 +1,242 @@
+//! A transaction that refuses to commit after a failed enqueue, and checks that its commit happened.
+
+use std::ops::{Deref, DerefMut};
+
+use message::{MessageId, TraceContext};
+use sqlx::{Pool, Transaction};
+
+use crate::dialect::Dialect;
+use crate::enqueue_error::EnqueueError;
+use crate::failure::{Failure, classify, is_aborted_transaction};
+use crate::new_message::{NewMessage, Prepared};
+use crate::producer::{Enqueued, Outbox};
+use crate::store::{self, Batch};
+use crate::transaction::commit::{CommitError, UnknownCommit};
+use crate::transaction::ids::IdTape;
+
+/// A database transaction together with the messages in it. It dereferences to [`sqlx::Transaction`], so business
+/// SQL runs on it as usual; [`connection`](Self::connection) is a shorter way.
+///
+/// Any enqueue error makes it unusable: [`commit`](Self::commit) refuses. Dropping it rolls back.
+#[derive(Debug)]
+#[must_use = "dropping a transaction rolls it back"]
+pub struct OutboxTransaction<DB: Dialect> {
+    tx: Transaction<'static, DB>,
+    outbox: Outbox<DB>,
+    ids: IdTape,
+    inherited: Option<TraceContext>,
+    staged: Vec<Prepared>,
+    stored: Vec<MessageId>,
+    transaction: Option<String>,
+    poison: Option<Poison>,
+}
+
+#[derive(Debug, Clone)]
+struct Poison {
+    first: String,
+    retryable: bool,
+}
+
+impl<DB: Dialect> Outbox<DB> {
+    /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN IMMEDIATE`).
+    ///
+    /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a transaction
+    /// (pools of [`pool`](crate::pool()) clean up after that).
+    ///
+    /// # Errors
+    /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too long.
+    pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
+        Ok(OutboxTransaction::new(DB::begin_writing(pool).await?, self.clone(), IdTape::default(), None))
+    }
+}
+
+impl<DB: Dialect> OutboxTransaction<DB> {
+    pub(crate) fn new(
+        tx: Transaction<'static, DB>,
+        outbox: Outbox<DB>,
+        mut ids: IdTape,
+        inherited: Option<TraceContext>,
+    ) -> Self {
+        ids.rewind();
+        Self {
+            tx,
+            outbox,
+            ids,
+            inherited,
+            staged: Vec::new(),
+            stored: Vec::new(),
+            transaction: None,
+            poison: None,
+        }
+    }
+
+    /// The connection, for `execute` and `fetch`.
+    pub fn connection(&mut self) -> &mut DB::Connection {
+        &mut self.tx
+    }
+
+    /// Enqueues a message now.
+    ///
+    /// # Errors
+    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction with the call.
+    pub async fn enqueue(&mut self, message: NewMessage) -> Result<Enqueued, EnqueueError> {
+        self.usable()?;
+        let done = match self.prepare(message) {
+            Ok(prepared) => self.store(vec![prepared]).await.and_then(Batch::only),
+            Err(error) => Err(error),
+        };
+        self.poison_by(done)
+    }
+
+    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All or none.
+    ///
+    /// # Errors
+    /// As for [`enqueue`](Self::enqueue), for the first message that fails.
+    pub async fn enqueue_batch(
+        &mut self,
+        messages: impl IntoIterator<Item = NewMessage> + Send,
+    ) -> Result<Vec<Enqueued>, EnqueueError> {
+        self.usable()?;
+        let prepared: Result<Vec<_>, _> = messages.into_iter().map(|message| self.prepare(message)).collect();
+        let done = match prepared {
+            Ok(prepared) => self.store(prepared).await.map(|batch| batch.answers),
+            Err(error) => Err(error),
+        };
+        self.poison_by(done)
+    }
+
+    /// Checks a message and keeps it; all staged messages are stored in one statement right before COMMIT. Their
+    /// places in the log are then taken while the locks on the business rows are held, so when two transactions
+    /// touch one aggregate, its messages leave in the order of the commits.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]; the transaction is unusable then.
+    pub fn stage(&mut self, message: NewMessage) -> Result<MessageId, EnqueueError> {
+        self.usable()?;
+        let prepared = self.prepare(message);
+        let prepared = self.poison_by(prepared)?;
+        let id = prepared.message.id;
+        self.staged.push(prepared);
+        Ok(id)
+    }
+
+    /// Stores the staged messages, makes sure that the transaction is alive, and commits.
+    ///
+    /// A statement error that the caller has swallowed would turn `COMMIT` into a silent rollback on PostgreSQL:
+    /// that is found out before. Not cancel-safe: a dropped commit has most likely happened; await it in a task of
+    /// its own, as [`Outbox::transaction`] does.
+    ///
+    /// # Errors
+    /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may be.
+    pub async fn commit(mut self) -> Result<(), CommitError> {
+        if let Some(Poison { first, retryable }) = self.poison {
+            return Err(CommitError::Poisoned { first, retryable });
+        }
+        let staged = std::mem::take(&mut self.staged);
+        if staged.is_empty() {
+            self.probe().await?;
+        } else {
+            let before = self.transaction.take();
+            self.store(staged).await.map_err(staged_error)?;
+            if before.is_some() && self.transaction.is_some() && before != self.transaction {
+                return Err(CommitError::Ended);
+            }
+            self.transaction = self.transaction.or(before);
+        }
+        let commit = UnknownCommit { message_ids: self.stored, transaction: self.transaction };
+        match self.tx.commit().await {
+            Ok(()) => {
+                if !commit.message_ids.is_empty() {
+                    self.outbox.settings.wake.wake();
+                }
+                Ok(())
+            }
+            Err(source) => Err(match classify(&source) {
+                Failure::Lost => CommitError::Unknown { commit, source: Box::new(source) },
+                failure => {
+                    CommitError::Refused { source: Box::new(source), retryable: failure == Failure::Conflict }
+                }
+            }),
+        }
+    }
+
+    /// Rolls back: no trace of the business rows and the messages remains. Dropping does the same, later.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Database`] when the database went away; it has rolled back by itself then.
+    pub async fn rollback(self) -> Result<(), EnqueueError> {
+        Ok(self.tx.rollback().await?)
+    }
+
+    pub(crate) fn take_ids(&mut self) -> IdTape {
+        std::mem::take(&mut self.ids)
+    }
+
+    /// A cheap statement that fails in an aborted transaction.
+    async fn probe(&mut self) -> Result<(), CommitError> {
+        let now = DB::probe(&mut self.tx).await.map_err(|error| match classify(&error) {
+            _ if is_aborted_transaction(&error) => CommitError::Aborted(Box::new(error)),
+            Failure::Lost => CommitError::Lost(Box::new(error)),
+            failure => {
+                CommitError::Refused { source: Box::new(error), retryable: failure == Failure::Conflict }
+            }
+        })?;
+        if self.transaction.is_some() && now != self.transaction {
+            return Err(CommitError::Ended);
+        }
+        Ok(())
+    }
+
+    fn usable(&self) -> Result<(), EnqueueError> {
+        match &self.poison {
+            Some(Poison { first, .. }) => Err(EnqueueError::Poisoned { first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn prepare(&mut self, message: NewMessage) -> Result<Prepared, EnqueueError> {
+        let ids = &mut self.ids;
+        self.outbox.prepare(message, || ids.next(), self.inherited.as_ref())
+    }
+
+    async fn store(&mut self, messages: Vec<Prepared>) -> Result<Batch, EnqueueError> {
+        let batch = store::store::<DB>(&mut self.tx, &self.outbox.settings, messages).await?;
+        self.stored.extend(batch.stored());
+        self.transaction = self.transaction.take().or_else(|| batch.transaction.clone());
+        Ok(batch)
+    }
+
+    fn poison_by<T>(&mut self, done: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
+        if let Err(error) = &done {
+            let retryable = error.is_retryable();
+            self.poison.get_or_insert_with(|| Poison { first: error.to_string(), retryable });
+        }
+        done
+    }
+}
+
+/// The flush is the first statement to notice that the transaction had failed.
+fn staged_error(error: EnqueueError) -> CommitError {
+    match error {
+        EnqueueError::Database { source, retryable } => match source.downcast_ref::<sqlx::Error>() {
+            Some(inner) if is_aborted_transaction(inner) => CommitError::Aborted(source),
+            Some(inner) if classify(inner) == Failure::Lost => CommitError::Lost(source),
+            _ => CommitError::Staged(EnqueueError::Database { source, retryable }),
+        },
+        error => CommitError::Staged(error),
+    }
+}
+
+impl<DB: Dialect> Deref for OutboxTransaction<DB> {
+    type Target = Transaction<'static, DB>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.tx
+    }
+}
+
+impl<DB: Dialect> DerefMut for OutboxTransaction<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.tx
+    }
+}

@@ -1,0 +1,113 @@
+//! Reading: nothing lost, nothing twice, keys in causal order.
+
+mod support;
+
+use outbox::NewMessage;
+use outbox::log::PageLimit;
+use support::{Database, Follower, SMALL, TestDialect, granted, ids};
+
+on_every_database!(
+    a_new_relay_starts_before_the_first_entry,
+    pages_are_cut_by_rows_and_bytes_and_end_exactly,
+    a_cursor_inside_a_difference_goes_on_where_it_stood,
+    a_rollback_and_a_savepoint_leave_nothing,
+    rows_of_plain_sql_are_read,
+);
+
+async fn a_new_relay_starts_before_the_first_entry<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.enqueue((0..20).map(|n| NewMessage::new("orders").json(&n))).await;
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    let entries = follower.all().await;
+    assert_eq!(entries.len(), 20);
+    let payloads: Vec<_> = entries.iter().map(|e| e.message.as_ref().unwrap().payload.clone()).collect();
+    assert!((0..20).zip(&payloads).all(|(n, payload)| *payload == n.to_string().as_bytes()));
+    assert!(ids(&entries).is_sorted());
+    assert!(follower.next().await.is_none());
+    db
+}
+
+async fn pages_are_cut_by_rows_and_bytes_and_end_exactly<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.enqueue((0..14).map(|_| NewMessage::new("orders").payload(vec![0; 100]))).await;
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    let difference = follower.reader.next_difference(&follower.base).await.unwrap().unwrap();
+    let mut lengths = Vec::new();
+    for limit in [
+        PageLimit { entries_max: 7, ..SMALL },
+        PageLimit { entries_max: 13, ..SMALL },
+        PageLimit { entries_max: 14, ..SMALL },
+        PageLimit { entries_max: 99, bytes_max: 350 },
+        PageLimit { entries_max: 99, bytes_max: 1 },
+        PageLimit { entries_max: 99, bytes_max: 1400 },
+    ] {
+        let page = follower.reader.read_page(&difference, Default::default(), limit).await.unwrap();
+        lengths.push((page.entries.len(), page.exhausted));
+    }
+    assert_eq!(lengths, [(7, false), (13, false), (14, true), (3, false), (1, false), (14, true)]);
+    db
+}
+
+async fn a_cursor_inside_a_difference_goes_on_where_it_stood<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    db.enqueue((0..20).map(|n| NewMessage::new("orders").json(&n))).await;
+    let mut keeper = db.keeper("a").await;
+    let (lease, cursor) = granted(&mut keeper).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    let first = follower.next().await.unwrap();
+    assert_eq!(
+        keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+        outbox::log::Fenced::Held
+    );
+    db.enqueue((20..25).map(|n| NewMessage::new("orders").json(&n))).await;
+
+    let (_, cursor) = granted(&mut keeper).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    let rest = follower.all().await;
+    assert_eq!((first.len(), rest.len()), (7, 18));
+    db
+}
+
+async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    tx.enqueue(NewMessage::new("orders")).await.unwrap();
+    tx.rollback().await.unwrap();
+
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    tx.enqueue(NewMessage::new("orders").key("kept")).await.unwrap();
+    DB::sql(tx.connection(), "SAVEPOINT inner_one").await.unwrap();
+    tx.enqueue(NewMessage::new("orders").key("dropped")).await.unwrap();
+    DB::sql(tx.connection(), "ROLLBACK TO SAVEPOINT inner_one").await.unwrap();
+    tx.commit().await.unwrap();
+
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let entries = Follower::new(db.reader().await, cursor).all().await;
+    assert_eq!(entries.iter().map(|e| e.key().unwrap()).collect::<Vec<_>>(), ["kept"]);
+    db
+}
+
+async fn rows_of_plain_sql_are_read<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let cast = if DB::NAME == "SQLite" { "CAST('{}' AS BLOB)" } else { "'{}'" };
+    db.run(&format!("INSERT INTO outbox_message (topic, key, payload) VALUES ('orders', 'k', {cast})")).await;
+    db.run(&format!("INSERT INTO outbox_message (topic, payload) VALUES ('or ders', {cast})")).await;
+    db.run(&format!(
+        "INSERT INTO outbox_message (topic, payload, headers) VALUES ('orders', {cast}, '{{\"a\": 1}}')"
+    ))
+    .await;
+    for wrong in ["('', 'x')", "(NULL, 'x')"] {
+        let mut connection = db.pool.acquire().await.unwrap();
+        let insert = format!("INSERT INTO outbox_message (topic, key) VALUES {wrong}");
+        assert!(DB::sql(&mut connection, &insert).await.is_err(), "{wrong}");
+    }
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let entries = Follower::new(db.reader().await, cursor).all().await;
+    let message = entries[0].message.as_ref().unwrap();
+    assert_eq!((message.kind.as_str(), message.source.as_str()), ("orders", "/test"));
+    assert_eq!(message.content_type.as_str(), "application/json");
+    let age = message.time - message.id.generated_at();
+    assert!(age.abs() < std::time::Duration::from_secs(5), "{age}");
+    assert!(entries[1].message.as_ref().unwrap_err().problem.contains("or ders"));
+    assert!(entries[2].message.as_ref().unwrap_err().problem.contains("headers"));
+    db
+}

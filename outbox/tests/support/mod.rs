@@ -1,0 +1,225 @@
+//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL is set.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(unreachable_pub, reason = "shared between test files")]
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::Source;
+use migrations::{Line, Migrator};
+use outbox::log::{
+    Acquired, Cursor, Difference, Entry, EntryId, Lease, LogKeeper, LogOptions, LogReader, LogStore, Mark,
+    PageLimit, RelayName,
+};
+use outbox::{Dialect, NewMessage, Outbox};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Pool, Postgres, Sqlite};
+
+pub const TTL: Duration = Duration::from_secs(30);
+
+/// What tests do beside the toolkit's own API.
+pub trait TestDialect: Dialect {
+    fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
+    fn sql(
+        connection: &mut Self::Connection,
+        sql: &str,
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    fn number(connection: &mut Self::Connection, sql: &str) -> impl Future<Output = i64> + Send;
+}
+
+pub struct Database<DB: TestDialect> {
+    pub url: String,
+    pub pool: Pool<DB>,
+    pub outbox: Outbox<DB>,
+    pub log: Arc<dyn LogStore>,
+    pub directory: Option<tempfile::TempDir>,
+}
+
+pub fn source() -> Source {
+    Source::new("/test").unwrap()
+}
+
+pub fn relay() -> RelayName {
+    RelayName::new("main").unwrap()
+}
+
+impl<DB: TestDialect> Database<DB> {
+    async fn at(url: String, directory: Option<tempfile::TempDir>) -> Self {
+        let pool = outbox::pool::<DB>(&url).await.unwrap();
+        let mut connection = pool.acquire().await.unwrap();
+        Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap();
+        drop(connection);
+        let log = outbox::log::open(&url, source(), LogOptions::default()).unwrap();
+        Self { url, pool, outbox: Outbox::new(), log, directory }
+    }
+
+    pub async fn run(&self, sql: &str) -> u64 {
+        let mut connection = self.pool.acquire().await.unwrap();
+        DB::sql(&mut connection, sql).await.unwrap()
+    }
+
+    pub async fn number(&self, sql: &str) -> i64 {
+        let mut connection = self.pool.acquire().await.unwrap();
+        DB::number(&mut connection, sql).await
+    }
+
+    pub async fn rows(&self) -> i64 {
+        self.number("SELECT count(*) FROM outbox_message").await
+    }
+
+    pub async fn enqueue(&self, messages: impl IntoIterator<Item = NewMessage> + Send) {
+        let mut tx = self.outbox.begin(&self.pool).await.unwrap();
+        tx.enqueue_batch(messages).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    pub async fn reader(&self) -> Box<dyn LogReader> {
+        self.log.reader(&relay()).await.unwrap()
+    }
+
+    pub async fn keeper(&self, holder: &str) -> Box<dyn LogKeeper> {
+        self.log.keeper(&relay(), holder).await.unwrap()
+    }
+
+    pub async fn close(self) {
+        self.pool.close().await;
+        if self.directory.is_none() {
+            let (admin, name) = self.url.rsplit_once('/').unwrap();
+            let mut connection = sqlx::PgConnection::connect(&format!("{admin}/postgres")).await.unwrap();
+            let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
+            connection.execute(drop).await.unwrap();
+        }
+    }
+}
+
+impl TestDialect for Sqlite {
+    async fn create() -> Option<Database<Self>> {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", directory.path().join("outbox.db").display());
+        Some(Database::at(url, Some(directory)).await)
+    }
+
+    async fn sql(connection: &mut Self::Connection, sql: &str) -> Result<u64, sqlx::Error> {
+        Ok(connection.execute(AssertSqlSafe(sql)).await?.rows_affected())
+    }
+
+    async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
+    }
+}
+
+impl TestDialect for Postgres {
+    async fn create() -> Option<Database<Self>> {
+        let Some(url) = postgres_database().await else {
+            eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
+            return None;
+        };
+        Some(Database::at(url, None).await)
+    }
+
+    async fn sql(connection: &mut Self::Connection, sql: &str) -> Result<u64, sqlx::Error> {
+        Ok(connection.execute(AssertSqlSafe(sql)).await?.rows_affected())
+    }
+
+    async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
+    }
+}
+
+/// An empty database on the server of OUTBOX_POSTGRES_URL.
+pub async fn postgres_database() -> Option<String> {
+    let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
+    let name = format!("outbox_test_{}", message::MessageId::new().as_uuid().simple());
+    let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
+    let mut admin = options.connect().await.unwrap();
+    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    Some(format!("{server}/{name}"))
+}
+
+/// Runs each test on each database, saying which.
+#[macro_export]
+macro_rules! on_every_database {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn $name() { $crate::support::on::<sqlx::Sqlite, _>(stringify!($name), super::$name).await; })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn $name() { $crate::support::on::<sqlx::Postgres, _>(stringify!($name), super::$name).await; })*
+        }
+    };
+}
+
+pub async fn on<DB: TestDialect, F: Future<Output = Database<DB>>>(
+    name: &str,
+    test: impl FnOnce(Database<DB>) -> F,
+) {
+    if let Some(database) = DB::create().await {
+        eprintln!("{name}: on {}", DB::NAME);
+        test(database).await.close().await;
+    }
+}
+
+pub async fn granted(keeper: &mut Box<dyn LogKeeper>) -> (Lease, Cursor) {
+    match keeper.acquire(TTL).await.unwrap() {
+        Acquired::Granted { lease, cursor, .. } => (lease, cursor),
+        Acquired::Busy { holder, .. } => panic!("busy: {holder}"),
+    }
+}
+
+pub const SMALL: PageLimit = PageLimit { entries_max: 7, bytes_max: 1 << 20 };
+
+/// A cursor's movement as the relay makes it: difference by difference, page by page.
+pub struct Follower {
+    pub reader: Box<dyn LogReader>,
+    pub base: Mark,
+    pub open: Option<(Difference, EntryId)>,
+    pub limit: PageLimit,
+}
+
+impl Follower {
+    pub fn new(reader: Box<dyn LogReader>, cursor: Cursor) -> Self {
+        Self { reader, open: cursor.open(), base: cursor.base, limit: SMALL }
+    }
+
+    /// The next page; `None` when nothing has committed.
+    pub async fn next(&mut self) -> Option<Vec<Entry>> {
+        if self.open.is_none() {
+            let difference = self.reader.next_difference(&self.base).await.unwrap()?;
+            self.open = Some((difference, EntryId::default()));
+        }
+        let (difference, after) = self.open.clone().unwrap();
+        let page = self.reader.read_page(&difference, after, self.limit).await.unwrap();
+        let last = page.entries.last().map_or(after, |entry| entry.id);
+        if page.exhausted {
+            self.base = difference.head;
+            self.open = None;
+        } else {
+            assert!(last > after, "a page that is not the last one moves on");
+            self.open = Some((difference, last));
+        }
+        Some(page.entries)
+    }
+
+    /// Everything that is committed now.
+    pub async fn all(&mut self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        while let Some(page) = self.next().await {
+            entries.extend(page);
+        }
+        entries
+    }
+
+    pub fn cursor(&self) -> Cursor {
+        match &self.open {
+            Some((difference, after)) => Cursor::inside(difference, *after),
+            None => Cursor::at(self.base.clone()),
+        }
+    }
+}
+
+pub fn ids(entries: &[Entry]) -> Vec<i64> {
+    entries.iter().map(|entry| entry.id.0).collect()
+}
