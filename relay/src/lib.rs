@@ -2,8 +2,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`telemetry`] | the one table of log events and metrics |
 
+pub mod config;
 pub mod engine;
 pub mod telemetry;

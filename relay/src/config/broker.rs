@@ -1,0 +1,50 @@
+//! Which broker a pipeline publishes to.
+
+use std::sync::Arc;
+
+use brokers::{InvalidSetting, kafka, rabbitmq, sqs};
+use message::{Connector, SizeLimit};
+
+/// Which broker a pipeline publishes to, and how.
+#[derive(Debug, Clone)]
+pub enum Broker {
+    /// Apache Kafka.
+    Kafka(Box<kafka::Config>),
+    /// RabbitMQ.
+    Rabbitmq(Box<rabbitmq::Config>),
+    /// Amazon SQS.
+    Sqs(Box<sqs::Config>),
+}
+
+impl Broker {
+    /// A connector with these settings. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the setting within the pipeline, its value and what is accepted.
+    pub fn connector(&self) -> Result<Arc<dyn Connector>, InvalidSetting> {
+        Ok(match self {
+            Self::Kafka(config) => Arc::new(kafka::Connector::new(config.as_ref().clone())?),
+            Self::Rabbitmq(config) => Arc::new(rabbitmq::Connector::new(config)?),
+            Self::Sqs(config) => Arc::new(sqs::Connector::new(config)?),
+        })
+    }
+
+    /// Checks every setting that can be checked without the broker; opens the files that are named.
+    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
+        self.connector().map(drop)
+    }
+
+    /// The largest message it is configured to take.
+    #[must_use]
+    pub fn size_limit(&self) -> SizeLimit {
+        match self {
+            Self::Kafka(config) => {
+                SizeLimit { message_bytes_max: config.message_bytes_max, ..SizeLimit::KAFKA }
+            }
+            Self::Rabbitmq(config) => {
+                SizeLimit { message_bytes_max: config.payload_bytes_max, ..SizeLimit::RABBITMQ }
+            }
+            Self::Sqs(config) => SizeLimit { message_bytes_max: config.message_bytes_max, ..SizeLimit::SQS },
+        }
+    }
+}

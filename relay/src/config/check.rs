@@ -1,0 +1,166 @@
+//! What the sections mean together: everything that is wrong at once, each with its path.
+
+use std::collections::BTreeMap;
+
+use brokers::InvalidSetting;
+use message::Source;
+use migrations::{Dialect, Identifier};
+use outbox::connect::InvalidUrl;
+use outbox::log::{LogOptions, RelayName};
+use secrecy::ExposeSecret;
+
+use super::broker::Broker;
+use super::database::Database;
+use super::decode::Wrong;
+use super::file::{DatabaseSection, FileSection, Log, PipelineSection};
+use super::{Config, PipelineConfig, engine, env};
+
+/// What is wrong, by its path.
+#[derive(Default)]
+struct Problems(Vec<Wrong>);
+
+impl Problems {
+    fn add(&mut self, path: String, message: impl Into<String>, help: Option<&str>) {
+        let help = help.map(str::to_owned);
+        self.0.push(Wrong { path, message: message.into(), help, origin: None });
+    }
+}
+
+/// The checked configuration, or all that is wrong with it (without the places, which the tree knows).
+pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
+    let mut problems = Problems::default();
+    if file.pipeline.is_empty() {
+        let help = "add [[pipeline]] with name, [pipeline.database] and one of [pipeline.kafka], \
+                    [pipeline.rabbitmq] and [pipeline.sqs]";
+        problems.add(String::new(), "there is no pipeline", Some(help));
+    }
+    check_log(&file.log, &mut problems);
+    check_names(&file.pipeline, &mut problems);
+    let pipelines: Vec<_> = file
+        .pipeline
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, section)| pipeline(section, &format!("pipeline[{index}]"), &mut problems))
+        .collect();
+    if problems.0.is_empty() { Ok(Config { pipelines, log: file.log }) } else { Err(problems.0) }
+}
+
+fn check_log(log: &Log, problems: &mut Problems) {
+    if let Err(error) = tracing_subscriber::EnvFilter::try_new(&log.level) {
+        let help = "use error, warn, info, debug, trace, or directives such as info,relay=debug";
+        problems.add(String::from("log.level"), format!("{:?} is no level: {error}", log.level), Some(help));
+    }
+}
+
+/// One name is one cursor, and one prefix of environment variables.
+fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
+    let mut seen = BTreeMap::from([(String::from("LOG"), None)]);
+    for (index, PipelineSection { name, .. }) in sections.iter().enumerate() {
+        let in_env = env::name_in_env(name);
+        let message = match seen.insert(in_env.clone(), Some(name)) {
+            None => continue,
+            Some(Some(other)) if other == name => format!("{name:?} is the name of two pipelines"),
+            Some(Some(other)) => {
+                format!(
+                    "{name:?} and {other:?} are the same in environment variables ({}{in_env}__…)",
+                    env::PREFIX
+                )
+            }
+            Some(None) => format!("{name:?} is taken: {}LOG__… sets the log", env::PREFIX),
+        };
+        problems.add(
+            format!("pipeline[{index}].name"),
+            message,
+            Some("give each pipeline a name of its own"),
+        );
+    }
+}
+
+fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Option<PipelineConfig> {
+    let name = RelayName::new(&section.name)
+        .map_err(|error| problems.add(format!("{path}.name"), error.to_string(), None))
+        .ok();
+    let source = Source::new(section.source.unwrap_or_else(|| format!("/{}", section.name)))
+        .map_err(|error| problems.add(format!("{path}.source"), error.to_string(), None))
+        .ok();
+    let database = database(section.database, path, problems);
+    let broker = broker(section.kafka, section.rabbitmq, section.sqs, path, problems)?;
+    if let Err(InvalidSetting { setting, problem, .. }) = broker.check() {
+        problems.add(format!("{path}.{setting}"), problem, None);
+    }
+    let (settings, refusals) = engine::settings(&section.engine, broker.size_limit());
+    for (setting, problem) in refusals {
+        problems.add(format!("{path}.engine.{setting}"), problem, None);
+    }
+    Some(PipelineConfig { name: name?, source: source?, database: database?, broker, settings })
+}
+
+fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Option<Database> {
+    let path = format!("{path}.database");
+    let url = match brokers::Secret::from_pair("url", section.url, section.url_file) {
+        Ok(url) => url,
+        Err(error) => {
+            problems.add(
+                path,
+                error.to_string(),
+                Some("for example url = \"postgres://relay@db.internal/orders\""),
+            );
+            return None;
+        }
+    };
+    let schema = section.schema.map(Identifier::new).transpose();
+    let schema =
+        schema.map_err(|error| problems.add(format!("{path}.schema"), error.to_string(), None)).ok()?;
+    let options = LogOptions::default().schema(schema.clone()).allow_plaintext(section.allow_plaintext);
+    // A file may be mounted later; what stands here can be looked at now.
+    if let brokers::Secret::Text(text) = &url {
+        match Database::check(text.expose_secret(), &options) {
+            Err(error @ InvalidUrl::Plaintext { .. }) => {
+                problems.add(
+                    format!("{path}.url"),
+                    error.to_string(),
+                    Some("the setting is allow_plaintext = true"),
+                );
+            }
+            Err(error) => problems.add(format!("{path}.url"), error.to_string(), None),
+            Ok(Dialect::Sqlite) if schema.is_some() => {
+                let message = "SQLite has no schemas";
+                problems.add(format!("{path}.schema"), message, Some("remove the setting"));
+            }
+            Ok(_) => {}
+        }
+    }
+    Some(Database::new(url, options))
+}
+
+fn broker(
+    kafka: Option<brokers::kafka::Config>,
+    rabbitmq: Option<brokers::rabbitmq::Config>,
+    sqs: Option<brokers::sqs::Config>,
+    path: &str,
+    problems: &mut Problems,
+) -> Option<Broker> {
+    let help =
+        "a pipeline publishes to exactly one of [pipeline.kafka], [pipeline.rabbitmq] and [pipeline.sqs]";
+    match (kafka, rabbitmq, sqs) {
+        (Some(config), None, None) => Some(Broker::Kafka(Box::new(config))),
+        (None, Some(config), None) => Some(Broker::Rabbitmq(Box::new(config))),
+        (None, None, Some(config)) => Some(Broker::Sqs(Box::new(config))),
+        (None, None, None) => {
+            problems.add(path.to_owned(), "no broker is given", Some(help));
+            None
+        }
+        (kafka, rabbitmq, sqs) => {
+            let given: Vec<&str> = [
+                kafka.is_some().then_some("kafka"),
+                rabbitmq.is_some().then_some("rabbitmq"),
+                sqs.is_some().then_some("sqs"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            problems.add(path.to_owned(), format!("{} are given", given.join(" and ")), Some(help));
+            None
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What is in force after file, environment, flags and defaults: as TOML for people, as JSON for machines. Secrets
+//! are left out of both.
+
+use std::fmt::{self, Write};
+
+use serde_json::{Map, Value as Json};
+
+use super::tree::{Entry, Node, Origin, Table, Value};
+use super::units::{Size, Time};
+use super::{Config, PipelineConfig, redact};
+use crate::engine::{DeadPolicy, Settings};
+
+/// What is in force. Shown as TOML that says where each setting comes from, unless that is the file.
+pub struct Effective(Node);
+
+impl Effective {
+    /// Adds the defaults of log, database and engine to what was given. Brokers' settings have theirs documented
+    /// with the adapters; here stand those that were given.
+    pub(crate) fn new(mut tree: Node, config: &Config) -> Self {
+        if let Value::Table(root) = &mut tree.value {
+            section(root, "log", |log| {
+                add(log, "format", Value::Text(config.log.format.as_str().to_owned()));
+                add(log, "level", Value::Text(config.log.level.clone()));
+            });
+            if let Some(Entry { node: Node { value: Value::List(nodes), .. }, .. }) = root.get_mut("pipeline")
+            {
+                for (node, pipeline) in nodes.iter_mut().zip(&config.pipelines) {
+                    if let Value::Table(table) = &mut node.value {
+                        fill(table, pipeline);
+                    }
+                }
+            }
+        }
+        Self(tree)
+    }
+
+    /// The same for machines.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json(&self.0, &mut Vec::new())
+    }
+}
+
+fn fill(table: &mut Table, pipeline: &PipelineConfig) {
+    add(table, "source", Value::Text(pipeline.source.as_str().to_owned()));
+    section(table, "database", |database| add(database, "allow_plaintext", Value::Bool(false)));
+    section(table, "engine", |engine| fill_engine(engine, &pipeline.settings));
+}
+
+fn fill_engine(engine: &mut Table, settings: &Settings) {
+    for (name, size) in [
+        ("window", settings.window_bytes),
+        ("page", settings.page_bytes),
+        ("message_bytes_max", settings.size_limit.message_bytes_max),
+    ] {
+        add(engine, name, Value::Text(Size(size).to_string()));
+    }
+    for (name, time) in [
+        ("lease_ttl", settings.lease_ttl),
+        ("poll_min", settings.poll_min),
+        ("poll_max", settings.poll_max),
+        ("checkpoint_interval", settings.checkpoint_interval),
+        ("shutdown_grace", settings.shutdown_grace),
+        ("retry_initial", settings.retry.initial),
+        ("retry_max", settings.retry.delay_max),
+    ] {
+        add(engine, name, Value::Text(Time(time).to_string()));
+    }
+    let count = |count: usize| Value::Integer(i64::try_from(count).unwrap_or(i64::MAX));
+    add(engine, "page_entries", count(settings.page_entries));
+    add(engine, "attempts_max", Value::Integer(i64::from(settings.retry.attempts_max)));
+    let on_dead = match settings.on_dead {
+        DeadPolicy::Hold => "hold",
+        DeadPolicy::Pass => "pass",
+    };
+    add(engine, "on_dead", Value::Text(on_dead.to_owned()));
+}
+
+/// Adds to a section, which is made when it is missing.
+fn section(table: &mut Table, name: &str, fill: impl FnOnce(&mut Table)) {
+    let entry = table.entry(name.to_owned()).or_insert_with(|| Entry {
+        key_origin: Origin::Default,
+        node: Node { value: Value::Table(Table::new()), origin: Origin::Default },
+    });
+    if let Value::Table(table) = &mut entry.node.value {
+        fill(table);
+    }
+}
+
+fn add(table: &mut Table, name: &str, value: Value) {
+    let node = Node { value, origin: Origin::Default };
+    table.entry(name.to_owned()).or_insert(Entry { key_origin: Origin::Default, node });
+}
+
+fn json<'a>(node: &'a Node, path: &mut Vec<&'a str>) -> Json {
+    match &node.value {
+        Value::Table(table) => {
+            let mut object = Map::new();
+            for (key, entry) in table {
+                path.push(key);
+                object.insert(key.clone(), json(&entry.node, path));
+                path.pop();
+            }
+            Json::Object(object)
+        }
+        Value::List(list) => Json::Array(list.iter().map(|item| json(item, path)).collect()),
+        _ if redact::is_secret(path) => Json::String(redact::text(path, "")),
+        Value::Text(text) => Json::String(redact::text(path, text)),
+        Value::Integer(number) => (*number).into(),
+        Value::Float(number) => (*number).into(),
+        Value::Bool(bool) => (*bool).into(),
+    }
+}
+
+impl fmt::Display for Effective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        if let Value::Table(root) = &self.0.value {
+            toml(root, &mut Vec::new(), &mut text)?;
+        }
+        f.write_str(text.trim_start())
+    }
+}
+
+/// Values first, then sections: what follows a section's header belongs to it.
+fn toml<'a>(table: &'a Table, path: &mut Vec<&'a str>, out: &mut String) -> fmt::Result {
+    for (key, entry) in table {
+        path.push(key);
+        if let Some(value) = scalar(&entry.node, path) {
+            let line = format!("{} = {value}", quoted(key));
+            match &entry.node.origin {
+                Origin::File(_) => writeln!(out, "{line}")?,
+                Origin::Env(name) => writeln!(out, "{line:<48} # from {name}")?,
+                Origin::Flag(name) => writeln!(out, "{line:<48} # from {name}")?,
+                Origin::Default => writeln!(out, "{line:<48} # default")?,
+            }
+        }
+        path.pop();
+    }
+    for (key, entry) in table {
+        path.push(key);
+        let header = path.iter().map(|step| quoted(step)).collect::<Vec<_>>().join(".");
+        match &entry.node.value {
+            Value::Table(inner) => {
+                writeln!(out, "\n[{header}]")?;
+                toml(inner, path, out)?;
+            }
+            Value::List(items) => {
+                for item in items {
+                    if let Value::Table(inner) = &item.value {
+                        writeln!(out, "\n[[{header}]]")?;
+                        toml(inner, path, out)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        path.pop();
+    }
+    Ok(())
+}
+
+/// A value on one line; none for sections and lists of them.
+fn scalar(node: &Node, path: &[&str]) -> Option<String> {
+    Some(match &node.value {
+        Value::Table(_) => return None,
+        _ if redact::is_secret(path) => text(&redact::text(path, "")),
+        Value::Text(value) => text(&redact::text(path, value)),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Bool(bool) => bool.to_string(),
+        Value::List(items) => {
+            let items: Option<Vec<String>> = items.iter().map(|item| scalar(item, path)).collect();
+            format!("[{}]", items?.join(", "))
+        }
+    })
+}
+
+fn text(value: &str) -> String {
+    toml::Value::from(value).to_string()
+}
+
+fn quoted(key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if !key.is_empty() && key.chars().all(bare) { key.to_owned() } else { text(key) }
+}

@@ -1,0 +1,183 @@
+//! The section `[pipeline.engine]` made into the engine's settings.
+
+use std::time::Duration;
+
+use message::SizeLimit;
+
+use super::file::EngineSection;
+use super::units::{Size, Time};
+use crate::engine::{RetryPolicy, Settings};
+
+/// A setting of the section and what is wrong with it.
+pub(crate) type Refusal = (&'static str, String);
+
+/// A shorter lease would be lost to every pause of a database or a container.
+const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
+/// A killed relay must be taken over within a working day's patience.
+const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
+/// Shorter polls would only burn a processor: an empty one takes about 20 µs.
+const POLL_MIN: Duration = Duration::from_micros(100);
+const POLL_MAX: Duration = Duration::from_secs(60);
+/// The cursor's row is updated this often at most: more would bloat it while an old snapshot is open.
+const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
+const RETRY_MIN: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
+const GRACE_MAX: Duration = Duration::from_secs(3_600);
+const PAGE_MIN: usize = 64 << 10;
+const MESSAGE_MIN: usize = 1_000;
+
+/// The engine's settings for a destination that takes messages up to `limit`.
+pub(crate) fn settings(section: &EngineSection, limit: SizeLimit) -> (Settings, Vec<Refusal>) {
+    let base = Settings::default();
+    let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
+    let time = |given: Option<Time>, default: Duration| given.map_or(default, |time| time.0);
+    let settings = Settings {
+        window_bytes,
+        // Unless it is given, a smaller window has smaller pages.
+        page_bytes: section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0),
+        page_entries: section.page_entries.unwrap_or(base.page_entries),
+        lease_ttl: time(section.lease_ttl, base.lease_ttl),
+        poll_min: time(section.poll_min, base.poll_min),
+        poll_max: time(section.poll_max, base.poll_max),
+        checkpoint_interval: time(section.checkpoint_interval, base.checkpoint_interval),
+        shutdown_grace: time(section.shutdown_grace, base.shutdown_grace),
+        retry: RetryPolicy {
+            initial: time(section.retry_initial, base.retry.initial),
+            delay_max: time(section.retry_max, base.retry.delay_max),
+            attempts_max: section.attempts_max.unwrap_or(base.retry.attempts_max),
+        },
+        on_dead: section.on_dead.unwrap_or(base.on_dead),
+        size_limit: SizeLimit {
+            destination: limit.destination,
+            message_bytes_max: section.message_bytes_max.map_or(limit.message_bytes_max, |size| size.0),
+        },
+        ..base
+    };
+    let refusals = refusals(&settings, limit);
+    (settings, refusals)
+}
+
+fn refusals(settings: &Settings, limit: SizeLimit) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let mut time = |setting, value: Duration, min: Duration, max: Duration| {
+        if value < min || value > max {
+            let (value, min, max) = (Time(value), Time(min), Time(max));
+            refusals.push((setting, format!("{value} is outside {min} to {max}")));
+        }
+    };
+    time("lease_ttl", settings.lease_ttl, LEASE_TTL_MIN, LEASE_TTL_MAX);
+    time("poll_min", settings.poll_min, POLL_MIN, POLL_MAX);
+    time("poll_max", settings.poll_max, POLL_MIN, POLL_MAX);
+    time(
+        "checkpoint_interval",
+        settings.checkpoint_interval,
+        CHECKPOINT_MIN,
+        settings.lease_ttl.max(LEASE_TTL_MIN),
+    );
+    time("shutdown_grace", settings.shutdown_grace, Duration::ZERO, GRACE_MAX);
+    time("retry_initial", settings.retry.initial, RETRY_MIN, RETRY_MAX);
+    time("retry_max", settings.retry.delay_max, RETRY_MIN, RETRY_MAX);
+    let mut refuse = |setting, problem| refusals.push((setting, problem));
+    if settings.poll_min > settings.poll_max {
+        let (min, max) = (Time(settings.poll_min), Time(settings.poll_max));
+        refuse("poll_min", format!("{min} is longer than poll_max, which is {max}"));
+    }
+    if settings.retry.initial > settings.retry.delay_max {
+        let (initial, max) = (Time(settings.retry.initial), Time(settings.retry.delay_max));
+        refuse("retry_initial", format!("{initial} is longer than retry_max, which is {max}"));
+    }
+    if settings.retry.attempts_max == 0 {
+        refuse("attempts_max", String::from("0 would park every message at once; give at least 1"));
+    }
+    if settings.page_bytes < PAGE_MIN {
+        let setting = if settings.window_bytes < PAGE_MIN { "window" } else { "page" };
+        refuse(setting, format!("{} is less than {}", Size(settings.page_bytes), Size(PAGE_MIN)));
+    } else if settings.window_bytes < settings.page_bytes {
+        let (window, page) = (Size(settings.window_bytes), Size(settings.page_bytes));
+        refuse("window", format!("{window} is smaller than a page, which has up to {page}"));
+    }
+    if !(1..=settings.window_entries).contains(&settings.page_entries) {
+        let (entries, max) = (settings.page_entries, settings.window_entries);
+        refuse("page_entries", format!("{entries} is outside 1 to {max}"));
+    }
+    let bytes = settings.size_limit.message_bytes_max;
+    if bytes > limit.message_bytes_max {
+        refuse(
+            "message_bytes_max",
+            format!("{} is more than {limit} takes; raise both or lower it", Size(bytes)),
+        );
+    } else if bytes < MESSAGE_MIN {
+        refuse("message_bytes_max", format!("{bytes} is less than {MESSAGE_MIN}, the room for an envelope"));
+    }
+    refusals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(section: EngineSection) -> Vec<Refusal> {
+        settings(&section, SizeLimit::SQS).1
+    }
+
+    fn time(text: &str) -> Option<Time> {
+        Some(text.parse().unwrap())
+    }
+
+    fn size(text: &str) -> Option<Size> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn defaults_are_the_engines_with_the_brokers_limit() {
+        let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS);
+        assert_eq!(refusals, []);
+        assert_eq!(settings, Settings { size_limit: SizeLimit::SQS, ..Settings::default() });
+    }
+
+    #[test]
+    fn a_small_window_has_small_pages() {
+        let (settings, refusals) =
+            settings(&EngineSection { window: size("1MiB"), ..EngineSection::default() }, SizeLimit::SQS);
+        assert_eq!((refusals, settings.page_bytes), (vec![], 1 << 20));
+    }
+
+    #[test]
+    fn every_bound_names_setting_value_and_limit() {
+        let base = EngineSection::default;
+        for (section, setting, problem) in [
+            (EngineSection { lease_ttl: time("900ms"), ..base() }, "lease_ttl", "900ms is outside 1s to 1h"),
+            (
+                EngineSection { poll_min: time("60ms"), ..base() },
+                "poll_min",
+                "longer than poll_max, which is 50ms",
+            ),
+            (EngineSection { poll_max: time("2m"), ..base() }, "poll_max", "2m is outside"),
+            (
+                EngineSection { checkpoint_interval: time("1m"), ..base() },
+                "checkpoint_interval",
+                "10ms to 15s",
+            ),
+            (EngineSection { shutdown_grace: time("1d"), ..base() }, "shutdown_grace", "1d is outside 0s"),
+            (EngineSection { retry_initial: time("0s"), ..base() }, "retry_initial", "0s is outside 1ms"),
+            (EngineSection { retry_max: time("500ms"), ..base() }, "retry_initial", "longer than retry_max"),
+            (EngineSection { attempts_max: Some(0), ..base() }, "attempts_max", "at least 1"),
+            (EngineSection { window: size("1KiB"), ..base() }, "window", "1KiB is less than 64KiB"),
+            (EngineSection { page: size("1KiB"), ..base() }, "page", "1KiB is less than 64KiB"),
+            (EngineSection { page: size("17MiB"), ..base() }, "window", "16MiB is smaller than a page"),
+            (EngineSection { page_entries: Some(0), ..base() }, "page_entries", "0 is outside 1 to 16384"),
+            (
+                EngineSection { message_bytes_max: size("2MiB"), ..base() },
+                "message_bytes_max",
+                "SQS (1048576",
+            ),
+            (EngineSection { message_bytes_max: size("9"), ..base() }, "message_bytes_max", "less than 1000"),
+        ] {
+            let refusals = refused(section);
+            assert!(
+                matches!(&refusals[..], [(name, text)] if *name == setting && text.contains(problem)),
+                "{setting} {problem}: {refusals:?}"
+            );
+        }
+    }
+}

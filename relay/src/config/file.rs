@@ -1,0 +1,106 @@
+//! The sections of `relay.toml` as they are written.
+
+use std::path::PathBuf;
+
+use brokers::{kafka, rabbitmq, sqs};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use super::units::{Size, Time};
+use crate::engine::DeadPolicy;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileSection {
+    /// The pipelines.
+    #[serde(default)]
+    pub(crate) pipeline: Vec<PipelineSection>,
+    /// The log.
+    #[serde(default)]
+    pub(crate) log: Log,
+}
+
+/// One pipeline: from one outbox to one broker.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PipelineSection {
+    /// The relay's name: of cursor, lease and metrics.
+    pub(crate) name: String,
+    /// The CloudEvents source; default `/<name>`.
+    pub(crate) source: Option<String>,
+    pub(crate) database: DatabaseSection,
+    pub(crate) kafka: Option<kafka::Config>,
+    pub(crate) rabbitmq: Option<rabbitmq::Config>,
+    pub(crate) sqs: Option<sqs::Config>,
+    #[serde(default)]
+    pub(crate) engine: EngineSection,
+}
+
+/// Where the outbox is.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DatabaseSection {
+    pub(crate) url: Option<SecretString>,
+    pub(crate) url_file: Option<PathBuf>,
+    pub(crate) schema: Option<String>,
+    #[serde(default)]
+    pub(crate) allow_plaintext: bool,
+}
+
+/// How a pipeline behaves; what is left out has the engine's default.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EngineSection {
+    pub(crate) window: Option<Size>,
+    pub(crate) page: Option<Size>,
+    pub(crate) page_entries: Option<usize>,
+    pub(crate) message_bytes_max: Option<Size>,
+    pub(crate) lease_ttl: Option<Time>,
+    pub(crate) poll_min: Option<Time>,
+    pub(crate) poll_max: Option<Time>,
+    pub(crate) checkpoint_interval: Option<Time>,
+    pub(crate) shutdown_grace: Option<Time>,
+    pub(crate) attempts_max: Option<u32>,
+    pub(crate) retry_initial: Option<Time>,
+    pub(crate) retry_max: Option<Time>,
+    pub(crate) on_dead: Option<DeadPolicy>,
+}
+
+/// How the relay logs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// For people or for machines.
+    pub format: LogFormat,
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or directives such as `info,relay=debug`.
+    pub level: String,
+}
+
+/// How a line of the log looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One line for people.
+    #[default]
+    Text,
+    /// One JSON object for machines.
+    Json,
+}
+
+impl LogFormat {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: String::from("info") }
+    }
+}

@@ -1,0 +1,151 @@
+//! `relay.toml`: several pipelines in one file, environment variables and flags laid over it, everything checked
+//! before anything starts.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`tree`] | settings in which every key and value knows where it was written |
+//! | [`env`](mod@env) | environment variables laid over the tree |
+//! | [`decode`] | the tree made into typed sections; errors carry path and place |
+//! | [`file`](mod@file) | the sections as they are written |
+//! | [`units`] | durations and sizes as people write them |
+//! | [`engine`] | the section of the engine made into its settings |
+//! | [`check`] | what the sections mean together |
+//! | [`database`], [`broker`] | where messages come from and where they go |
+//! | [`redact`] | what is secret, and how it is kept out of everything that is printed |
+//! | [`effective`] | what is in force, for people and machines |
+//! | [`error`] | what is wrong, shown with its place |
+
+mod broker;
+mod check;
+mod database;
+mod decode;
+mod effective;
+mod engine;
+mod env;
+mod error;
+mod file;
+mod redact;
+mod tree;
+mod units;
+
+use std::path::Path;
+
+use message::Source;
+use outbox::log::RelayName;
+
+use crate::engine::Settings;
+
+pub use broker::Broker;
+pub use database::Database;
+pub use effective::Effective;
+pub use error::ConfigError;
+pub use file::{Log, LogFormat};
+
+use tree::{Node, Origin};
+
+/// A checked configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// The pipelines, each with a name of its own; at least one.
+    pub pipelines: Vec<PipelineConfig>,
+    /// How the relay logs.
+    pub log: Log,
+}
+
+/// One pipeline: from one outbox to one broker.
+#[derive(Debug, Clone)]
+pub struct PipelineConfig {
+    /// The relay's name: of cursor, lease and metrics.
+    pub name: RelayName,
+    /// The CloudEvents source of its messages.
+    pub source: Source,
+    /// Where the outbox is.
+    pub database: Database,
+    /// Where its messages go.
+    pub broker: Broker,
+    /// How the pipeline behaves.
+    pub settings: Settings,
+}
+
+/// A setting that a flag of the command line gives.
+#[derive(Debug, Clone)]
+pub struct Override {
+    /// The flag, for errors: `--log-level`.
+    pub flag: &'static str,
+    /// The setting's path: `log.level`.
+    pub path: &'static str,
+    /// What was given.
+    pub value: String,
+}
+
+/// What a configuration is read from, beside the file.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    /// Environment variables; those that do not begin with `RELAY__` are left alone.
+    pub variables: Vec<(String, String)>,
+    /// Flags; they win over variables, which win over the file.
+    pub flags: Vec<Override>,
+}
+
+impl Overrides {
+    /// This process's environment. A variable that is not UTF-8 is taken over with replacement characters, so that
+    /// an override is never ignored in silence.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let variables = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+            .collect();
+        Self { variables, flags: Vec::new() }
+    }
+}
+
+impl Config {
+    /// Reads a file, lays variables and flags over it and checks everything. Connects to nothing; the files that
+    /// broker settings name are opened. Also answers what is in force, to print it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the file's line and column, or the name of the variable or flag.
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        Self::read(path, &text, overrides)
+    }
+
+    fn read(path: &Path, text: &str, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
+        let path = path.to_owned();
+        let mut tree = Node::parse(text).map_err(|error| {
+            let file = error::File { path: path.clone(), masked: redact::broken_source(text) };
+            let origin = error.span.map(Origin::File);
+            let message = format!("this is not TOML: {}", error.message);
+            ConfigError::one(&file, decode::Wrong { path: String::new(), message, help: None, origin })
+        })?;
+        let file = error::File { path, masked: redact::source(text, &tree) };
+        let one = |wrong| ConfigError::one(&file, wrong);
+        env::overlay(&mut tree, overrides.variables.iter().cloned()).map_err(one)?;
+        for Override { flag, path, value } in &overrides.flags {
+            let steps: Vec<String> = path.split('.').map(str::to_owned).collect();
+            env::set(&mut tree, &steps, value.clone(), &Origin::Flag(flag)).map_err(one)?;
+        }
+        let sections = decode::decode(&tree).map_err(one)?;
+        match check::check(sections) {
+            Ok(config) => {
+                let effective = Effective::new(tree, &config);
+                Ok((config, effective))
+            }
+            Err(mut wrongs) => {
+                for wrong in &mut wrongs {
+                    wrong.origin = Some(tree.nearest(&wrong.path).origin.clone());
+                }
+                Err(ConfigError::of(&file, wrongs))
+            }
+        }
+    }
+
+    /// The pipeline of a name.
+    #[must_use]
+    pub fn pipeline(&self, name: &str) -> Option<&PipelineConfig> {
+        self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! What is secret in a configuration, and how it is kept out of everything that is printed.
+
+use super::tree::{Node, Origin, Value};
+
+/// What stands for a secret.
+const MASK: &str = "***";
+
+/// Whether the value of this setting is a secret as a whole.
+pub(crate) fn is_secret(path: &[&str]) -> bool {
+    match path {
+        // Any property of librdkafka may be one.
+        [.., "kafka", "properties", _] => true,
+        [.., last] => matches!(*last, "password" | "secret_access_key"),
+        [] => false,
+    }
+}
+
+/// Whether the value of this setting is a URL that may hold a password.
+pub(crate) fn is_url(path: &[&str]) -> bool {
+    path.last() == Some(&"url")
+}
+
+/// A URL without the password in its authority or its query.
+pub(crate) fn url(text: &str) -> String {
+    let (head, query) = text.split_once('?').map_or((text, None), |(head, query)| (head, Some(query)));
+    let mut shown =
+        match head.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
+            Some((scheme, (user, host))) => {
+                let user = user.split_once(':').map_or(user.to_owned(), |(user, _)| format!("{user}:{MASK}"));
+                format!("{scheme}://{user}@{host}")
+            }
+            None => head.to_owned(),
+        };
+    for (index, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+        let (name, _) = pair.split_once('=').unwrap_or((pair, ""));
+        shown.push(if index == 0 { '?' } else { '&' });
+        match name.contains("password") {
+            true => shown.push_str(&format!("{name}={MASK}")),
+            false => shown.push_str(pair),
+        }
+    }
+    shown
+}
+
+/// The value of a setting as it may be printed.
+pub(crate) fn text(path: &[&str], text: &str) -> String {
+    match () {
+        () if is_secret(path) => MASK.to_owned(),
+        () if is_url(path) => url(text),
+        () => text.to_owned(),
+    }
+}
+
+/// The file's text with every secret overwritten, as long as before, so that places stay right.
+pub(crate) fn source(text: &str, tree: &Node) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    hide(tree, &mut Vec::new(), &mut bytes);
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+fn hide<'a>(node: &'a Node, path: &mut Vec<&'a str>, bytes: &mut [u8]) {
+    match &node.value {
+        Value::Table(table) => {
+            for (key, entry) in table {
+                path.push(key);
+                hide(&entry.node, path, bytes);
+                path.pop();
+            }
+        }
+        Value::List(list) => list.iter().for_each(|item| hide(item, path, bytes)),
+        Value::Text(text) if is_secret(path) || is_url(path) && url(text) != *text => {
+            if let Origin::File(span) = &node.origin {
+                overwrite(bytes.get_mut(span.clone()).unwrap_or_default());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// As [`source`], for a text that is not TOML: everything behind an equals sign is overwritten.
+pub(crate) fn broken_source(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for line in bytes.split_mut(|byte| *byte == b'\n') {
+        // A line without an equals sign may be the rest of a text of several lines.
+        let header = line.first() == Some(&b'[') || line.first() == Some(&b'#');
+        let start = match line.iter().position(|byte| *byte == b'=') {
+            Some(at) => at + 1,
+            None if header => line.len(),
+            None => 0,
+        };
+        overwrite(&mut line[start..]);
+    }
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+fn overwrite(bytes: &mut [u8]) {
+    for byte in bytes {
+        if !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'') {
+            *byte = b'*';
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_stays_in_a_url() {
+        for (given, shown) in [
+            ("postgres://u:s3cret@h:1/d?sslmode=require", "postgres://u:***@h:1/d?sslmode=require"),
+            ("postgres://u:p@s3cret@h/d", "postgres://u:***@h/d"),
+            ("postgres://h/d?user=u&password=s3cret", "postgres://h/d?user=u&password=***"),
+            ("postgres://u@h/d", "postgres://u@h/d"),
+            ("sqlite:///data/o.db?mode=rwc", "sqlite:///data/o.db?mode=rwc"),
+        ] {
+            assert_eq!(url(given), shown);
+        }
+    }
+
+    #[test]
+    fn the_excerpt_holds_no_secret_and_keeps_its_places() {
+        let text = "[[pipeline]]\nname='ä'\ndatabase.url = 'postgres://u:s3cret@h/d'\n\
+                    kafka.sasl = { username = 'me', password = \"s3crét\" }\n\
+                    kafka.properties = { 'ssl.key.password' = 's3cret' }\n";
+        let masked = source(text, &Node::parse(text).ok().unwrap());
+        assert_eq!(masked.len(), text.len());
+        assert!(!masked.contains("s3cr") && masked.contains("'me'") && masked.contains("'ä'"), "{masked}");
+        let broken = broken_source(&format!("{text}oops = = \nkey = '''\n s3cret ü\n'''\n"));
+        assert!(!broken.contains("s3cr") && broken.contains("[[pipeline]]"), "{broken}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Whole configurations: what is read, what is refused, and how that is told.
+
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
+
+use super::*;
+
+const GOOD: &str = r#"
+[[pipeline]]
+name = "orders"
+[pipeline.database]
+url = "postgres://relay:s3cret@127.0.0.1/orders"
+schema = "orders"
+[pipeline.kafka]
+bootstrap_servers = "k1:9092, k2:9092"
+sasl = { username = "relay", password = "s3cret" }
+properties = { "socket.keepalive.enable" = "true" }
+[pipeline.engine]
+window = "8MiB"
+lease_ttl = "10s"
+on_dead = "pass"
+
+[[pipeline]]
+name = "payments"
+source = "https://pay.example"
+database = { url = "sqlite:///data/pay.db" }
+sqs = { region = "eu-central-1", queues = { "order.paid" = "paid.fifo" } }
+engine = { message_bytes_max = "256KiB" }
+
+[log]
+format = "json"
+"#;
+
+fn read_with(text: &str, variables: &[(&str, &str)]) -> Result<(Config, Effective), ConfigError> {
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Config::read(Path::new("relay.toml"), text, &Overrides { variables, flags: Vec::new() })
+}
+
+/// As a person sees it.
+fn shown(error: &dyn Diagnostic) -> String {
+    let mut out = String::new();
+    let theme = GraphicalTheme::unicode_nocolor();
+    GraphicalReportHandler::new_themed(theme).with_width(200).render_report(&mut out, error).unwrap();
+    out
+}
+
+#[test]
+fn several_pipelines_are_read_with_their_defaults() {
+    let (config, _) = read_with(GOOD, &[]).map_err(|error| shown(&error)).unwrap();
+    let [orders, payments] = &config.pipelines[..] else { panic!("two pipelines") };
+    assert_eq!((orders.name.as_str(), orders.source.as_str()), ("orders", "/orders"));
+    let Broker::Kafka(kafka) = &orders.broker else { panic!("kafka") };
+    assert_eq!(kafka.bootstrap_servers, ["k1:9092", "k2:9092"]);
+    assert_eq!(orders.settings.window_bytes, 8 << 20);
+    assert_eq!(orders.settings.on_dead, crate::engine::DeadPolicy::Pass);
+    assert_eq!(orders.settings.size_limit, message::SizeLimit::KAFKA);
+    assert_eq!(payments.source.as_str(), "https://pay.example");
+    assert_eq!(payments.settings.size_limit.message_bytes_max, 256 << 10);
+    assert_eq!(config.log.format, LogFormat::Json);
+    assert!(config.pipeline("payments").is_some() && config.pipeline("x").is_none());
+}
+
+#[test]
+fn variables_win_over_the_file_and_flags_over_both() {
+    let variables = [
+        ("RELAY__ORDERS__KAFKA__LINGER_MS", "9"),
+        ("RELAY__ORDERS__KAFKA__CREATE_TOPICS", "true"),
+        ("RELAY__PAYMENTS__ENGINE__WINDOW", "2MiB"),
+        ("RELAY__LOG__FORMAT", "text"),
+    ];
+    let (config, _) = read_with(GOOD, &variables).map_err(|error| shown(&error)).unwrap();
+    let Broker::Kafka(kafka) = &config.pipelines[0].broker else { panic!("kafka") };
+    assert!(kafka.linger_ms == 9 && kafka.create_topics);
+    assert_eq!(config.pipelines[1].settings.window_bytes, 2 << 20);
+    assert_eq!(config.log.format, LogFormat::Text);
+    let flags = vec![Override { flag: "--log-format", path: "log.format", value: "json".into() }];
+    let variables = vec![("RELAY__LOG__FORMAT".to_owned(), "text".to_owned())];
+    let (config, _) = Config::read(Path::new("r"), GOOD, &Overrides { variables, flags }).ok().unwrap();
+    assert_eq!(config.log.format, LogFormat::Json);
+}
+
+#[test]
+fn what_is_wrong_is_shown_with_its_place() {
+    for (from, to, expected) in [
+        ("schema =", "shema =", "relay.toml:6:1: pipeline[0].database: unknown setting `shema`"),
+        (
+            "lease_ttl = \"10s\"",
+            "lease_ttl = \"10\"",
+            "relay.toml:13:13: pipeline[0].engine.lease_ttl: \"10\" is not a",
+        ),
+        (
+            "lease_ttl = \"10s\"",
+            "lease_ttl = \"10ms\"",
+            "relay.toml:13:13: pipeline[0].engine.lease_ttl: 10ms is outside",
+        ),
+        (
+            "name = \"payments\"",
+            "name = \"orders\"",
+            "relay.toml:17:8: pipeline[1].name: \"orders\" is the name of two",
+        ),
+        ("name = \"payments\"", "name = \"log\"", "\"log\" is taken: RELAY__LOG__… sets the log"),
+        (
+            "name = \"payments\"",
+            "name = \"Pay ments\"",
+            "relay.toml:17:8: pipeline[1].name: relay name \"Pay ments\"",
+        ),
+        (
+            "database = { url = \"sqlite:///data/pay.db\" }",
+            "",
+            "pipeline[1]: the setting `database` is missing",
+        ),
+        ("url = \"sqlite:///data/pay.db\"", "", "relay.toml:19:12: pipeline[1].database: url: missing"),
+        (
+            "sqlite:///data/pay.db",
+            "mysql://u:s3cret@h/d",
+            "pipeline[1].database.url: the URL begins with \"mysql\"",
+        ),
+        ("127.0.0.1/orders", "db/orders?sslmode=disable", "allow_plaintext = true"),
+        ("url = \"sqlite:///data/pay.db\"", "url = \"sqlite:x\", schema = \"s\"", "SQLite has no schemas"),
+        (
+            "schema = \"orders\"",
+            "schema = \"or-ders\"",
+            "relay.toml:6:10: pipeline[0].database.schema: \"or-ders\"",
+        ),
+        (
+            "[pipeline.engine]\nwindow",
+            "[pipeline.sqs]\n[pipeline.engine]\nwindow",
+            "pipeline[0]: kafka and sqs are given",
+        ),
+        ("sqs = {", "#sqs = {", "pipeline[1]: no broker is given"),
+        ("k1:9092", "k1", "relay.toml:8:21: pipeline[0].kafka.bootstrap_servers: \"k1\" is not of the form"),
+        ("paid.fifo", "pa.id", "relay.toml:20:43: pipeline[1].sqs.queues.order.paid: is neither"),
+        ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
+        ("format = \"json\"", "format = \"xml\"", "relay.toml:24:10: log.format: \"xml\" is not known"),
+        ("format = \"json\"", "level = \"loud=x=y\"", "relay.toml:24:9: log.level: \"loud=x=y\" is no level"),
+        ("format = \"json\"", "format = = 1", "relay.toml:24:10: this is not TOML"),
+        ("[log]", "[logs]", "relay.toml:23:2: unknown setting `logs`"),
+    ] {
+        assert!(GOOD.contains(from), "{from}");
+        let report = shown(&read_with(&GOOD.replace(from, to), &[]).err().expect(to));
+        let flat = report
+            .split_whitespace()
+            .filter(|word| !matches!(*word, "│" | "×"))
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(flat.contains(expected), "{to}: expected {expected}\n{report}");
+        assert!(!report.contains("s3cret"), "{report}");
+    }
+}
+
+#[test]
+fn a_file_without_pipelines_says_what_to_add() {
+    let report = shown(&read_with("[log]\n", &[]).err().unwrap());
+    assert!(report.contains("there is no pipeline") && report.contains("[[pipeline]]"), "{report}");
+}
+
+#[test]
+fn everything_wrong_is_told_at_once() {
+    let text = GOOD.replace("10s", "10ms").replace("256KiB", "2MiB");
+    let report = shown(&read_with(&text, &[]).err().unwrap());
+    assert!(report.contains("2 things are wrong in relay.toml"), "{report}");
+    assert!(report.contains("lease_ttl") && report.contains("message_bytes_max"), "{report}");
+}
+
+#[test]
+fn a_wrong_variable_is_named_and_its_value_is_not_shown() {
+    for (name, value, expected) in [
+        ("RELAY__ORDERS__DATABSE__URL", "s3cret", "pipeline[0]: unknown setting `databse`"),
+        ("RELAY__ORDERS__KAFKA__LINGER_MS", "s3cret", "pipeline[0].kafka.linger_ms: is not a number"),
+        ("RELAY__ORDERS__ENGINE__POLL_MIN", "1s", "pipeline[0].engine.poll_min: 1s is longer than poll_max"),
+        ("RELAY__REFUNDS__DATABASE__URL", "s3cret", "no pipeline is called REFUNDS"),
+    ] {
+        let report = shown(&read_with(GOOD, &[(name, value)]).err().unwrap());
+        assert!(report.contains(&format!("{name}: ")) && report.contains(expected), "{report}");
+        assert!(!report.contains("s3cret"), "{report}");
+    }
+}
+
+#[test]
+fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
+    let (_, effective) = read_with(GOOD, &[("RELAY__ORDERS__KAFKA__SASL__PASSWORD", "s3cret")]).ok().unwrap();
+    let (toml, json) = (effective.to_string(), effective.to_json().to_string());
+    for text in [&toml, &json] {
+        assert!(!text.contains("s3cret") && text.contains("relay:***@127.0.0.1"), "{text}");
+    }
+    assert!(toml.contains("# from RELAY__ORDERS__KAFKA__SASL__PASSWORD"), "{toml}");
+    assert!(toml.contains("checkpoint_interval = \"200ms\"") && toml.contains("# default"), "{toml}");
+    let again = read_with(&toml, &[]).map_err(|error| format!("{toml}\n{}", shown(&error))).unwrap();
+    assert_eq!(again.0.pipelines[0].settings.window_bytes, 8 << 20);
+}
+
+#[test]
+fn no_secret_is_in_the_debug_output() {
+    let (config, _) = read_with(GOOD, &[]).ok().unwrap();
+    assert!(!format!("{config:?}").contains("s3cret"));
+}

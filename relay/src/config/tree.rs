@@ -1,0 +1,158 @@
+//! Settings as a tree in which every key and value knows where it was written.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Where a key or value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// These bytes of the file.
+    File(Range<usize>),
+    /// This environment variable.
+    Env(String),
+    /// This flag of the command line.
+    Flag(&'static str),
+    /// Nowhere: it is the default.
+    Default,
+}
+
+/// A value and where it was written. No `Debug`: it may hold a secret.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
+/// A value.
+#[derive(Clone)]
+pub(crate) enum Value {
+    Text(String),
+    Integer(i64),
+    Float(f64),
+    Bool(bool),
+    List(Vec<Node>),
+    Table(Table),
+}
+
+/// A section.
+pub(crate) type Table = BTreeMap<String, Entry>;
+
+/// A key, where it was written, and its value.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) key_origin: Origin,
+    pub(crate) node: Node,
+}
+
+/// A file that is not TOML.
+pub(crate) struct NotToml {
+    pub(crate) message: String,
+    pub(crate) span: Option<Range<usize>>,
+}
+
+impl Node {
+    /// The tree of a TOML text.
+    pub(crate) fn parse(text: &str) -> Result<Self, NotToml> {
+        let error =
+            |error: toml::de::Error| NotToml { message: error.message().to_owned(), span: error.span() };
+        let document = DeTable::parse(text).map_err(error)?;
+        let origin = Origin::File(document.span());
+        Ok(Self { value: Value::Table(table(document.into_inner())?), origin })
+    }
+
+    /// The value under a path such as `pipeline[1].kafka.tls`, or the nearest section above it that exists.
+    pub(crate) fn nearest(&self, path: &str) -> &Self {
+        let mut node = self;
+        for part in path.split(['.', '[']).filter(|part| !part.is_empty()) {
+            let below = match &node.value {
+                Value::Table(table) => table.get(part).map(|entry| &entry.node),
+                Value::List(list) => {
+                    part.trim_end_matches(']').parse::<usize>().ok().and_then(|index| list.get(index))
+                }
+                _ => None,
+            };
+            match below {
+                Some(below) => node = below,
+                None => break,
+            }
+        }
+        node
+    }
+
+    /// What kind of value it is, in an operator's words.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Text(_) => "a text",
+            Value::Integer(_) => "a whole number",
+            Value::Float(_) => "a number with a fraction",
+            Value::Bool(_) => "true or false",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a section",
+        }
+    }
+}
+
+fn table(table: DeTable<'_>) -> Result<Table, NotToml> {
+    table
+        .into_iter()
+        .map(|(key, value)| {
+            let key_origin = Origin::File(key.span());
+            Ok((key.into_inner().into_owned(), Entry { key_origin, node: node(value)? }))
+        })
+        .collect()
+}
+
+fn node(value: Spanned<DeValue<'_>>) -> Result<Node, NotToml> {
+    let span = value.span();
+    let value = match value.into_inner() {
+        DeValue::String(text) => Value::Text(text.into_owned()),
+        DeValue::Boolean(bool) => Value::Bool(bool),
+        DeValue::Datetime(datetime) => Value::Text(datetime.to_string()),
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => Value::Integer(number),
+            Err(_) => {
+                let message = format!("{number} is larger than a whole number can be");
+                return Err(NotToml { message, span: Some(span) });
+            }
+        },
+        DeValue::Float(number) => match number.as_str().parse() {
+            Ok(number) => Value::Float(number),
+            Err(_) => {
+                let message = format!("{number} cannot be read as a number");
+                return Err(NotToml { message, span: Some(span) });
+            }
+        },
+        DeValue::Array(list) => Value::List(list.into_iter().map(node).collect::<Result<_, _>>()?),
+        DeValue::Table(inner) => Value::Table(table(inner)?),
+    };
+    Ok(Node { value, origin: Origin::File(span) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_knows_its_place() {
+        let text = "[[pipeline]]\nname = 'a'\nport = 0x10\n[pipeline.kafka]\nlinger_ms = 5\n";
+        let tree = Node::parse(text).ok().unwrap();
+        let place = |path: &str| match &tree.nearest(path).origin {
+            Origin::File(span) => &text[span.clone()],
+            _ => "",
+        };
+        assert_eq!(place("pipeline[0].name"), "'a'");
+        assert_eq!(place("pipeline[0].kafka.linger_ms"), "5");
+        assert!(matches!(tree.nearest("pipeline[0].port").value, Value::Integer(16)));
+        // What is not written is shown by the section in which it belongs.
+        assert!(place("pipeline[0].kafka.tls.ca_file").starts_with("[pipeline.kafka]"));
+    }
+
+    #[test]
+    fn a_text_that_is_not_toml_names_the_place() {
+        let error = Node::parse("[log]\nlevel = \n").err().unwrap();
+        assert!(error.span.is_some() && !error.message.is_empty());
+    }
+}
