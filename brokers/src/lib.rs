@@ -18,8 +18,14 @@ mod secret;
 mod settings;
 mod tls;
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 
 pub use secret::Secret;
 pub use settings::InvalidSetting;

@@ -206,9 +206,9 @@ impl Subscription for RabbitmqSubscription {
         }
         done.sort_unstable();
         done.dedup();
-        // First what goes back, so that no acknowledgement for many covers it; the latest first, so that the
-        // queue gets them back in order.
-        released.sort_unstable_by(|a, b| b.cmp(a));
+        // First what goes back, so that no acknowledgement for many covers it; in ascending order, because the
+        // broker delivers each one again at once.
+        released.sort_unstable();
         released.dedup();
         for tag in released {
             self.ledger.release(tag);

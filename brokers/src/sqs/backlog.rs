@@ -1,0 +1,166 @@
+//! What waits for one queue, and which of it may leave together.
+//!
+//! A batch has at most 10 entries and a bounded size. On a FIFO queue at most one message of a group is in flight:
+//! were two in one batch and the first failed alone, the second would overtake it.
+
+use std::collections::{HashSet, VecDeque};
+
+use message::{Message, Topic};
+use sha2::{Digest, Sha256};
+
+use super::wire::Record;
+use crate::pending::Pending;
+
+/// The most entries of a batch (SQS quota).
+pub(super) const BATCH_ENTRIES_MAX: usize = 10;
+
+/// The longest group id in characters (SQS quota).
+const GROUP_CHARS_MAX: usize = 128;
+
+/// A message on its way.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) topic: Topic,
+    pub(super) record: Record,
+    /// The message group, where the queue gets one.
+    pub(super) group: Option<String>,
+    /// The deduplication id, on FIFO queues.
+    pub(super) deduplication: Option<String>,
+    pub(super) pending: Pending,
+}
+
+/// What waits for one queue.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    waiting: VecDeque<Item>,
+    /// Groups with a message in flight.
+    busy: HashSet<String>,
+    /// Batches in flight.
+    in_flight: usize,
+}
+
+impl Backlog {
+    pub(super) fn push(&mut self, item: Item) {
+        self.waiting.push_back(item);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// The next batch in the order of submission, at most `bytes_max` large; empty when everything that waits
+    /// has a message of its group in flight.
+    pub(super) fn take(&mut self, bytes_max: usize) -> Vec<Item> {
+        let (mut batch, mut bytes, mut passed) = (Vec::new(), 0, VecDeque::new());
+        while batch.len() < BATCH_ENTRIES_MAX
+            && let Some(item) = self.waiting.pop_front()
+        {
+            if item.deduplication.is_some()
+                && item.group.as_ref().is_some_and(|group| self.busy.contains(group))
+            {
+                passed.push_back(item);
+                continue;
+            }
+            if !batch.is_empty() && bytes + item.record.bytes() > bytes_max {
+                self.waiting.push_front(item);
+                break;
+            }
+            bytes += item.record.bytes();
+            if item.deduplication.is_some() {
+                self.busy.extend(item.group.clone());
+            }
+            batch.push(item);
+        }
+        passed.append(&mut self.waiting);
+        self.waiting = passed;
+        self.in_flight += usize::from(!batch.is_empty());
+        batch
+    }
+
+    /// A batch is answered; its groups may go on.
+    pub(super) fn finish(&mut self, groups: &[String]) {
+        self.in_flight -= 1;
+        for group in groups {
+            self.busy.remove(group);
+        }
+    }
+}
+
+/// The group of a message on a FIFO queue: its key, or its own id where it has none, so that messages without a
+/// key are not ordered.
+pub(super) fn fifo_group(message: &Message) -> String {
+    message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
+}
+
+/// A key as a group id: at most 128 characters of printable ASCII (SQS API reference, SendMessage); other keys
+/// are hashed.
+pub(super) fn group(key: &str) -> String {
+    if key.len() <= GROUP_CHARS_MAX && key.bytes().all(|b| b.is_ascii_graphic()) {
+        return key.to_owned();
+    }
+    let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+    format!("sha256-{}", message::Fingerprint::from(digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{EventType, OrderingKey, Receipts, Ticket};
+
+    fn item(group: Option<&str>, bytes: usize) -> Item {
+        Item {
+            topic: Topic::new("orders").unwrap(),
+            record: Record { body: "x".repeat(bytes), attributes: Vec::new() },
+            group: group.map(str::to_owned),
+            deduplication: group.map(|_| String::from("id")),
+            pending: Pending::new(Ticket(0), Receipts::channel().0),
+        }
+    }
+
+    fn groups(batch: &[Item]) -> Vec<String> {
+        batch.iter().filter_map(|item| item.group.clone()).collect()
+    }
+
+    #[test]
+    fn a_group_has_one_message_in_flight_and_the_others_pass() {
+        let mut backlog = Backlog::default();
+        for group in ["a", "a", "b", "a", "c"] {
+            backlog.push(item(Some(group), 1));
+        }
+        let first = backlog.take(1_000);
+        assert_eq!(groups(&first), ["a", "b", "c"]);
+        assert!(backlog.take(1_000).is_empty());
+        backlog.finish(&groups(&first));
+        assert_eq!(groups(&backlog.take(1_000)), ["a"]);
+        assert_eq!((backlog.len(), backlog.in_flight()), (1, 1));
+    }
+
+    #[test]
+    fn a_batch_is_bounded_in_entries_and_bytes() {
+        let mut backlog = Backlog::default();
+        for _ in 0..12 {
+            backlog.push(item(None, 1));
+        }
+        assert_eq!((backlog.take(1_000).len(), backlog.take(1_000).len()), (10, 2));
+        for _ in 0..3 {
+            backlog.push(item(None, 400));
+        }
+        assert_eq!((backlog.take(1_000).len(), backlog.take(1_000).len()), (2, 1));
+    }
+
+    #[test]
+    fn keys_become_group_ids_that_sqs_accepts() {
+        assert_eq!(group("order-7"), "order-7");
+        for key in ["order 7", "Müller", &"k".repeat(129)] {
+            let group = group(key);
+            assert!(group.starts_with("sha256-") && group.len() <= 128, "{group}");
+        }
+        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("t").unwrap(), "x");
+        assert_eq!(fifo_group(&message), message.id.to_string());
+        assert_eq!(fifo_group(&message.with_key(OrderingKey::new("k").unwrap())), "k");
+    }
+}

@@ -1,0 +1,219 @@
+//! What an operator sets for SQS, checked.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use crate::secret::Secret;
+use crate::settings::InvalidSetting;
+
+/// Settings of Amazon SQS or a server that speaks its protocol, for publishing and for consuming. Unknown
+/// settings are refused. Without any setting, region and credentials come from the AWS environment (variables,
+/// profile, instance role).
+///
+/// ```toml
+/// region = "eu-central-1"
+/// queues = { "order.placed" = "orders.fifo" }
+/// ```
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The AWS region; without it, the environment's.
+    pub region: Option<String>,
+    /// The endpoint of an SQS-compatible server or of a VPC endpoint: `http://127.0.0.1:9324`.
+    pub endpoint_url: Option<String>,
+    /// The profile of the AWS configuration files.
+    pub profile: Option<String>,
+    /// A static access key; needs `secret_access_key` or its file, and `region`. Nothing is read from the
+    /// environment then.
+    pub access_key_id: Option<String>,
+    /// The secret of the access key.
+    pub secret_access_key: Option<SecretString>,
+    /// The file that holds the secret of the access key, read at every connect.
+    pub secret_access_key_file: Option<PathBuf>,
+    /// The queue of a topic, by name or URL; a topic that is not listed is the name of its queue. A name that ends
+    /// in `.fifo` is a FIFO queue.
+    pub queues: BTreeMap<String, String>,
+    /// Requests in flight at once per publishing session, 1 to 256 (default 16). Each carries up to 10 messages.
+    pub concurrency: usize,
+    /// Milliseconds that a batch waits for more messages while other requests are in flight, 0 to 100 (default 2).
+    pub linger_ms: u64,
+    /// Whether a message to a standard queue carries its ordering key as message group (fair queues; default
+    /// no, because servers other than AWS may refuse it).
+    pub fair_queues: bool,
+    /// The largest message and batch in bytes, 1,024 to 1,048,576 (default 1 MiB, SQS' limit since August 2025).
+    pub message_bytes_max: usize,
+    /// Milliseconds for a connection, 100 to 60,000 (default 3,000).
+    pub connect_timeout_ms: u64,
+    /// Milliseconds for one attempt of a request, beyond a long poll's own wait, 500 to 300,000 (default 10,000).
+    pub request_timeout_ms: u64,
+    /// Attempts of one request, 1 to 5 (default 2). The relay sends again anyway, this only bridges hiccups.
+    pub attempts: u32,
+    /// Seconds until an unsettled delivery comes again, 1 to 43,200 (default 60).
+    pub visibility_timeout_secs: u32,
+    /// Seconds that SQS holds a receive request while the queue is empty, 1 to 20 (default 5). Closing a
+    /// subscription waits for requests on their way, because SQS would hide what it hands to a dead one.
+    pub poll_wait_secs: u32,
+    /// Receive requests at once while the queue is busy, 1 to 32 (default 4).
+    pub receive_concurrency: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            region: None,
+            endpoint_url: None,
+            profile: None,
+            access_key_id: None,
+            secret_access_key: None,
+            secret_access_key_file: None,
+            queues: BTreeMap::new(),
+            concurrency: 16,
+            linger_ms: 2,
+            fair_queues: false,
+            message_bytes_max: 1 << 20,
+            connect_timeout_ms: 3_000,
+            request_timeout_ms: 10_000,
+            attempts: 2,
+            visibility_timeout_secs: 60,
+            poll_wait_secs: 5,
+            receive_concurrency: 4,
+        }
+    }
+}
+
+impl Config {
+    /// Checks every setting; answers the access key with its secret, if one is configured.
+    pub(super) fn check(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {
+        within("concurrency", self.concurrency, 1..=256)?;
+        within("linger_ms", self.linger_ms, 0..=100)?;
+        within("message_bytes_max", self.message_bytes_max, 1_024..=1 << 20)?;
+        within("connect_timeout_ms", self.connect_timeout_ms, 100..=60_000)?;
+        within("request_timeout_ms", self.request_timeout_ms, 500..=300_000)?;
+        within("attempts", self.attempts, 1..=5)?;
+        within("visibility_timeout_secs", self.visibility_timeout_secs, 1..=43_200)?;
+        within("poll_wait_secs", self.poll_wait_secs, 1..=20)?;
+        within("receive_concurrency", self.receive_concurrency, 1..=32)?;
+        self.check_endpoint()?;
+        for (topic, queue) in &self.queues {
+            if !is_url(queue) && !is_queue_name(queue) {
+                return Err(invalid(&format!("queues.{topic}"), NOT_A_QUEUE));
+            }
+        }
+        self.check_credentials()
+    }
+
+    fn check_endpoint(&self) -> Result<(), InvalidSetting> {
+        let Some(endpoint) = &self.endpoint_url else { return Ok(()) };
+        let parsed = url::Url::parse(endpoint)
+            .map_err(|error| invalid("endpoint_url", format!("{error}; write http[s]://host[:port]")))?;
+        if !is_url(endpoint) || !parsed.has_host() {
+            return Err(invalid("endpoint_url", "must be http[s]://host[:port]"));
+        }
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(invalid(
+                "endpoint_url",
+                "holds credentials; use access_key_id and secret_access_key",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_credentials(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {
+        let secret = (self.secret_access_key.clone(), self.secret_access_key_file.clone());
+        let Some(key) = &self.access_key_id else {
+            return match secret {
+                (None, None) => Ok(None),
+                _ => Err(invalid("access_key_id", "missing; a secret is given")),
+            };
+        };
+        if self.profile.is_some() {
+            return Err(invalid("profile", "cannot be combined with access_key_id"));
+        }
+        if self.region.is_none() {
+            return Err(invalid(
+                "region",
+                "missing; a static access key needs it (any name for other servers)",
+            ));
+        }
+        let secret = Secret::from_pair("sqs.secret_access_key", secret.0, secret.1)?;
+        Ok(Some((key.clone(), secret)))
+    }
+}
+
+/// What a setting that should name a queue is told.
+const NOT_A_QUEUE: &str = "is neither a URL nor a queue name: 1 to 80 letters, digits, - and _, with .fifo at the end for a FIFO queue";
+
+/// Whether this is a queue's URL rather than its name.
+pub(super) fn is_url(queue: &str) -> bool {
+    queue.starts_with("http://") || queue.starts_with("https://")
+}
+
+/// Whether SQS accepts this as a queue's name.
+pub(super) fn is_queue_name(name: &str) -> bool {
+    let stem = name.strip_suffix(".fifo").unwrap_or(name);
+    !stem.is_empty()
+        && name.len() <= 80
+        && stem.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+}
+
+/// A setting of this adapter that cannot be used.
+pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
+    InvalidSetting::new(format!("sqs.{setting}"), problem)
+}
+
+fn within<T: PartialOrd + Display>(
+    setting: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), InvalidSetting> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(setting, format!("is {value}; accepted are {} to {}", range.start(), range.end())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_needs_no_settings_and_unknown_ones_are_refused() {
+        let config: Config = serde_json::from_str("{}").unwrap();
+        assert!(config.check().unwrap().is_none());
+        assert!(serde_json::from_str::<Config>(r#"{"regoin": "x"}"#).is_err());
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named() {
+        for (json, setting) in [
+            (r#"{"concurrency": 0}"#, "sqs.concurrency"),
+            (r#"{"message_bytes_max": 2000000}"#, "sqs.message_bytes_max"),
+            (r#"{"endpoint_url": "127.0.0.1:9324"}"#, "sqs.endpoint_url"),
+            (r#"{"endpoint_url": "http://a:b@host"}"#, "sqs.endpoint_url"),
+            (r#"{"queues": {"orders": "or.ders"}}"#, "sqs.queues.orders"),
+            (r#"{"secret_access_key": "s"}"#, "sqs.access_key_id"),
+            (r#"{"access_key_id": "a", "secret_access_key": "s"}"#, "sqs.region"),
+            (r#"{"access_key_id": "a", "region": "r"}"#, "sqs.secret_access_key"),
+        ] {
+            let config: Config = serde_json::from_str(json).unwrap();
+            assert_eq!(config.check().unwrap_err().setting, setting, "{json}");
+        }
+    }
+
+    #[test]
+    fn debug_prints_no_secret() {
+        let config = Config { secret_access_key: Some("s3cret".to_owned().into()), ..Config::default() };
+        assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn queue_names_follow_the_rules_of_sqs() {
+        assert!(is_queue_name("orders") && is_queue_name("orders_1-x.fifo"));
+        assert!(!is_queue_name("order.placed") && !is_queue_name(".fifo") && !is_queue_name(&"q".repeat(81)));
+    }
+}

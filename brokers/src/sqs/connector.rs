@@ -1,0 +1,66 @@
+//! Opens publishing sessions.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_sdk_sqs::Client;
+use message::{PublishError, Publisher, Receipts};
+
+use super::client::ClientFactory;
+use super::config::Config;
+use super::dispatcher::Pace;
+use super::fault::{Failure, Kind};
+use super::publisher::SqsPublisher;
+use super::queues::Queues;
+use super::send::Sender;
+use crate::settings::InvalidSetting;
+
+/// A name to ask for when connecting; nobody needs to have a queue of this name.
+const PROBE: &str = "outbox-probe";
+
+/// Opens publishing sessions with SQS.
+#[derive(Debug)]
+pub struct Connector {
+    factory: ClientFactory,
+    config: Config,
+}
+
+impl Connector {
+    /// A connector with these settings. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    pub fn new(config: &Config) -> Result<Self, InvalidSetting> {
+        Ok(Self { factory: ClientFactory::new(config)?, config: config.clone() })
+    }
+}
+
+#[async_trait]
+impl message::Connector for Connector {
+    fn destination(&self) -> &str {
+        self.factory.destination()
+    }
+
+    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+        let client = self.factory.client().await?;
+        probe(&client).await?;
+        let pace = Pace {
+            concurrency: self.config.concurrency,
+            linger: Duration::from_millis(self.config.linger_ms),
+            batch_bytes_max: self.config.message_bytes_max,
+        };
+        let sender = Sender { client, queues: Queues::new(self.config.queues.clone()) };
+        Ok(Box::new(SqsPublisher::new(receipts, sender, pace, self.config.fair_queues)))
+    }
+}
+
+/// HTTP has no sessions, so one request finds out whether SQS answers and knows us. "No such queue" and "not
+/// allowed to ask" are good answers.
+async fn probe(client: &Client) -> Result<(), PublishError> {
+    match client.get_queue_url().queue_name(PROBE).send().await.map_err(|error| Failure::of_request(&error)) {
+        Err(failure) if !matches!(failure.kind, Kind::Missing | Kind::Forbidden) => {
+            Err(failure.to_session_error())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,138 @@
+//! The task of a session: sorts submissions by queue, and keeps a bounded number of requests in flight.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::backlog::{BATCH_ENTRIES_MAX, Backlog, Item};
+use super::send::Sender;
+
+/// Submissions that are sorted in one go.
+const SORT_MAX: usize = 1_024;
+
+/// A submission and the queue it goes to.
+pub(super) type Addressed = (String, Item);
+
+/// Bounds of a session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    pub(super) concurrency: usize,
+    pub(super) linger: Duration,
+    pub(super) batch_bytes_max: usize,
+}
+
+/// The task's state.
+pub(super) struct Dispatcher {
+    submitted: mpsc::UnboundedReceiver<Addressed>,
+    sender: Arc<Sender>,
+    pace: Pace,
+    backlogs: BTreeMap<String, Lane>,
+    requests: JoinSet<()>,
+    /// Which queue and groups a request occupies.
+    occupied: BTreeMap<Id, (String, Vec<String>)>,
+}
+
+/// A queue's backlog, and since when it has been waiting for a full batch.
+#[derive(Debug, Default)]
+struct Lane {
+    backlog: Backlog,
+    since: Option<Instant>,
+}
+
+impl Dispatcher {
+    pub(super) fn new(
+        submitted: mpsc::UnboundedReceiver<Addressed>,
+        sender: Arc<Sender>,
+        pace: Pace,
+    ) -> Self {
+        Self {
+            submitted,
+            sender,
+            pace,
+            backlogs: BTreeMap::new(),
+            requests: JoinSet::new(),
+            occupied: BTreeMap::new(),
+        }
+    }
+
+    /// Works until no more can be submitted and everything is answered. Dropping the future cancels all requests;
+    /// their messages are answered as unknown.
+    pub(super) async fn run(mut self) {
+        let mut open = true;
+        let mut arrived = Vec::with_capacity(SORT_MAX);
+        while open || !self.requests.is_empty() || self.backlogs.values().any(|lane| lane.backlog.len() > 0) {
+            let due = self.dispatch(open);
+            let linger = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                count = self.submitted.recv_many(&mut arrived, SORT_MAX), if open => open = count > 0,
+                Some(finished) = self.requests.join_next_with_id() => self.finish(finished),
+                () = linger => {}
+            }
+            for (queue, item) in arrived.drain(..) {
+                let lane = self.backlogs.entry(queue).or_default();
+                lane.since.get_or_insert_with(Instant::now);
+                lane.backlog.push(item);
+            }
+        }
+    }
+
+    /// Starts requests as far as the bound allows, each queue in turn; answers when the next batch that is not
+    /// full has waited long enough.
+    fn dispatch(&mut self, open: bool) -> Option<Instant> {
+        let now = Instant::now();
+        let mut due = None;
+        let mut progress = true;
+        while std::mem::take(&mut progress) {
+            due = None;
+            for (queue, lane) in &mut self.backlogs {
+                if self.requests.len() >= self.pace.concurrency {
+                    return None;
+                }
+                if lane.backlog.len() == 0 {
+                    continue;
+                }
+                // A batch that is not full waits a little, but only while others of its queue are on the way.
+                let patient = open && lane.backlog.len() < BATCH_ENTRIES_MAX && lane.backlog.in_flight() > 0;
+                let until = lane.since.unwrap_or(now) + self.pace.linger;
+                if patient && now < until {
+                    due = Some(due.map_or(until, |due: Instant| due.min(until)));
+                    continue;
+                }
+                let batch = lane.backlog.take(self.pace.batch_bytes_max);
+                if batch.is_empty() {
+                    continue;
+                }
+                lane.since = (lane.backlog.len() > 0).then_some(now);
+                let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
+                let task = self.requests.spawn(self.sender.clone().send(queue.clone(), batch));
+                self.occupied.insert(task.id(), (queue.clone(), groups));
+                progress = true;
+            }
+        }
+        due
+    }
+
+    fn finish(&mut self, finished: Result<(Id, ()), JoinError>) {
+        let id = match finished {
+            Ok((id, ())) => id,
+            Err(error) => {
+                tracing::error!(%error, "a request to sqs ended in a bug; its messages are answered as unknown");
+                error.id()
+            }
+        };
+        if let Some((queue, groups)) = self.occupied.remove(&id)
+            && let Some(lane) = self.backlogs.get_mut(&queue)
+        {
+            lane.backlog.finish(&groups);
+        }
+    }
+}

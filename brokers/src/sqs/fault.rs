@@ -1,0 +1,226 @@
+//! The SDK's errors, judged: whose fault, how far it reaches, what to do.
+
+use std::error::Error;
+
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use message::{Fault, PublishError, Scope, SubscriptionError, Topic};
+
+/// Why a request, or one entry of a batch, failed.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) kind: Kind,
+    text: String,
+}
+
+/// What a failure means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The queue does not exist.
+    Missing,
+    /// The queue, its key, or the operation on it is forbidden.
+    Forbidden,
+    /// Who we are is not accepted, anywhere.
+    Credentials,
+    /// SQS does not take it for now.
+    Busy,
+    /// No answer: unreachable, or too late. The outcome is unknown.
+    Lost,
+    /// SQS will never take it.
+    Refused,
+    /// The client could not even make the request.
+    Local,
+}
+
+impl Failure {
+    /// What the SDK reports for a whole request.
+    pub(super) fn of_request<E>(error: &SdkError<E>) -> Self
+    where
+        E: ProvideErrorMetadata + Error + 'static,
+    {
+        match error {
+            SdkError::ServiceError(service) => {
+                let client_fault = service.raw().status().is_client_error();
+                let code = service.err().code().unwrap_or_default();
+                Self::of_code(code, service.err().message().unwrap_or_default(), client_fault)
+            }
+            SdkError::ConstructionFailure(_) => Self { kind: Kind::Local, text: chain(error) },
+            _ => Self { kind: Kind::Lost, text: chain(error) },
+        }
+    }
+
+    /// What SQS answers with an error code, for a request or for one entry of it.
+    pub(super) fn of_code(code: &str, message: &str, client_fault: bool) -> Self {
+        Self { kind: kind(code, client_fault), text: format!("{code} {message}").trim().to_owned() }
+    }
+
+    /// An entry that the answer does not mention.
+    pub(super) fn unanswered() -> Self {
+        Self { kind: Kind::Busy, text: String::from("the answer does not mention this message") }
+    }
+
+    /// A request whose task panicked.
+    pub(super) fn of_task(error: &tokio::task::JoinError) -> Self {
+        Self { kind: Kind::Lost, text: format!("the request ended in a bug: {error}") }
+    }
+
+    /// What the message is told.
+    pub(super) fn to_publish_error(&self, topic: &Topic, queue: &str) -> PublishError {
+        let text = &self.text;
+        match self.kind {
+            Kind::Missing => PublishError::topic_unavailable(format!(
+                "sqs has no queue {queue} for {topic}: {text}; create it, or name another one in sqs.queues"
+            )),
+            Kind::Forbidden => PublishError::topic_unavailable(format!(
+                "sqs does not let us send to queue {queue} for {topic}: {text}; grant sqs:GetQueueUrl, \
+                 sqs:SendMessage and the use of its key"
+            )),
+            Kind::Busy => {
+                PublishError::topic_busy(format!("sqs does not take messages for queue {queue} now: {text}"))
+            }
+            Kind::Refused => {
+                PublishError::refused(format!("sqs refused a message for queue {queue}: {text}"))
+            }
+            Kind::Credentials | Kind::Local | Kind::Lost => self.to_session_error(),
+        }
+    }
+
+    /// What a session is told that could not be opened.
+    pub(super) fn to_session_error(&self) -> PublishError {
+        let fault = if self.is_operators() { Fault::Operator } else { Fault::Broker };
+        PublishError::new(fault, Scope::Session, self.session_text())
+    }
+
+    /// What a subscription is told.
+    pub(super) fn to_subscription_error(&self, queue: &str) -> SubscriptionError {
+        if self.is_operators() {
+            SubscriptionError::operator(format!("queue {queue}: {}", self.session_text()))
+        } else {
+            SubscriptionError::lost(format!("queue {queue}: {}", self.session_text()))
+        }
+    }
+
+    fn is_operators(&self) -> bool {
+        !matches!(self.kind, Kind::Busy | Kind::Lost)
+    }
+
+    fn session_text(&self) -> String {
+        let text = &self.text;
+        match self.kind {
+            Kind::Credentials => {
+                format!("sqs does not accept our credentials: {text}; check key, region and clock")
+            }
+            Kind::Missing => format!("sqs has no such queue: {text}; create it, or correct the name"),
+            Kind::Forbidden => format!("sqs does not let us use the queue: {text}; grant permission"),
+            Kind::Local => {
+                format!("the request to sqs cannot be made: {text}; check region and endpoint_url")
+            }
+            Kind::Refused => format!("sqs refused the request: {text}"),
+            Kind::Busy => format!("sqs cannot answer now: {text}"),
+            Kind::Lost => format!("sqs did not answer: {text}"),
+        }
+    }
+}
+
+/// The whole chain of causes: the SDK's own text says only that something failed.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        // Wrappers repeat their cause's text.
+        if !texts.iter().any(|known| known.contains(&text)) {
+            texts.push(text);
+        }
+        next = cause.source();
+    }
+    texts.join(": ")
+}
+
+/// The meaning of an error code (SQS API reference, "Common Errors" and the operations' own); codes come with
+/// and without the prefix `AWS.SimpleQueueService.` or `com.amazonaws.sqs#`.
+fn kind(code: &str, client_fault: bool) -> Kind {
+    match code.rsplit(['.', '#']).next().unwrap_or_default() {
+        "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" => Kind::Missing,
+        "AccessDenied"
+        | "AccessDeniedException"
+        | "AuthorizationError"
+        | "NotAuthorized"
+        | "KmsAccessDenied"
+        | "KmsDisabled"
+        | "KmsInvalidKeyUsage"
+        | "KmsInvalidState"
+        | "KmsNotFound"
+        | "KmsOptInRequired"
+        | "InvalidAddress"
+        | "UnsupportedOperation" => Kind::Forbidden,
+        "InvalidClientTokenId"
+        | "UnrecognizedClient"
+        | "UnrecognizedClientException"
+        | "SignatureDoesNotMatch"
+        | "InvalidSignatureException"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException"
+        | "InvalidAccessKeyId"
+        | "InvalidSecurity"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "RequestExpired"
+        | "OptInRequired" => Kind::Credentials,
+        "RequestThrottled"
+        | "Throttling"
+        | "ThrottlingException"
+        | "ThrottledException"
+        | "KmsThrottled"
+        | "OverLimit"
+        | "TooManyRequestsException"
+        | "RequestLimitExceeded"
+        | "ServiceUnavailable"
+        | "InternalError"
+        | "InternalFailure" => Kind::Busy,
+        _ if client_fault => Kind::Refused,
+        _ => Kind::Busy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_fault_and_scope() {
+        let topic = Topic::new("orders").unwrap();
+        for (code, client_fault, fault, scope) in [
+            ("AWS.SimpleQueueService.NonExistentQueue", true, Fault::Operator, Scope::Topic),
+            ("QueueDoesNotExist", true, Fault::Operator, Scope::Topic),
+            ("KmsDisabled", true, Fault::Operator, Scope::Topic),
+            ("AccessDenied", true, Fault::Operator, Scope::Topic),
+            ("InvalidClientTokenId", true, Fault::Operator, Scope::Session),
+            ("SignatureDoesNotMatch", true, Fault::Operator, Scope::Session),
+            ("RequestThrottled", true, Fault::Broker, Scope::Topic),
+            ("InternalError", false, Fault::Broker, Scope::Topic),
+            ("SomethingNew", false, Fault::Broker, Scope::Topic),
+            ("InvalidMessageContents", true, Fault::Message, Scope::Message),
+            ("com.amazonaws.sqs#InvalidParameterValue", true, Fault::Message, Scope::Message),
+        ] {
+            let failure = Failure::of_code(code, "why", client_fault);
+            let error = failure.to_publish_error(&topic, "orders.fifo");
+            assert_eq!((error.fault(), error.scope()), (fault, scope), "{code}");
+            assert!(error.to_string().contains("why"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_answer_is_unknown_and_a_missing_queue_is_the_operators() {
+        let timeout =
+            SdkError::<aws_sdk_sqs::operation::send_message_batch::SendMessageBatchError>::timeout_error(
+                "too slow",
+            );
+        let failure = Failure::of_request(&timeout);
+        let error = failure.to_publish_error(&Topic::new("orders").unwrap(), "orders");
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session));
+        assert_eq!(failure.to_subscription_error("orders").fault(), Fault::Broker);
+        let missing = Failure::of_code("QueueDoesNotExist", "", true);
+        assert_eq!(missing.to_subscription_error("orders").fault(), Fault::Operator);
+    }
+}

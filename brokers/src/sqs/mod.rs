@@ -1,0 +1,69 @@
+//! Amazon SQS and servers that speak its protocol, standard and FIFO queues.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `config.rs` | [`Config`]: what an operator sets |
+//! | `client.rs` | the SDK's client made from the settings |
+//! | `queues.rs` | which queue a topic goes to, and its URL |
+//! | `connector.rs` | [`Connector`]: opens publishing sessions |
+//! | `publisher.rs` | one session: encodes and addresses submissions |
+//! | `dispatcher.rs` | keeps a bounded number of requests in flight |
+//! | `backlog.rs` | what waits for one queue, and which of it may leave together |
+//! | `send.rs` | one batch and the answer for each of its messages |
+//! | `subscription.rs` | [`Subscriber`]: consumes a queue |
+//! | `receive.rs` | one receive request |
+//! | `settle.rs` | deleting, releasing and extending deliveries |
+//! | `wire.rs` | message to CloudEvent in JSON and back |
+//! | `fault.rs` | the SDK's errors judged |
+//! | `admin.rs` | [`Admin`]: queues for tests, examples and the demo |
+//!
+//! # Publishing
+//! The topic is the queue's name, unless `queues` names another one or its URL. Batches hold up to 10 messages and
+//! every entry of an answer is looked at: SQS says 200 also when it refused some of them.
+//!
+//! | what happens | receipt |
+//! |---|---|
+//! | no such queue, no permission, its key disabled | operator's fault, topic stops |
+//! | throttled, an entry failed on SQS' side | broker's fault, topic pauses |
+//! | too large, contents refused | message's fault; the others of its batch are sent |
+//! | no answer, or none in time | broker's fault, session; outcome unknown |
+//! | wrong or missing credentials, no region | operator's fault, session |
+//!
+//! On a FIFO queue the deduplication id is the message id (SQS remembers it for 5 minutes, the inbox for longer)
+//! and the group is the ordering key, hashed where SQS would not accept it; a message without a key is a group of
+//! its own. At most one message of a group is in flight. A standard queue keeps no order at all.
+//!
+//! # The body
+//! One CloudEvent in JSON, with `id`, `source`, `type`, `time` and `subject` at the top level; see `wire.rs`.
+//!
+//! # Consuming
+//! Long polls, one while the queue is quiet and several while it is busy. An unsettled delivery comes again after
+//! `visibility_timeout_secs`: call `keep_alive` well before that.
+//!
+//! # Traps
+//! - A FIFO group is locked while one of its messages is received and unsettled, also by a consumer that died:
+//!   its visibility timeout must run out first.
+//! - A redrive policy moves a message to the dead-letter queue after `maxReceiveCount` receives, handled or not:
+//!   set it well above the attempts of the inbox.
+//! - Retention is 4 days by default and 14 at most; the inbox must remember ids for longer.
+//! - Receipt handles of a consumer that was too slow are skipped; the message comes again and the inbox knows it.
+
+mod admin;
+mod backlog;
+mod client;
+mod config;
+mod connector;
+mod dispatcher;
+mod fault;
+mod publisher;
+mod queues;
+mod receive;
+mod send;
+mod settle;
+mod subscription;
+mod wire;
+
+pub use admin::Admin;
+pub use config::Config;
+pub use connector::Connector;
+pub use subscription::Subscriber;

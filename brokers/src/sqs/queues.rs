@@ -1,0 +1,85 @@
+//! Which queue a topic goes to, and the queue's URL.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+
+use aws_sdk_sqs::Client;
+
+use super::config::{is_queue_name, is_url};
+use super::fault::Failure;
+
+/// The queues of a session; URLs are asked for once.
+#[derive(Debug)]
+pub(super) struct Queues {
+    by_topic: BTreeMap<String, String>,
+    urls: Mutex<HashMap<String, String>>,
+}
+
+impl Queues {
+    pub(super) fn new(by_topic: BTreeMap<String, String>) -> Self {
+        Self { by_topic, urls: Mutex::new(HashMap::new()) }
+    }
+
+    /// The name or URL of the queue of a topic.
+    pub(super) fn of<'a>(&'a self, topic: &'a str) -> &'a str {
+        self.by_topic.get(topic).map_or(topic, String::as_str)
+    }
+
+    /// The URL of a queue.
+    pub(super) async fn url(&self, client: &Client, queue: &str) -> Result<String, Failure> {
+        if is_url(queue) {
+            return Ok(queue.to_owned());
+        }
+        if let Some(url) = self.lock().get(queue) {
+            return Ok(url.clone());
+        }
+        let url = queue_url(client, queue).await?;
+        self.lock().insert(queue.to_owned(), url.clone());
+        Ok(url)
+    }
+
+    /// Asks anew the next time: the queue was deleted, and may come back under another URL.
+    pub(super) fn forget(&self, queue: &str) {
+        self.lock().remove(queue);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        // A map of texts is whole even if another thread panicked with it.
+        self.urls.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Asks SQS for the URL of a queue.
+pub(super) async fn queue_url(client: &Client, queue: &str) -> Result<String, Failure> {
+    if !is_queue_name(queue) {
+        let problem = "cannot be the name of a queue: it has 1 to 80 letters, digits, - and _";
+        return Err(Failure::of_code("QueueDoesNotExist", &format!("{queue:?} {problem}"), true));
+    }
+    let found = client.get_queue_url().queue_name(queue).send().await;
+    let found = found.map_err(|error| Failure::of_request(&error))?;
+    found.queue_url.ok_or_else(|| Failure::of_code("InternalError", "the answer has no queue URL", false))
+}
+
+/// Whether a queue, by name or URL, is a FIFO queue.
+pub(super) fn is_fifo(queue: &str) -> bool {
+    queue.ends_with(".fifo")
+}
+
+/// The name of a queue that is given by name or URL.
+pub(super) fn queue_name(queue: &str) -> &str {
+    if is_url(queue) { queue.rsplit('/').next().unwrap_or(queue) } else { queue }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_is_its_queue_unless_another_one_is_named() {
+        let url = "https://sqs.eu-central-1.amazonaws.com/1/orders.fifo";
+        let queues = Queues::new(BTreeMap::from([(String::from("order.placed"), String::from(url))]));
+        assert_eq!((queues.of("order.placed"), queues.of("bills")), (url, "bills"));
+        assert!(is_fifo(url) && !is_fifo("bills"));
+        assert_eq!((queue_name(url), queue_name("bills")), ("orders.fifo", "bills"));
+    }
+}

@@ -1,0 +1,52 @@
+//! One receive request, as a task of its own: dropping the caller's future loses nothing that SQS has already
+//! handed over and hidden from everybody else.
+
+use std::time::Duration;
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::Config;
+use aws_sdk_sqs::config::timeout::TimeoutConfig;
+use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName};
+use tokio::time::Instant;
+
+use super::fault::Failure;
+
+/// The most messages of one receive request (SQS quota).
+pub(super) const RECEIVE_MAX: usize = 10;
+
+/// What one request brought.
+pub(super) struct Page {
+    /// When the answer came: since then the messages are hidden from everybody else.
+    pub(super) arrived_at: Instant,
+    pub(super) messages: Vec<Received>,
+}
+
+/// A receive request.
+#[derive(Debug, Clone)]
+pub(super) struct ReceiveRequest {
+    pub(super) client: Client,
+    pub(super) url: String,
+    pub(super) visibility_timeout_secs: i32,
+}
+
+impl ReceiveRequest {
+    /// Asks for messages; SQS answers at once when there are some, else after `wait`.
+    pub(super) async fn run(self, wait: Duration, timeouts: TimeoutConfig) -> Result<Page, Failure> {
+        let seconds = i32::try_from(wait.as_secs()).unwrap_or(i32::MAX);
+        let asked = self
+            .client
+            .receive_message()
+            .queue_url(&self.url)
+            .max_number_of_messages(i32::try_from(RECEIVE_MAX).unwrap_or(1))
+            .visibility_timeout(self.visibility_timeout_secs)
+            .wait_time_seconds(seconds)
+            .message_attribute_names("All")
+            .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
+            .customize()
+            .config_override(Config::builder().timeout_config(timeouts))
+            .send()
+            .await;
+        let messages = asked.map_err(|error| Failure::of_request(&error))?.messages.unwrap_or_default();
+        Ok(Page { arrived_at: Instant::now(), messages })
+    }
+}

@@ -1,0 +1,268 @@
+//! Consuming a queue by long polls.
+
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName};
+use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::client::ClientFactory;
+use super::config::{Config, invalid, is_queue_name, is_url};
+use super::fault::Failure;
+use super::queues::{queue_name, queue_url};
+use super::receive::{Page, RECEIVE_MAX, ReceiveRequest};
+use super::settle::Settler;
+use super::wire;
+use crate::settings::InvalidSetting;
+
+/// Numbers the deliveries of this process, so that a token of an earlier subscription is recognised.
+static TOKENS: AtomicU64 = AtomicU64::new(1);
+
+/// Subscribes to a queue, again after every lost session.
+#[derive(Debug)]
+pub struct Subscriber {
+    factory: ClientFactory,
+    queue: String,
+    visibility_timeout_secs: u32,
+    poll_wait: Duration,
+    receive_concurrency: usize,
+    origin: String,
+}
+
+impl Subscriber {
+    /// A subscriber of one queue, by name or URL, which must exist. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    pub fn new(config: &Config, queue: impl Into<String>) -> Result<Self, InvalidSetting> {
+        let queue = queue.into();
+        if !is_url(&queue) && !is_queue_name(&queue) {
+            let problem = "is neither a URL nor a name of 1 to 80 letters, digits, - and _";
+            return Err(invalid("queue", format!("{queue:?} {problem}")));
+        }
+        let factory = ClientFactory::new(config)?;
+        let origin = format!("{} {}", factory.destination(), queue_name(&queue));
+        Ok(Self {
+            factory,
+            visibility_timeout_secs: config.visibility_timeout_secs,
+            poll_wait: Duration::from_secs(config.poll_wait_secs.into()),
+            receive_concurrency: config.receive_concurrency,
+            queue,
+            origin,
+        })
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or forbidden queue.
+    pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        let client = self.factory.client().await?;
+        let name = queue_name(&self.queue).to_owned();
+        let failed = |failure: Failure| failure.to_subscription_error(&name);
+        let url = match is_url(&self.queue) {
+            true => self.queue.clone(),
+            false => queue_url(&client, &self.queue).await.map_err(failed)?,
+        };
+        Ok(Box::new(SqsSubscription {
+            factory: self.factory.clone(),
+            request: ReceiveRequest {
+                client,
+                url,
+                // At most 43,200, checked with the settings.
+                visibility_timeout_secs: i32::try_from(self.visibility_timeout_secs).unwrap_or(i32::MAX),
+            },
+            visibility_timeout: Duration::from_secs(self.visibility_timeout_secs.into()),
+            poll_wait: self.poll_wait,
+            concurrency: self.receive_concurrency,
+            origin: self.origin.clone(),
+            name,
+            polls: JoinSet::new(),
+            busy: false,
+            pages: VecDeque::new(),
+            receipts: HashMap::new(),
+        }))
+    }
+}
+
+/// A session that consumes.
+struct SqsSubscription {
+    factory: ClientFactory,
+    request: ReceiveRequest,
+    visibility_timeout: Duration,
+    /// How long SQS may hold a receive request.
+    poll_wait: Duration,
+    concurrency: usize,
+    origin: String,
+    name: String,
+    /// Requests on their way, also between two calls.
+    polls: JoinSet<Result<Page, Failure>>,
+    /// Whether the last request came back full: then several at once pay.
+    busy: bool,
+    /// Received and not yet handed out.
+    pages: VecDeque<Page>,
+    receipts: HashMap<DeliveryToken, String>,
+}
+
+impl SqsSubscription {
+    fn settler(&self) -> Settler {
+        Settler { client: self.request.client.clone(), url: self.request.url.clone() }
+    }
+
+    /// Keeps as many requests on their way as `max` messages need: one while the queue is quiet.
+    fn poll(&mut self, max: NonZeroUsize, wait: Duration) {
+        let wanted = if self.busy { max.get().div_ceil(RECEIVE_MAX).min(self.concurrency) } else { 1 };
+        // SQS counts in seconds; a request outlives a shorter call and serves the next one.
+        let whole_secs = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let wait = Duration::from_secs(whole_secs).clamp(Duration::from_secs(1), self.poll_wait);
+        while self.polls.len() < wanted {
+            self.polls.spawn(self.request.clone().run(wait, self.factory.timeouts(wait)));
+        }
+    }
+
+    fn accept(
+        &mut self,
+        finished: Result<Result<Page, Failure>, JoinError>,
+    ) -> Result<(), SubscriptionError> {
+        let page = finished.map_err(|error| {
+            let reason = format!("a receive request of {} ended in a bug", self.origin);
+            SubscriptionError::lost(reason).with_source(error)
+        })?;
+        let page = page.map_err(|failure| self.failed(&failure))?;
+        self.busy = page.messages.len() == RECEIVE_MAX;
+        if !page.messages.is_empty() {
+            self.pages.push_back(page);
+        }
+        Ok(())
+    }
+
+    /// Hands out at most `max` messages. A page that was left lying for half its visibility timeout is dropped:
+    /// SQS would deliver its messages again before they are handled.
+    fn hand_out(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
+        let stale = self.visibility_timeout / 2;
+        self.pages.retain(|page| page.arrived_at.elapsed() < stale);
+        let mut deliveries = Vec::new();
+        while deliveries.len() < max.get()
+            && let Some(page) = self.pages.front_mut()
+        {
+            if page.messages.is_empty() {
+                self.pages.pop_front();
+                continue;
+            }
+            let message = page.messages.remove(0);
+            deliveries.push(self.open(message));
+        }
+        deliveries
+    }
+
+    fn open(&mut self, message: Received) -> Delivery {
+        let token = DeliveryToken(TOKENS.fetch_add(1, Ordering::Relaxed));
+        let count = message.attributes().and_then(|attributes| {
+            attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount)?.parse::<u64>().ok()
+        });
+        let attributes = message.message_attributes.into_iter().flatten();
+        let attributes = attributes.filter_map(|(name, value)| value.string_value.map(|value| (name, value)));
+        let mut attributes: Vec<(String, String)> = attributes.collect();
+        attributes.sort_unstable();
+        if let Some(receipt) = message.receipt_handle {
+            self.receipts.insert(token, receipt);
+        }
+        let decoded = wire::decode(&self.name, message.body.unwrap_or_default(), attributes);
+        Delivery {
+            token,
+            message: decoded.map_err(|malformed| *malformed),
+            redelivered: count.is_some_and(|count| count > 1),
+            origin: format!("queue {}", self.name),
+        }
+    }
+
+    fn failed(&self, failure: &Failure) -> SubscriptionError {
+        failure.to_subscription_error(&self.name)
+    }
+}
+
+#[async_trait]
+impl Subscription for SqsSubscription {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    async fn receive(
+        &mut self,
+        max: NonZeroUsize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, SubscriptionError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let deliveries = self.hand_out(max);
+            if !deliveries.is_empty() {
+                return Ok(deliveries);
+            }
+            self.poll(max, deadline.saturating_duration_since(Instant::now()));
+            match tokio::time::timeout_at(deadline, self.polls.join_next()).await {
+                Err(_) => return Ok(Vec::new()),
+                Ok(None) => {}
+                Ok(Some(finished)) => self.accept(finished)?,
+            }
+            // What else has come in meanwhile.
+            while let Some(finished) = self.polls.try_join_next() {
+                self.accept(finished)?;
+            }
+        }
+    }
+
+    async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {
+        let (mut done, mut released) = (Vec::new(), Vec::new());
+        for settlement in &settlements {
+            let Some(receipt) = self.receipts.remove(&settlement.token()) else { continue };
+            match settlement.disposition() {
+                Disposition::Done => done.push(receipt),
+                _ => released.push(receipt),
+            }
+        }
+        let settler = self.settler();
+        settler.delete(done).await.map_err(|failure| self.failed(&failure))?;
+        settler.hide(released, 0).await.map_err(|failure| self.failed(&failure))
+    }
+
+    async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
+        let receipts: Vec<String> =
+            tokens.iter().filter_map(|token| self.receipts.get(token).cloned()).collect();
+        let seconds = self.request.visibility_timeout_secs;
+        self.settler().hide(receipts, seconds).await.map_err(|failure| self.failed(&failure))
+    }
+
+    async fn close(mut self: Box<Self>) -> Result<(), SubscriptionError> {
+        // A request that is cut off would still take messages, and hide them until their visibility runs out. Each
+        // ends by itself within the poll's wait and the request's timeout.
+        while let Some(finished) = self.polls.join_next().await {
+            if let Err(error) = self.accept(finished) {
+                tracing::debug!(%error, origin = self.origin, "a last receive request failed while closing");
+            }
+        }
+        // Nobody works on these any more: others need not wait for their visibility to run out.
+        let unseen = self.pages.drain(..).flat_map(|page| page.messages);
+        let mut receipts: Vec<String> = unseen.filter_map(|message| message.receipt_handle).collect();
+        receipts.extend(self.receipts.drain().map(|(_, receipt)| receipt));
+        self.settler().hide(receipts, 0).await.map_err(|failure| self.failed(&failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_given_by_name_or_url() {
+        let config = Config::default();
+        for queue in ["orders", "orders.fifo", "https://sqs.eu-central-1.amazonaws.com/1/orders"] {
+            assert!(Subscriber::new(&config, queue).unwrap().origin.contains("orders"));
+        }
+        assert_eq!(Subscriber::new(&config, "or.ders").unwrap_err().setting, "sqs.queue");
+    }
+}

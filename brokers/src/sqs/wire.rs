@@ -1,0 +1,344 @@
+//! Message to SQS record and back.
+//!
+//! CloudEvents has no SQS binding and SQS allows 10 attributes, so the body is one CloudEvent in the JSON event
+//! format (structured mode): `specversion`, `id`, `source`, `type`, `time`, `subject` (the ordering key),
+//! `datacontenttype`, `traceparent` and `tracestate` at the top level. Free headers are one more attribute,
+//! `headers`, whose value is a JSON object *as text*, because the format knows no objects as attribute values
+//! and no upper case or punctuation in names.
+//!
+//! A JSON payload stands in `data` byte for byte, everything else in `data_base64`. The message attributes
+//! `ce_id`, `ce_type`, `ce_source`, `traceparent` and `content-type` repeat what filters and tools want to see.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use message::cloudevents::{Envelope, attributes, trace_headers};
+use message::{Malformed, Message, PublishError};
+use serde_json::value::RawValue;
+
+/// The media type of the body.
+const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
+
+/// The attribute that holds the free headers.
+const HEADERS: &str = "headers";
+
+/// The event's own attributes; every other member of the event becomes a header.
+const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
+
+/// The prefix of CloudEvents attributes among the message attributes.
+const PREFIX: &str = "ce_";
+
+/// The data type of our message attributes.
+const STRING: &str = "String";
+
+/// A message as SQS carries it.
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    pub(super) body: String,
+    pub(super) attributes: Vec<(&'static str, String)>,
+}
+
+impl Record {
+    /// What SQS counts: the body, and name, type and value of every attribute.
+    pub(super) fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter();
+        let attribute_bytes = |(name, value): &(&str, String)| name.len() + STRING.len() + value.len();
+        self.body.len() + attributes.map(attribute_bytes).sum::<usize>()
+    }
+}
+
+/// Makes the record of a message.
+///
+/// # Errors
+/// [`PublishError::refused`] when it has more than `bytes_max` bytes.
+pub(super) fn encode(message: &Message, bytes_max: usize) -> Result<Record, PublishError> {
+    let body = body(message)
+        .map_err(|error| PublishError::refused("the message cannot be written as JSON").with_source(error))?;
+    let record = Record { body, attributes: message_attributes(message) };
+    let bytes = record.bytes();
+    if bytes > bytes_max {
+        return Err(PublishError::refused(format!(
+            "the message for {} has {bytes} bytes as a CloudEvent; sqs takes at most {bytes_max}: shorten the \
+             payload, or store it elsewhere and send a reference",
+            message.topic
+        )));
+    }
+    Ok(record)
+}
+
+fn body(message: &Message) -> Result<String, serde_json::Error> {
+    let mut members: Vec<(&str, String)> = Vec::with_capacity(12);
+    for (name, value) in attributes(message) {
+        members.push((name, quoted(&value)?));
+    }
+    members.push(("datacontenttype", quoted(message.content_type.as_str())?));
+    for (name, value) in trace_headers(message) {
+        members.push((name, quoted(value)?));
+    }
+    if !message.headers.is_empty() {
+        members.push((HEADERS, quoted(&serde_json::to_string(&message.headers)?)?));
+    }
+    match embeddable(message) {
+        Some(json) => members.push(("data", json.to_owned())),
+        None => members.push(("data_base64", quoted(&STANDARD.encode(&message.payload))?)),
+    }
+    let members: Vec<String> = members.iter().map(|(name, json)| format!("\"{name}\":{json}")).collect();
+    Ok(format!("{{{}}}", members.join(",")))
+}
+
+/// A JSON string without characters that SQS refuses; JSON escapes the others itself.
+fn quoted(text: &str) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string(text)?.replace('\u{FFFE}', "\\ufffe").replace('\u{FFFF}', "\\uffff"))
+}
+
+/// The payload's own text, if it is JSON that comes back byte for byte: no white space around it (a parser
+/// would drop it), and no character that SQS refuses.
+fn embeddable(message: &Message) -> Option<&str> {
+    if !message.content_type.is_json() {
+        return None;
+    }
+    let text = std::str::from_utf8(&message.payload).ok()?;
+    let value: &RawValue = serde_json::from_str(text).ok()?;
+    (value.get().len() == text.len() && text.chars().all(is_accepted)).then_some(text)
+}
+
+/// What SQS accepts: the characters of XML 1.0 (W3C XML 1.0, section 2.2).
+fn is_accepted(c: char) -> bool {
+    matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..)
+}
+
+fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
+    let trace = message.trace.as_ref().map(|trace| ("traceparent", trace.parent().to_owned()));
+    [
+        ("ce_id", message.id.to_string()),
+        ("ce_type", message.kind.to_string()),
+        ("ce_source", message.source.to_string()),
+        ("content-type", STRUCTURED.to_owned()),
+    ]
+    .into_iter()
+    .chain(trace)
+    // A type may hold a character that an attribute cannot; the body has it escaped.
+    .filter(|(_, value)| value.chars().all(is_accepted))
+    .collect()
+}
+
+/// Reads a message: a CloudEvent in the body, or `ce_*` attributes with any payload as the body.
+///
+/// # Errors
+/// [`Malformed`] with the evidence.
+pub(super) fn decode(
+    queue: &str,
+    body: String,
+    attributes: Vec<(String, String)>,
+) -> Result<Message, Box<Malformed>> {
+    let mut envelope = Envelope { topic: queue.to_owned(), ..Envelope::default() };
+    let binary = attributes.iter().any(|(name, _)| name == "ce_id");
+    match structured(&body) {
+        Ok(event) => match read_event(&mut envelope, &event) {
+            Ok(()) => envelope.open(),
+            Err(problem) => {
+                envelope.payload = Bytes::from(body);
+                Err(Box::new(envelope.into_malformed(problem)))
+            }
+        },
+        Err(problem) => {
+            for (name, value) in attributes {
+                match name.as_str() {
+                    "content-type" => envelope.content_type = Some(value),
+                    _ => envelope.push_header(&[PREFIX], &name, value),
+                }
+            }
+            envelope.payload = Bytes::from(body);
+            if binary { envelope.open() } else { Err(Box::new(envelope.into_malformed(problem))) }
+        }
+    }
+}
+
+type Event<'a> = BTreeMap<String, &'a RawValue>;
+
+fn structured(body: &str) -> Result<Event<'_>, String> {
+    let advice = "send a CloudEvent as JSON, or the attribute ce_id beside the payload";
+    let event: Event<'_> = serde_json::from_str(body)
+        .map_err(|error| format!("the body is not a CloudEvent in JSON ({error}); {advice}"))?;
+    if event.contains_key("specversion") {
+        Ok(event)
+    } else {
+        Err(format!("the body has no specversion, so it is not a CloudEvent; {advice}"))
+    }
+}
+
+fn read_event(envelope: &mut Envelope, event: &Event<'_>) -> Result<(), String> {
+    for (name, value) in event {
+        match name.as_str() {
+            "data" | "data_base64" => {}
+            HEADERS => read_headers(envelope, value)?,
+            name => {
+                let Some(text) = plain_text(value) else { continue };
+                let target =
+                    if ATTRIBUTES.contains(&name) { &mut envelope.attributes } else { &mut envelope.headers };
+                target.push((name.to_owned(), text));
+            }
+        }
+    }
+    envelope.payload = read_payload(envelope, event)?;
+    Ok(())
+}
+
+/// Our own `headers`; another producer's attribute of this name is a header like any other.
+fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
+    let text: String = serde_json::from_str(value.get())
+        .map_err(|error| format!("the CloudEvents attribute headers is not a text: {error}"))?;
+    match serde_json::from_str::<BTreeMap<String, String>>(&text) {
+        Ok(headers) => envelope.headers.extend(headers),
+        Err(_) => envelope.headers.push((HEADERS.to_owned(), text)),
+    }
+    Ok(())
+}
+
+fn read_payload(envelope: &mut Envelope, event: &Event<'_>) -> Result<Bytes, String> {
+    if let Some(encoded) = event.get("data_base64") {
+        let text: String = serde_json::from_str(encoded.get())
+            .map_err(|error| format!("the CloudEvents member data_base64 is not a text: {error}"))?;
+        return STANDARD
+            .decode(&text)
+            .map(Bytes::from)
+            .map_err(|error| format!("the CloudEvents member data_base64 is not base64: {error}"));
+    }
+    let Some(data) = event.get("data") else { return Ok(Bytes::new()) };
+    let declared = envelope.attributes.iter().find(|(name, _)| name == "datacontenttype");
+    let json = match declared {
+        Some((_, declared)) => {
+            message::ContentType::new(declared.as_str()).is_ok_and(|content_type| content_type.is_json())
+        }
+        None => {
+            // JSON by default (CloudEvents JSON event format 1.0.2, section 3.1).
+            envelope.content_type = Some(String::from("application/json"));
+            true
+        }
+    };
+    // A JSON string with another content type is that text.
+    match serde_json::from_str::<String>(data.get()) {
+        Ok(text) if !json => Ok(Bytes::from(text)),
+        _ => Ok(Bytes::copy_from_slice(data.get().as_bytes())),
+    }
+}
+
+/// A string, number or boolean as text; `null` and everything nested have none.
+fn plain_text(value: &RawValue) -> Option<String> {
+    match serde_json::from_str(value.get()).ok()? {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        serde_json::Value::Bool(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{ContentType, EventType, Fault, OrderingKey, Topic, TraceContext};
+
+    const MIB: usize = 1 << 20;
+
+    fn sample(payload: &'static [u8]) -> Message {
+        let topic = Topic::new("orders").unwrap();
+        let kind = EventType::new("order.placed").unwrap();
+        let mut message = Message::new(topic, kind, payload)
+            .with_key(OrderingKey::new("Müller \"7\"\u{FFFF}").unwrap())
+            .with_content_type(ContentType::json());
+        message.headers.insert("Tenant-Id", "ac\tme").unwrap();
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        message.trace = Some(TraceContext::new(parent, Some("a=b".into())).unwrap());
+        message
+    }
+
+    fn back(message: &Message) -> Message {
+        let record = encode(message, MIB).unwrap();
+        assert!(record.body.chars().all(is_accepted), "{}", record.body);
+        assert!(record.attributes.len() <= 10);
+        let owned = |(name, value): (&str, String)| (name.to_owned(), value);
+        decode("orders", record.body, record.attributes.into_iter().map(owned).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_message_survives_the_wire_byte_for_byte() {
+        for payload in [
+            &br#"{"total": 12.0, "total":  1e2, "u": "\u00fc"}"#[..],
+            b"null",
+            b"\"text\"",
+            b" {\"spaces\": \"around\"}\n",
+            "{\"x\": \"\u{FFFF}\"}".as_bytes(),
+            b"not json",
+            b"",
+            &[0, 159, 146, 150],
+        ] {
+            let message = sample(payload);
+            assert_eq!(back(&message), message);
+            let octets = message.with_content_type(ContentType::octets());
+            assert_eq!(back(&octets), octets);
+        }
+    }
+
+    #[test]
+    fn any_consumer_finds_attributes_and_data_at_the_top_level() {
+        let message = sample(br#"{"total":12}"#);
+        let event: serde_json::Value = serde_json::from_str(&encode(&message, MIB).unwrap().body).unwrap();
+        assert_eq!(event["id"], message.id.to_string());
+        assert_eq!((&event["type"], &event["source"]), (&"order.placed".into(), &"/outbox".into()));
+        assert_eq!(event["data"]["total"], 12);
+        assert_eq!(event["headers"], r#"{"Tenant-Id":"ac\tme"}"#);
+    }
+
+    #[test]
+    fn an_oversize_message_is_refused_with_its_size() {
+        let message = sample(br#"{"total":12}"#);
+        let bytes = encode(&message, MIB).unwrap().bytes();
+        assert!(encode(&message, bytes).is_ok());
+        let error = encode(&message, bytes - 1).unwrap_err();
+        assert_eq!(error.fault(), Fault::Message);
+        assert!(error.to_string().contains(&format!("has {bytes} bytes")), "{error}");
+    }
+
+    #[test]
+    fn attributes_beside_any_payload_are_read() {
+        let id = message::MessageId::new();
+        let attributes =
+            [("ce_id", id.to_string()), ("content-type", "text/plain".into()), ("team", "a".into())];
+        let owned = attributes.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let message = decode("orders", "hello".into(), owned).unwrap();
+        assert_eq!((message.id, &message.payload[..]), (id, &b"hello"[..]));
+        assert_eq!((message.content_type.as_str(), message.headers.get("team")), ("text/plain", Some("a")));
+    }
+
+    #[test]
+    fn a_foreign_event_is_read_with_extensions_and_text_data() {
+        let id = message::MessageId::new();
+        let body = format!(
+            r#"{{"specversion":"1.0","id":"{id}","source":"/s","type":"t","datacontenttype":"text/plain",
+                "partitionkey":"p","sequence":7,"data":"a\"b"}}"#
+        );
+        let message = decode("orders", body, Vec::new()).unwrap();
+        assert_eq!(&message.payload[..], b"a\"b");
+        assert_eq!(
+            (message.headers.get("partitionkey"), message.headers.get("sequence")),
+            (Some("p"), Some("7"))
+        );
+    }
+
+    #[test]
+    fn what_is_no_event_is_malformed_and_keeps_its_bytes() {
+        for (body, part) in [
+            ("hello", "not a CloudEvent in JSON"),
+            (r#"{"id":"x"}"#, "no specversion"),
+            (r#"{"specversion":"1.0","type":"t"}"#, "no id"),
+            (r#"{"specversion":"1.0","id":"order-7"}"#, "order-7"),
+            (r#"{"specversion":"1.0","data_base64":"?"}"#, "not base64"),
+        ] {
+            let malformed = decode("orders", body.to_owned(), Vec::new()).unwrap_err();
+            assert!(malformed.problem.contains(part), "{}", malformed.problem);
+        }
+        assert_eq!(&decode("orders", "hello".into(), Vec::new()).unwrap_err().payload[..], b"hello");
+    }
+}
