@@ -31,7 +31,7 @@ const GUARANTEES: [&str; 24] = [
 ];
 
 /// Properties that have a setting of their own here, and that setting.
-const SETTINGS: [(&str, &str); 27] = [
+const SETTINGS: [(&str, &str); 26] = [
     ("bootstrap.servers", "bootstrap_servers"),
     ("metadata.broker.list", "bootstrap_servers"),
     ("client.id", "client_id"),
@@ -55,9 +55,8 @@ const SETTINGS: [(&str, &str); 27] = [
     ("queue.buffering.max.messages", "queue_bytes_max"),
     ("allow.auto.create.topics", "create_topics"),
     ("group.id", "the subscription's group"),
-    ("group.instance.id", "the subscription's instance_id"),
     ("session.timeout.ms", "the subscription's session_timeout_ms"),
-    ("max.poll.interval.ms", "the subscription's session_timeout_ms"),
+    ("queued.min.messages", "the subscription's prefetch_len"),
     ("isolation.level", "nothing: uncommitted messages are never read"),
 ];
 

@@ -1,1 +1,215 @@
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
+use message::{Committed, Delivery, Fault, Settlement, Subscription as _};
+
+use super::super::{GroupConfig, Partition, Subscriber, Subscription};
+use super::*;
+
+const MANY: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
+
+/// A reader of partition 0 that joins no group.
+async fn reader(config: &Config) -> Subscription {
+    let mut group = GroupConfig::new("billing", Vec::<String>::new());
+    group.partitions.push(Partition { topic: TOPIC.to_owned(), partition: 0 });
+    Subscriber::new(config.clone(), group).unwrap().subscribe().await.unwrap()
+}
+
+async fn member(config: &Config) -> Subscription {
+    let mut group = GroupConfig::new("billing", [TOPIC]);
+    // The mock cluster waits that long in every rebalance, even when all members are back.
+    group.session_timeout_ms = 6_000;
+    Subscriber::new(config.clone(), group).unwrap().subscribe().await.unwrap()
+}
+
+/// The next `count` deliveries.
+async fn receive(subscription: &mut Subscription, count: usize) -> Vec<Delivery> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        let max = NonZeroUsize::new(count - received.len()).unwrap();
+        let next = subscription.receive(max, LONG).await.unwrap();
+        assert!(!next.is_empty(), "{} of {count} within {LONG:?}", received.len());
+        received.extend(next);
+    }
+    received
+}
+
+fn done(delivery: &Delivery) -> Settlement {
+    Settlement::done(delivery, Committed::attest(delivery.subject())).unwrap()
+}
+
+fn payloads(deliveries: &[Delivery]) -> Vec<String> {
+    let text = |delivery: &Delivery| {
+        String::from_utf8(delivery.message.as_ref().unwrap().payload.to_vec()).unwrap()
+    };
+    deliveries.iter().map(text).collect()
+}
+
+fn numbered(range: std::ops::Range<u32>) -> Vec<Message> {
+    range.map(|n| keyed(TOPIC, "a", format!("{n}"))).collect()
+}
+
+#[tokio::test]
+async fn messages_arrive_as_they_were_sent_and_in_order() {
+    let (_mock, config) = cluster(1);
+    let mut messages = numbered(0..100);
+    messages[7].headers.insert("tenant", "acme").unwrap();
+    publish(&config, messages.clone()).await;
+    let mut subscription = reader(&config).await;
+    let received = receive(&mut subscription, 100).await;
+    assert_eq!(received[7].origin, "orders[0]@7");
+    assert!(received.iter().all(|delivery| !delivery.redelivered));
+    for (delivery, message) in received.iter().zip(&messages) {
+        assert_eq!(delivery.message.as_ref().unwrap(), message);
+    }
+}
+
+#[tokio::test]
+async fn a_new_session_goes_on_behind_the_contiguous_prefix() {
+    let (_mock, config) = cluster(1);
+    publish(&config, numbered(0..10)).await;
+    let mut subscription = reader(&config).await;
+    let received = receive(&mut subscription, 10).await;
+    // 0 to 4 and 6 are done; 5 is not.
+    let settled = received.iter().enumerate().filter(|(n, _)| *n < 5 || *n == 6);
+    subscription.settle(settled.map(|(_, delivery)| done(delivery)).collect()).await.unwrap();
+    Box::new(subscription).close().await.unwrap();
+    let mut subscription = reader(&config).await;
+    assert_eq!(payloads(&receive(&mut subscription, 5).await), ["5", "6", "7", "8", "9"]);
+}
+
+#[tokio::test]
+async fn a_released_message_comes_again_with_everything_after_it() {
+    let (_mock, config) = cluster(1);
+    publish(&config, numbered(0..6)).await;
+    let mut subscription = reader(&config).await;
+    let received = receive(&mut subscription, 4).await;
+    subscription.settle(vec![done(&received[0]), Settlement::release(received[2].token)]).await.unwrap();
+    let again = receive(&mut subscription, 4).await;
+    assert_eq!(payloads(&again), ["2", "3", "4", "5"]);
+    assert_eq!(again.iter().map(|d| d.redelivered).collect::<Vec<_>>()[..2], [true, true]);
+    // The old token of 3 is stale and skipped; 1 is still good.
+    let mut settled: Vec<_> = again.iter().map(done).collect();
+    settled.extend([done(&received[3]), done(&received[1])]);
+    subscription.settle(settled).await.unwrap();
+    Box::new(subscription).close().await.unwrap();
+    publish(&config, numbered(6..7)).await;
+    let mut subscription = reader(&config).await;
+    assert_eq!(payloads(&receive(&mut subscription, 1).await), ["6"]);
+}
+
+#[tokio::test]
+async fn receive_returns_at_most_what_was_asked_for_and_is_cancel_safe() {
+    let (_mock, config) = cluster(1);
+    let mut subscription = reader(&config).await;
+    let waiting = tokio::time::timeout(Duration::from_millis(50), subscription.receive(MANY, LONG));
+    assert!(waiting.await.is_err(), "nothing is there yet");
+    publish(&config, numbered(0..5)).await;
+    let first = subscription.receive(NonZeroUsize::MIN, LONG).await.unwrap();
+    assert_eq!(payloads(&first), ["0"]);
+    assert_eq!(payloads(&receive(&mut subscription, 4).await), ["1", "2", "3", "4"]);
+    assert!(subscription.receive(MANY, Duration::ZERO).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn more_messages_than_fit_ahead_all_arrive_in_order() {
+    let (_mock, config) = cluster(1);
+    publish(&config, numbered(0..5_000)).await;
+    let mut group = GroupConfig::new("billing", Vec::<String>::new());
+    group.partitions.push(Partition { topic: TOPIC.to_owned(), partition: 0 });
+    group.prefetch_len = 50;
+    let mut subscription = Subscriber::new(config, group).unwrap().subscribe().await.unwrap();
+    let received = payloads(&receive(&mut subscription, 5_000).await);
+    assert!(received.into_iter().eq((0..5_000).map(|n| n.to_string())));
+}
+
+#[tokio::test]
+async fn a_message_without_identity_is_delivered_as_malformed() {
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+    let (_mock, config) = cluster(1);
+    let producer: BaseProducer = config.client().unwrap().create().unwrap();
+    let record: BaseRecord<'_, str, str> = BaseRecord::to(TOPIC).payload("hello").partition(0);
+    producer.send(record).unwrap();
+    tokio::task::spawn_blocking(move || producer.flush(LONG)).await.unwrap().unwrap();
+    let mut subscription = reader(&config).await;
+    let received = receive(&mut subscription, 1).await;
+    let malformed = received[0].message.as_ref().unwrap_err();
+    assert_eq!(&malformed.payload[..], b"hello");
+    subscription.settle(vec![done(&received[0])]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
+    let (_mock, config) = cluster(4);
+    let spread = |range: std::ops::Range<u32>| {
+        range.map(|n| keyed(TOPIC, &format!("k{n}"), format!("{n}"))).collect::<Vec<_>>()
+    };
+    publish(&config, spread(0..100)).await;
+    let mut one = member(&config).await;
+    let held = receive(&mut one, 100).await;
+    // Of every partition a part is done.
+    let (part, rest): (Vec<_>, Vec<_>) = held.iter().partition(|delivery| delivery.origin.ends_with("@0"));
+    assert_eq!(part.len(), 4);
+    one.settle(part.into_iter().map(done).collect()).await.unwrap();
+    // The second member gets partitions that the first one still works on.
+    let mut two = member(&config).await;
+    let moved = two.receive(MANY, LONG).await.unwrap();
+    assert!(!moved.is_empty());
+    assert!(moved.iter().all(|delivery| !delivery.origin.ends_with("@0")), "what was done stays done");
+    one.settle(rest.into_iter().map(done).collect()).await.unwrap();
+    two.settle(moved.iter().map(done).collect()).await.unwrap();
+    publish(&config, spread(100..200)).await;
+    let mut seen: BTreeSet<String> = payloads(&held).into_iter().chain(payloads(&moved)).collect();
+    let mut sharers = BTreeSet::new();
+    while seen.len() < 200 {
+        for (name, member) in [("one", &mut one), ("two", &mut two)] {
+            let received = member.receive(MANY, Duration::from_millis(20)).await.unwrap();
+            member.settle(received.iter().map(done).collect()).await.unwrap();
+            if received.iter().any(|delivery| !delivery.redelivered) {
+                sharers.insert(name);
+            }
+            seen.extend(payloads(&received));
+        }
+    }
+    assert_eq!(sharers.len(), 2, "both members work");
+    // One leaves: the other gets everything that is still to come.
+    Box::new(one).close().await.unwrap();
+    publish(&config, spread(200..300)).await;
+    while seen.len() < 300 {
+        let received = two.receive(MANY, LONG).await.unwrap();
+        assert!(!received.is_empty());
+        seen.extend(payloads(&received));
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_topic_and_an_unreachable_cluster_are_told_apart() {
+    let (mock, mut config) = cluster(1);
+    let group = GroupConfig::new("billing", ["no-such-topic"]);
+    let subscriber = Subscriber::new(config.clone(), group.clone()).unwrap();
+    let mut subscription = subscriber.subscribe().await.unwrap();
+    let error = subscription.receive(MANY, LONG).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Operator);
+    assert!(error.to_string().contains("no such topic"), "{error}");
+    mock.down().unwrap();
+    config.connect_timeout_ms = 300;
+    let error = Subscriber::new(config, group).unwrap().subscribe().await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Broker);
+    assert!(error.to_string().contains("not reachable within 300 ms"), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_behind_a_refused_message_is_stored() {
+    use super::super::mock::{ApiKey, ResponseError};
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config.clone()).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    // The very first batch is refused while more of its key is waiting.
+    mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
+    publisher.submit(batch(0, numbered(0..1_000))).await;
+    assert!(take(&mut received, 1_000).await.iter().all(|receipt| receipt.outcome.is_err()));
+    publisher.close(LONG).await;
+    publish(&config, numbered(5_000..5_001)).await;
+    let mut subscription = reader(&config).await;
+    assert_eq!(payloads(&receive(&mut subscription, 1).await), ["5000"]);
+}

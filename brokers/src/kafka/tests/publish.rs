@@ -5,7 +5,10 @@ use super::*;
 use crate::kafka::Sasl;
 
 fn judged(receipt: &Receipt) -> Result<(), (Fault, Scope)> {
-    receipt.outcome.as_ref().map(|()| ()).map_err(|error| (error.fault(), error.scope()))
+    match &receipt.outcome {
+        Ok(()) => Ok(()),
+        Err(error) => Err((error.fault(), error.scope())),
+    }
 }
 
 const LOST: Result<(), (Fault, Scope)> = Err((Fault::Broker, Scope::Session));

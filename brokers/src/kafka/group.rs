@@ -1,0 +1,151 @@
+//! What an operator sets for a subscription, checked, and made into librdkafka's properties.
+
+use rdkafka::ClientConfig;
+use serde::Deserialize;
+
+use super::config::{Config, in_range};
+use crate::settings::InvalidSetting;
+
+/// What to consume, and as which group; the section `[consumer.kafka]` of a configuration file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupConfig {
+    /// The consumer group: its members share the partitions, and its offsets say what is done.
+    pub group: String,
+    /// The topics to share among the members. Or `partitions`.
+    #[serde(default)]
+    pub topics: Vec<String>,
+    /// Fixed partitions, read without joining the group (no rebalance, no waiting); offsets are committed to the
+    /// group all the same. Two readers of one partition both get every message.
+    #[serde(default)]
+    pub partitions: Vec<Partition>,
+    /// Where a group without offsets begins. Default `earliest`: nothing is left out.
+    #[serde(default)]
+    pub start: Start,
+    /// How many messages are fetched ahead of the consumer, 1 to 100,000. Default 1,000.
+    #[serde(default = "prefetch_len")]
+    pub prefetch_len: usize,
+    /// After how long without a heartbeat the group gives this member's partitions to others, in milliseconds,
+    /// 6,000 to 300,000. Default 45,000. A slow handler costs no membership: heartbeats go on meanwhile.
+    #[serde(default = "session_timeout_ms")]
+    pub session_timeout_ms: u64,
+}
+
+/// A partition by name and number.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Partition {
+    /// The topic.
+    pub topic: String,
+    /// Its partition, from 0.
+    pub partition: u16,
+}
+
+/// Where a group without offsets begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// At the oldest message that the broker still has (default).
+    #[default]
+    Earliest,
+    /// At what arrives from now on; everything older is skipped.
+    Latest,
+}
+
+fn prefetch_len() -> usize {
+    1_000
+}
+
+fn session_timeout_ms() -> u64 {
+    45_000
+}
+
+impl GroupConfig {
+    /// The defaults, for this group and these topics.
+    #[must_use]
+    pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            group: group.into(),
+            topics: topics.into_iter().map(Into::into).collect(),
+            partitions: Vec::new(),
+            start: Start::Earliest,
+            prefetch_len: prefetch_len(),
+            session_timeout_ms: session_timeout_ms(),
+        }
+    }
+
+    /// Checks everything that can be checked without a broker.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`]: which one, its value, what is accepted.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        if self.group.is_empty() {
+            return Err(InvalidSetting::new("kafka.group", "is empty; name the consumer group"));
+        }
+        if self.topics.is_empty() == self.partitions.is_empty() {
+            let problem = "give either topics (shared by the group) or partitions (fixed), and not both";
+            return Err(InvalidSetting::new("kafka.topics", problem));
+        }
+        let named = self.topics.iter().chain(self.partitions.iter().map(|partition| &partition.topic));
+        if let Some(wrong) = named.into_iter().find(|topic| topic.is_empty() || topic.starts_with('^')) {
+            let problem = format!("{wrong:?} is not a topic's name; patterns are not supported");
+            return Err(InvalidSetting::new("kafka.topics", problem));
+        }
+        in_range("kafka.prefetch_len", self.prefetch_len as u64, 1, 100_000)?;
+        in_range("kafka.session_timeout_ms", self.session_timeout_ms, 6_000, 300_000)
+    }
+
+    /// What this listens to, for logs.
+    pub(super) fn origin(&self) -> String {
+        let fixed = self.partitions.iter().map(|fixed| format!("{}[{}]", fixed.topic, fixed.partition));
+        let names: Vec<String> = self.topics.iter().cloned().chain(fixed).collect();
+        format!("kafka group {} on {}", self.group, names.join(","))
+    }
+
+    /// The consumer's properties. Reads the password's file.
+    pub(super) fn consumer(&self, config: &Config) -> Result<ClientConfig, InvalidSetting> {
+        self.check()?;
+        let mut client = config.client()?;
+        client
+            .set("group.id", &self.group)
+            // Offsets are committed when effects are, and by nobody else.
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "false")
+            .set("isolation.level", "read_committed")
+            .set("auto.offset.reset", if self.start == Start::Earliest { "earliest" } else { "latest" })
+            // Members keep the partitions that do not move: what they have in hand stays theirs to settle, and
+            // the rest of the group does not stop. The eager assignors take everything away each time.
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", self.session_timeout_ms.to_string())
+            .set("queued.min.messages", self.prefetch_len.to_string())
+            .set("allow.auto.create.topics", if config.create_topics { "true" } else { "false" });
+        Ok(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_or_partitions_but_not_both_and_no_patterns() {
+        assert!(GroupConfig::new("g", ["orders"]).check().is_ok());
+        assert!(GroupConfig::new("", ["orders"]).check().is_err());
+        assert!(GroupConfig::new("g", Vec::<String>::new()).check().is_err());
+        assert!(GroupConfig::new("g", ["^orders.*"]).check().is_err());
+        let mut both = GroupConfig::new("g", ["orders"]);
+        both.partitions.push(Partition { topic: String::from("orders"), partition: 0 });
+        assert!(both.check().unwrap_err().problem.contains("not both"));
+        let mut slow = GroupConfig::new("g", ["orders"]);
+        slow.session_timeout_ms = 1;
+        assert_eq!(slow.check().unwrap_err().setting, "kafka.session_timeout_ms");
+    }
+
+    #[test]
+    fn librdkafka_accepts_the_properties() {
+        let client = GroupConfig::new("g", ["orders"]).consumer(&Config::new(["k:9092"])).unwrap();
+        assert_eq!(client.get("enable.auto.commit"), Some("false"));
+        assert!(client.create_native_config().is_ok());
+    }
+}

@@ -1,0 +1,179 @@
+//! Which deliveries are unsettled, and how far each partition may be committed. Pure.
+//!
+//! Kafka knows no single acknowledgement, only one offset per partition below which everything is done. So a
+//! delivery that is done waits here until everything before it is done.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use message::DeliveryToken;
+
+/// A partition: topic and number.
+pub(super) type Place = (Arc<str>, i32);
+
+/// All partitions that this member holds.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    lanes: HashMap<Place, Lane>,
+    tokens: HashMap<DeliveryToken, (Place, i64)>,
+    last_token: u64,
+}
+
+/// One partition.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Unsettled deliveries in the order of their offsets, and done ones behind an unsettled one.
+    entries: VecDeque<Entry>,
+    /// Everything below is done: the next offset to commit.
+    position: Option<i64>,
+    /// Whether `position` moved since it was last asked for.
+    moved: bool,
+    /// The first offset that was never delivered.
+    next: i64,
+}
+
+impl Lane {
+    /// Removes the entries from this offset on.
+    fn drain_from(&mut self, offset: i64) -> impl Iterator<Item = Entry> {
+        let from = self.entries.partition_point(|entry| entry.offset < offset);
+        self.entries.drain(from..)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    offset: i64,
+    token: DeliveryToken,
+    done: bool,
+}
+
+impl Ledger {
+    /// Notes a delivery; also says whether it was delivered before.
+    pub(super) fn deliver(&mut self, place: &Place, offset: i64) -> (DeliveryToken, bool) {
+        self.last_token += 1;
+        let token = DeliveryToken(self.last_token);
+        let lane = self.lanes.entry(place.clone()).or_default();
+        // The consumer went back (a release, an offset reset): what it had handed out from here on is void.
+        lane.drain_from(offset).for_each(|entry| {
+            self.tokens.remove(&entry.token);
+        });
+        let redelivered = offset < lane.next;
+        lane.next = lane.next.max(offset + 1);
+        lane.entries.push_back(Entry { offset, token, done: false });
+        self.tokens.insert(token, (place.clone(), offset));
+        (token, redelivered)
+    }
+
+    /// Whether a delivery is still this member's to settle.
+    pub(super) fn knows(&self, token: DeliveryToken) -> bool {
+        self.tokens.contains_key(&token)
+    }
+
+    /// A delivery is done. One that is not known any more is skipped.
+    pub(super) fn done(&mut self, token: DeliveryToken) {
+        let Some((place, offset)) = self.tokens.remove(&token) else { return };
+        let Some(lane) = self.lanes.get_mut(&place) else { return };
+        if let Ok(at) = lane.entries.binary_search_by_key(&offset, |entry| entry.offset)
+            && let Some(entry) = lane.entries.get_mut(at)
+        {
+            entry.done = true;
+        }
+        while let Some(first) = lane.entries.pop_front_if(|entry| entry.done) {
+            lane.position = Some(first.offset + 1);
+            lane.moved = true;
+        }
+    }
+
+    /// A delivery goes back: it and everything after it in its partition are forgotten. Returns where to read
+    /// on. One that is not known any more is skipped.
+    pub(super) fn release(&mut self, token: DeliveryToken) -> Option<(Place, i64)> {
+        let (place, offset) = self.tokens.get(&token)?.clone();
+        let lane = self.lanes.get_mut(&place)?;
+        lane.drain_from(offset).for_each(|entry| {
+            self.tokens.remove(&entry.token);
+        });
+        Some((place, offset))
+    }
+
+    /// The partition belongs to somebody else now. Returns how far it was done.
+    pub(super) fn forget(&mut self, place: &Place) -> Option<i64> {
+        let lane = self.lanes.remove(place)?;
+        for entry in lane.entries {
+            self.tokens.remove(&entry.token);
+        }
+        lane.position
+    }
+
+    /// The positions that moved since the last call: what to commit now.
+    pub(super) fn moved(&mut self) -> Vec<(Place, i64)> {
+        let moved = self.lanes.iter_mut().map(|(place, lane)| (std::mem::take(&mut lane.moved), place, lane));
+        moved
+            .filter_map(|(moved, place, lane)| Some((place.clone(), lane.position.filter(|_| moved)?)))
+            .collect()
+    }
+
+    /// All positions: what to commit at the end.
+    pub(super) fn positions(&self) -> Vec<(Place, i64)> {
+        self.lanes.iter().filter_map(|(place, lane)| Some((place.clone(), lane.position?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(partition: i32) -> Place {
+        (Arc::from("orders"), partition)
+    }
+
+    fn deliver(ledger: &mut Ledger, partition: i32, offsets: &[i64]) -> Vec<DeliveryToken> {
+        offsets.iter().map(|offset| ledger.deliver(&place(partition), *offset).0).collect()
+    }
+
+    #[test]
+    fn only_the_contiguous_prefix_is_committed() {
+        let mut ledger = Ledger::default();
+        // Offsets have holes: compacted records, transaction markers.
+        let tokens = deliver(&mut ledger, 0, &[10, 11, 14, 15]);
+        ledger.done(tokens[1]);
+        ledger.done(tokens[2]);
+        assert!(ledger.moved().is_empty());
+        ledger.done(tokens[0]);
+        assert_eq!(ledger.moved(), [(place(0), 15)]);
+        assert!(ledger.moved().is_empty());
+        ledger.done(tokens[3]);
+        assert_eq!(ledger.positions(), [(place(0), 16)]);
+    }
+
+    #[test]
+    fn a_release_takes_everything_after_it_back() {
+        let mut ledger = Ledger::default();
+        let tokens = deliver(&mut ledger, 0, &[1, 2, 3]);
+        let other = deliver(&mut ledger, 1, &[7]);
+        ledger.done(tokens[2]);
+        assert_eq!(ledger.release(tokens[1]), Some((place(0), 2)));
+        assert!(ledger.release(tokens[2]).is_none());
+        assert!(ledger.knows(tokens[0]) && ledger.knows(other[0]) && !ledger.knows(tokens[1]));
+        let (again, redelivered) = ledger.deliver(&place(0), 2);
+        assert!(redelivered && !ledger.deliver(&place(0), 4).1);
+        ledger.done(tokens[0]);
+        ledger.done(again);
+        assert_eq!(ledger.moved(), [(place(0), 3)]);
+    }
+
+    #[test]
+    fn tokens_of_a_lost_partition_are_skipped() {
+        let mut ledger = Ledger::default();
+        let tokens = deliver(&mut ledger, 0, &[1, 2]);
+        ledger.done(tokens[0]);
+        assert_eq!(ledger.forget(&place(0)), Some(2));
+        ledger.done(tokens[1]);
+        assert!(ledger.release(tokens[1]).is_none() && ledger.positions().is_empty());
+        // The partition comes back and begins anew.
+        let again = deliver(&mut ledger, 0, &[2]);
+        ledger.done(tokens[1]);
+        assert!(ledger.positions().is_empty());
+        ledger.done(again[0]);
+        assert_eq!(ledger.positions(), [(place(0), 3)]);
+    }
+}

@@ -1,0 +1,199 @@
+//! The thread of a subscription: it alone polls the consumer, so that heartbeats and rebalances go on while a
+//! handler works, and commands never race with deliveries.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use message::{Disposition, Settlement, SubscriptionError};
+use rdkafka::Offset;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use tokio::sync::oneshot;
+
+use super::fault;
+use super::inflow::{Callbacks, Inflow, offsets};
+use super::ledger::Place;
+
+/// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the subscription for
+/// commands; this only bounds the delay of other events.
+const TURN: Duration = Duration::from_millis(100);
+/// How long the consumer may leave fetched messages untaken before the partitions are paused, so that rebalances
+/// queued behind the messages are served. Short of that, pausing would throw away what was fetched.
+const PAUSE_AFTER: Duration = Duration::from_secs(1);
+/// How many empty polls in a row mean that the queue is empty. An event that is no message (a log line, a commit's
+/// answer, a rebalance) looks like an empty poll, and the queue wakes the thread only when it was empty before.
+const EMPTY_MAX: usize = 16;
+/// How long a seek may take; it needs no network.
+const SEEK_MAX: Duration = Duration::from_secs(5);
+
+/// What the subscription asks of its thread.
+pub(super) enum Command {
+    /// Something may be there, or there is room again.
+    Wake,
+    /// Settle these deliveries.
+    Settle(Vec<Settlement>, oneshot::Sender<Result<(), SubscriptionError>>),
+    /// Commit, leave the group and end.
+    Close(oneshot::Sender<Result<(), SubscriptionError>>),
+    /// The same, and nobody waits for it.
+    Abandon,
+}
+
+/// One subscription's consumer.
+pub(super) struct Pump {
+    pub(super) consumer: BaseConsumer<Callbacks>,
+    pub(super) inflow: Arc<Inflow>,
+    pub(super) origin: String,
+    pub(super) prefetch_len: usize,
+    /// Since when there was no room.
+    pub(super) full_since: Option<Instant>,
+    pub(super) paused: bool,
+}
+
+impl Pump {
+    /// Waits until the cluster has answered. Blocks at most `timeout`.
+    pub(super) fn reach(&mut self, timeout: Duration) -> Result<(), SubscriptionError> {
+        let deadline = Instant::now() + timeout;
+        while Instant::now() < deadline {
+            self.fill();
+            self.inflow.check()?;
+            if self.consumer.client().fetch_cluster_id(Duration::from_millis(20)).is_some() {
+                self.inflow.connected();
+                return Ok(());
+            }
+        }
+        let because = self.inflow.last_error().unwrap_or_else(|| String::from("no answer"));
+        let text = format!("{} is not reachable within {} ms: {because}", self.origin, timeout.as_millis());
+        Err(SubscriptionError::lost(text))
+    }
+
+    /// Serves messages, events and commands until the subscription closes or is dropped.
+    pub(super) fn run(mut self, commands: &Receiver<Command>) {
+        loop {
+            match commands.recv_timeout(TURN) {
+                Ok(Command::Wake) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Command::Settle(settlements, answer)) => {
+                    // The subscription may have been dropped meanwhile; then nobody waits.
+                    let _ = answer.send(self.settle(&settlements));
+                }
+                Ok(Command::Close(answer)) => {
+                    let committed = self.finish();
+                    drop(self);
+                    let _ = answer.send(committed);
+                    return;
+                }
+                Ok(Command::Abandon) | Err(RecvTimeoutError::Disconnected) => {
+                    if let Err(error) = self.finish() {
+                        tracing::warn!(target: "brokers::kafka", %error, "subscription dropped");
+                    }
+                    return;
+                }
+            }
+            self.fill();
+        }
+    }
+
+    /// Takes over what librdkafka has, as far as there is room.
+    fn fill(&mut self) {
+        let mut empty = 0;
+        while empty < EMPTY_MAX {
+            let room = self.inflow.lock().ready.len() < self.prefetch_len;
+            self.pace(room);
+            if !room && !self.paused {
+                return;
+            }
+            match self.consumer.poll(Duration::ZERO) {
+                Some(Ok(record)) => {
+                    empty = 0;
+                    self.inflow.push(&record);
+                }
+                Some(Err(error)) => self.fail(error),
+                None => empty += 1,
+            }
+        }
+    }
+
+    /// Pauses the partitions when nobody takes their messages, and goes on when there is room.
+    fn pace(&mut self, room: bool) {
+        if room {
+            self.full_since = None;
+        } else {
+            self.full_since.get_or_insert_with(Instant::now);
+        }
+        let pause = self.full_since.is_some_and(|since| since.elapsed() >= PAUSE_AFTER);
+        if pause == self.paused {
+            return;
+        }
+        let changed = self.consumer.assignment().and_then(|list| {
+            if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) }
+        });
+        match changed {
+            Ok(()) => self.paused = pause,
+            Err(error) => {
+                let text = format!("{}: cannot pause or resume: {error}", self.origin);
+                self.inflow.fail(message::Fault::Broker, text);
+            }
+        }
+    }
+
+    fn fail(&self, error: KafkaError) {
+        let text = error.to_string();
+        match fault::consumption(error, &self.origin) {
+            Some(error) => self.inflow.fail(error.fault(), error.to_string()),
+            None => tracing::debug!(target: "brokers::kafka", error = text, "librdkafka recovers by itself"),
+        }
+    }
+
+    fn settle(&self, settlements: &[Settlement]) -> Result<(), SubscriptionError> {
+        let mut back: HashMap<Place, i64> = HashMap::new();
+        let mut state = self.inflow.lock();
+        for settlement in settlements {
+            if *settlement.disposition() == Disposition::Done {
+                state.ledger.done(settlement.token());
+            } else if let Some((place, offset)) = state.ledger.release(settlement.token()) {
+                back.entry(place).and_modify(|at| *at = offset.min(*at)).or_insert(offset);
+            }
+        }
+        if !back.is_empty() {
+            state.discard_forgotten();
+        }
+        let moved = state.ledger.moved();
+        drop(state);
+        self.rewind(&back)?;
+        self.commit(&moved, CommitMode::Async)
+    }
+
+    /// Reads on from earlier offsets. Without it a released message would come again only at a restart.
+    fn rewind(&self, back: &HashMap<Place, i64>) -> Result<(), SubscriptionError> {
+        for ((topic, partition), offset) in back {
+            let sought = self.consumer.seek(topic, *partition, Offset::Offset(*offset), SEEK_MAX);
+            if let Err(error) = sought {
+                // Only a new subscription reads it again for certain: it begins at the committed offset.
+                let text = format!("{}: cannot go back to {topic}[{partition}]@{offset}: {error}", self.origin);
+                self.inflow.fail(message::Fault::Broker, text.clone());
+                return Err(SubscriptionError::lost(text).with_source(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self, positions: &[(Place, i64)], mode: CommitMode) -> Result<(), SubscriptionError> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let committed = offsets(positions).and_then(|list| self.consumer.commit(&list, mode));
+        match committed {
+            Err(error) if error.rdkafka_error_code() != Some(Code::NoOffset) => {
+                let text = format!("{}: offsets not committed: {error}", self.origin);
+                Err(SubscriptionError::lost(text).with_source(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&self) -> Result<(), SubscriptionError> {
+        let positions = self.inflow.lock().ledger.positions();
+        self.commit(&positions, CommitMode::Sync)
+    }
+}

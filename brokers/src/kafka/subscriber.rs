@@ -1,0 +1,103 @@
+//! Opens subscriptions.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use message::SubscriptionError;
+use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::sync::oneshot;
+
+use super::config::Config;
+use super::fault;
+use super::group::GroupConfig;
+use super::inflow::{Callbacks, Inflow};
+use super::pump::{Command, Pump};
+use super::subscription::Subscription;
+use crate::settings::InvalidSetting;
+
+/// Subscribes to a Kafka cluster, as often as needed: once at the start and again after every loss.
+#[derive(Debug, Clone)]
+pub struct Subscriber {
+    config: Config,
+    group: GroupConfig,
+}
+
+impl Subscriber {
+    /// A subscriber for this cluster and group. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] as for [`Config::check`] and [`GroupConfig::check`].
+    pub fn new(config: Config, group: GroupConfig) -> Result<Self, InvalidSetting> {
+        config.check()?;
+        group.check()?;
+        Ok(Self { config, group })
+    }
+
+    /// Joins the group and starts to fetch. Returns when the cluster has answered; the group's first assignment
+    /// can take some seconds more, during which nothing is received.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials (the
+    /// operator's). Cancel-safe: a dropped attempt leaves the group.
+    pub async fn subscribe(&self) -> Result<Subscription, SubscriptionError> {
+        let inflow = Arc::new(Inflow::default());
+        let (sender, commands) = channel();
+        let (opened, opening) = oneshot::channel();
+        let (me, shared, waker) = (self.clone(), Arc::clone(&inflow), sender.clone());
+        thread::Builder::new()
+            .name(String::from("kafka-consumer"))
+            .spawn(move || match me.open(shared, waker) {
+                Ok(pump) => {
+                    // When the attempt was dropped, nobody takes it, and the consumer leaves at once.
+                    if opened.send(Ok(())).is_ok() {
+                        pump.run(&commands);
+                    }
+                }
+                Err(error) => drop(opened.send(Err(error))),
+            })
+            .map_err(|error| SubscriptionError::lost("no thread for kafka").with_source(error))?;
+        match opening.await {
+            Ok(Ok(())) => Ok(Subscription::new(inflow, sender, self.group.origin())),
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(SubscriptionError::lost("subscribing to kafka broke off").with_source(error)),
+        }
+    }
+
+    /// Makes the consumer. Blocks: reads secrets and certificates, waits for the cluster's first answer.
+    fn open(&self, inflow: Arc<Inflow>, waker: Sender<Command>) -> Result<Pump, SubscriptionError> {
+        let client = self
+            .group
+            .consumer(&self.config)
+            .map_err(|error| SubscriptionError::operator(error.to_string()).with_source(error))?;
+        let mut consumer = BaseConsumer::from_config_and_context(&client, Callbacks(Arc::clone(&inflow)))
+            .map_err(|error| SubscriptionError::operator(fault::creation(&error)))?;
+        consumer.set_nonempty_callback(move || {
+            // An error means that the subscription is gone, and nothing needs to wake up.
+            let _ = waker.send(Command::Wake);
+        });
+        let origin = self.group.origin();
+        self.start(&consumer).map_err(|error| {
+            SubscriptionError::operator(format!("{origin}: cannot subscribe: {error}")).with_source(error)
+        })?;
+        let prefetch_len = self.group.prefetch_len;
+        let mut pump = Pump { consumer, inflow, origin, prefetch_len, full_since: None, paused: false };
+        pump.reach(self.config.connect_timeout())?;
+        Ok(pump)
+    }
+
+    fn start(&self, consumer: &BaseConsumer<Callbacks>) -> Result<(), KafkaError> {
+        if !self.group.topics.is_empty() {
+            let topics: Vec<&str> = self.group.topics.iter().map(String::as_str).collect();
+            return consumer.subscribe(&topics);
+        }
+        let mut list = TopicPartitionList::new();
+        for fixed in &self.group.partitions {
+            list.add_partition_offset(&fixed.topic, i32::from(fixed.partition), Offset::Stored)?;
+        }
+        consumer.assign(&list)
+    }
+}

@@ -1,0 +1,94 @@
+//! One consuming session.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::{Delivery, DeliveryToken, Settlement, SubscriptionError};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::inflow::Inflow;
+use super::pump::Command;
+
+/// A member of a consumer group. Dropping it leaves the group without waiting; what is unsettled is delivered
+/// again, to whoever gets the partitions.
+#[derive(Debug)]
+pub struct Subscription {
+    inflow: Arc<Inflow>,
+    commands: Sender<Command>,
+    origin: String,
+}
+
+impl Subscription {
+    pub(super) fn new(inflow: Arc<Inflow>, commands: Sender<Command>, origin: String) -> Self {
+        Self { inflow, commands, origin }
+    }
+
+    fn take(&self, max: NonZeroUsize) -> Vec<Delivery> {
+        let mut state = self.inflow.lock();
+        let count = max.get().min(state.ready.len());
+        state.ready.drain(..count).collect()
+    }
+
+    /// Gives the thread a command and waits for its answer.
+    async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), SubscriptionError>>) -> Command,
+    ) -> Result<(), SubscriptionError> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || SubscriptionError::lost(format!("{}: the subscription's thread is gone", self.origin));
+        self.commands.send(command(answer)).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+#[async_trait]
+impl message::Subscription for Subscription {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    async fn receive(
+        &mut self,
+        max: NonZeroUsize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, SubscriptionError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            self.inflow.check()?;
+            let deliveries = self.take(max);
+            if !deliveries.is_empty() {
+                // There is room again. When the thread is gone, the next call says so.
+                let _ = self.commands.send(Command::Wake);
+                return Ok(deliveries);
+            }
+            if timeout_at(deadline, self.inflow.arrived.notified()).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {
+        self.inflow.check()?;
+        self.ask(|answer| Command::Settle(settlements, answer)).await
+    }
+
+    /// Does nothing: the thread heartbeats, and Kafka sets no limit to a single message.
+    async fn keep_alive(&mut self, _tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
+        self.inflow.check()
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
+        self.ask(Command::Close).await
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        // After a close the thread is gone, and nobody hears it.
+        let _ = self.commands.send(Command::Abandon);
+    }
+}
