@@ -1,1 +1,12 @@
-//! Services built on the toolkit; the tests run them.
+//! What the example services share: the event, the billing consumer, and how they read their settings.
+//!
+//! | binary | shows |
+//! |---|---|
+//! | `order_service` | a producer: business row and message in one transaction, PostgreSQL |
+//! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
+//! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
+//! | `plain-sql/place_order.sql` | a producer that is not Rust |
+
+pub mod billing;
+pub mod order;
+pub mod setting;
