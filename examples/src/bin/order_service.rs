@@ -47,7 +47,7 @@ async fn place(
     outbox: &Outbox<Postgres>,
     topic: &str,
     event: OrderPlaced,
-) -> Result<(), Failure> {
+) -> Result<(), TransactionError<Refused>> {
     let topic = topic.to_owned();
     outbox
         .transaction(pool, move |tx| {
