@@ -1,1 +1,34 @@
-//! Conformance suites and end-to-end tests on real components.
+//! The harness of the conformance suites and the end-to-end tests: real components, each test with its own
+//! database, topics and processes, all of them removed afterwards.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`backends`] | [`Backend`]: which components there are, and whether this run has them |
+//! | [`trial`] | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
+//! | [`stage`] | [`Stage`]: what a test has made and what it shows when it fails |
+//! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
+//! | [`databases`] | [`Database`]: a migrated database of the test's own |
+//! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
+//! | [`services`] | restarting a service in the middle of a test |
+//! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
+//! | [`shop`] | a producer and a consumer whose effects can be counted |
+//! | [`checker`] | what was placed against what took effect; pure |
+
+pub mod backends;
+pub mod brokers;
+pub mod checker;
+pub mod databases;
+pub mod eventually;
+pub mod relay_process;
+pub mod services;
+pub mod shop;
+pub mod stage;
+pub mod trial;
+
+pub use backends::Backend;
+pub use brokers::Broker;
+pub use databases::{Database, Dialect};
+pub use eventually::eventually;
+pub use relay_process::RelayProcess;
+pub use stage::Stage;
+pub use trial::{Failure, Outcome, run, trial};

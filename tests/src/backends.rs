@@ -1,0 +1,87 @@
+//! Which components there are, and whether this run has them.
+
+use std::fmt;
+
+/// A component that tests run against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// PostgreSQL.
+    Postgres,
+    /// SQLite, in the process.
+    Sqlite,
+    /// The in-memory broker.
+    Memory,
+    /// librdkafka's mock cluster, in the process.
+    KafkaMock,
+    /// Apache Kafka.
+    Kafka,
+    /// RabbitMQ.
+    Rabbitmq,
+    /// A standard queue of SQS.
+    Sqs,
+    /// A FIFO queue of SQS.
+    SqsFifo,
+    /// Services of `cargo xtask services`, which a test may stop and crash.
+    Xtask,
+}
+
+impl Backend {
+    /// The lower-case word in the names of tests.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Sqlite => "sqlite",
+            Self::Memory => "memory",
+            Self::KafkaMock => "kafka-mock",
+            Self::Kafka => "kafka",
+            Self::Rabbitmq => "rabbitmq",
+            Self::Sqs => "sqs",
+            Self::SqsFifo => "sqs-fifo",
+            Self::Xtask => "xtask",
+        }
+    }
+
+    /// The variable that says where it is; none for what lives in the process.
+    #[must_use]
+    pub fn variable(self) -> Option<&'static str> {
+        match self {
+            Self::Sqlite | Self::Memory | Self::KafkaMock => None,
+            Self::Postgres => Some("OUTBOX_POSTGRES_URL"),
+            Self::Kafka => Some("OUTBOX_KAFKA_BROKERS"),
+            Self::Rabbitmq => Some("OUTBOX_RABBITMQ_URL"),
+            Self::Sqs | Self::SqsFifo => Some("OUTBOX_SQS_ENDPOINT"),
+            Self::Xtask => Some("OUTBOX_XTASK"),
+        }
+    }
+
+    /// Where it is; empty for what lives in the process.
+    ///
+    /// # Errors
+    /// A text that says which variable is not set.
+    pub fn address(self) -> Result<String, String> {
+        let Some(variable) = self.variable() else { return Ok(String::new()) };
+        match std::env::var(variable) {
+            Ok(address) if !address.is_empty() => Ok(address),
+            _ => Err(format!("{self}: {variable} is not set")),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The first of `needs` that this run does not have, in words.
+#[must_use]
+pub fn missing(needs: &[Backend]) -> Option<String> {
+    needs.iter().find_map(|backend| backend.address().err())
+}
+
+/// Whether a missing backend is a failure (`OUTBOX_REQUIRE=all`) instead of an ignored test.
+#[must_use]
+pub fn all_are_required() -> bool {
+    std::env::var("OUTBOX_REQUIRE").is_ok_and(|required| required == "all")
+}

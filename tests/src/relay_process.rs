@@ -1,0 +1,181 @@
+//! The real `relay` program as a child process.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+
+use tokio::process::{Child, Command};
+
+use crate::brokers::Broker;
+use crate::eventually::{eventually, when};
+use crate::stage::{Stage, random};
+use crate::trial::{Failure, Outcome};
+
+/// Settings with which tests need not wait for human time scales.
+const ENGINE: &str = "\
+[pipeline.engine]
+lease_ttl = \"2s\"
+retry_initial = \"50ms\"
+retry_max = \"500ms\"
+attempts_max = 2
+shutdown_grace = \"5s\"
+";
+
+/// A configuration file with one pipeline.
+#[derive(Debug, Clone)]
+pub struct Config {
+    path: PathBuf,
+}
+
+impl Config {
+    /// A pipeline `name` from a database to a broker, with short times; `more` is appended to the file.
+    ///
+    /// # Errors
+    /// The file could not be written, or the broker lives in this process only.
+    pub fn write(stage: &Stage, name: &str, url: &str, broker: &dyn Broker, more: &str) -> Result<Self, Failure> {
+        let section = broker.relay_section().ok_or("a broker of this process cannot be reached from another")?;
+        let pipeline = format!("[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}{ENGINE}{more}");
+        Self::text(stage, &pipeline)
+    }
+
+    /// A file with this text.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn text(stage: &Stage, text: &str) -> Result<Self, Failure> {
+        let path = stage.folder().join(format!("relay-{}.toml", random()));
+        std::fs::write(&path, text)?;
+        Ok(Self { path })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A running relay. It is killed when this is dropped.
+pub struct RelayProcess {
+    child: Child,
+    log: PathBuf,
+}
+
+impl RelayProcess {
+    /// Starts `relay run`.
+    ///
+    /// # Errors
+    /// The program could not be built or started.
+    pub fn start(stage: &Stage, config: &Config) -> Result<Self, Failure> {
+        let log = stage.folder().join(format!("relay-{}.log", random()));
+        let file = std::fs::File::create(&log)?;
+        stage.show_on_failure(&log);
+        let child = command(&["run", "--config"])?
+            .arg(config.path())
+            .env("RELAY_LOG", "info,relay=debug")
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self { child, log })
+    }
+
+    /// Kills it without a warning, and waits until it is gone.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub async fn kill(mut self) -> Outcome {
+        self.child.kill().await?;
+        Ok(())
+    }
+
+    /// Sends a signal by its name: `TERM`, `STOP`, `CONT`.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub async fn signal(&self, name: &str) -> Outcome {
+        let pid = self.child.id().ok_or("the relay has ended")?;
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().await?;
+        if sent.success() { Ok(()) } else { Err(format!("signal {name} did not reach the relay").into()) }
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub async fn ended(&mut self) -> Result<ExitStatus, Failure> {
+        let child = tokio::sync::Mutex::new(&mut self.child);
+        eventually("the relay ends", || async { Ok(child.lock().await.try_wait()?) }).await
+    }
+
+    /// Asks it to stop and waits until it has ended well.
+    ///
+    /// # Errors
+    /// It does not end, or not with success.
+    pub async fn stop(mut self) -> Outcome {
+        self.signal("TERM").await?;
+        let status = self.ended().await?;
+        if status.success() { Ok(()) } else { Err(format!("the relay ended with {status}").into()) }
+    }
+
+    /// What it has told so far.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> Result<String, Failure> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
+    /// Waits until it has told this.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn tells(&self, text: &str) -> Outcome {
+        eventually(&format!("the relay tells {text:?}"), || async { Ok(when(self.log()?.contains(text))) }).await
+    }
+}
+
+/// Runs a command of the program to its end.
+///
+/// # Errors
+/// The program could not be built or started.
+pub async fn relay(arguments: &[&str]) -> Result<Output, Failure> {
+    Ok(command(arguments)?.stdin(Stdio::null()).output().await?)
+}
+
+fn command(arguments: &[&str]) -> Result<Command, Failure> {
+    let mut command = Command::new(program()?);
+    command.args(arguments).env("NO_COLOR", "1");
+    Ok(command)
+}
+
+/// The program beside this test's own executable, brought up to date once per run. `OUTBOX_RELAY` names another.
+fn program() -> Result<&'static Path, Failure> {
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    match PROGRAM.get_or_init(build) {
+        Ok(path) => Ok(path),
+        Err(problem) => Err(problem.clone().into()),
+    }
+}
+
+fn build() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("OUTBOX_RELAY") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    // target/<profile>/deps/<test>
+    let profile = own.ancestors().nth(2).ok_or("this test does not lie in a target folder")?;
+    let target = profile.parent().ok_or("this test does not lie in a target folder")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = std::process::Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "relay", "--bin", "relay", "--target-dir"]).arg(target);
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    let output = build.output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    if output.status.success() {
+        return Ok(profile.join("relay"));
+    }
+    Err(format!("the relay cannot be built: {}", String::from_utf8_lossy(&output.stderr)))
+}

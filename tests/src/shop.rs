@@ -1,0 +1,254 @@
+//! A producer and a consumer whose facts and effects can be counted.
+//!
+//! Placing an order raises the counter of its key, writes the order and enqueues the message, all in one
+//! transaction: the counter's row lock makes the numbers of a key ascend in the order of commits. The consumer
+//! writes one effect per message, into a table that would take doubled ones.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Scope};
+use message::{Delivery, Settlement, Subscription};
+use outbox::{NewMessage, Outbox};
+use serde_json::json;
+use sqlx::Transaction;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::brokers::Broker;
+use crate::checker::{Fact, exactly_once};
+use crate::databases::{Database, Dialect};
+use crate::eventually::eventually;
+use crate::stage::Stage;
+use crate::trial::{Failure, Outcome};
+
+/// Deliveries per receive.
+const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+const WAIT: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(100);
+
+const TABLES: &str = "\
+CREATE TABLE counter (key TEXT PRIMARY KEY, seq BIGINT NOT NULL);
+CREATE TABLE placed (key TEXT NOT NULL, seq BIGINT NOT NULL);
+CREATE TABLE effect (fact TEXT NOT NULL);";
+
+/// A service that places orders, and one that applies them.
+pub struct Shop<DB: Dialect> {
+    /// Orders, outbox, inbox and effects.
+    pub database: Database<DB>,
+    /// Where orders go.
+    pub topic: String,
+    /// The broker between the two services.
+    pub broker: Arc<dyn Broker>,
+    outbox: Outbox<DB>,
+}
+
+impl<DB: Dialect> Clone for Shop<DB> {
+    fn clone(&self) -> Self {
+        Self {
+            database: self.database.clone(),
+            topic: self.topic.clone(),
+            broker: Arc::clone(&self.broker),
+            outbox: self.outbox.clone(),
+        }
+    }
+}
+
+impl<DB: Dialect> Shop<DB> {
+    /// A shop with its own database and topic.
+    ///
+    /// # Errors
+    /// Database or broker refused or are away.
+    pub async fn open(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
+        let topic = broker.topic_name(stage, "orders");
+        broker.create_topic(stage, &topic).await?;
+        let database = Database::<DB>::migrated(stage).await?;
+        database.execute(TABLES).await?;
+        // What a test sends on purpose may be larger than what any broker takes.
+        let limit = message::SizeLimit { destination: "the test", message_bytes_max: 64 << 20 };
+        let outbox = Outbox::builder().limit(limit).build();
+        Ok(Self { database, topic, broker, outbox })
+    }
+
+    /// The producer's handle.
+    #[must_use]
+    pub fn outbox(&self) -> &Outbox<DB> {
+        &self.outbox
+    }
+
+    /// An order of this shop: the next number of its key, and its message.
+    ///
+    /// # Errors
+    /// The database's or the outbox'.
+    pub async fn place_in(&self, tx: &mut Transaction<'_, DB>, key: &str) -> Result<Fact, Failure> {
+        let next = format!(
+            "INSERT INTO counter (key, seq) VALUES ('{key}', 1) \
+             ON CONFLICT (key) DO UPDATE SET seq = counter.seq + 1 RETURNING seq"
+        );
+        let seq = *<DB as Dialect>::integers(tx, &next).await?.first().ok_or("the counter gave no number")?;
+        <DB as Dialect>::execute(tx, &format!("INSERT INTO placed VALUES ('{key}', {seq})")).await?;
+        self.outbox.enqueue(tx, self.message(key, seq)).await?;
+        Ok(Fact::new(key, seq))
+    }
+
+    /// The message of an order.
+    pub fn message(&self, key: &str, seq: i64) -> NewMessage {
+        let payload = json!({ "key": key, "seq": seq });
+        NewMessage::new(&self.topic).key(key).kind("order.placed").json(&payload)
+    }
+
+    /// Places one order in a transaction of its own.
+    ///
+    /// # Errors
+    /// The database's or the outbox'.
+    pub async fn place(&self, key: &str) -> Outcome {
+        let mut tx = self.begin().await?;
+        self.place_in(&mut tx, key).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Places orders one after the other, key by key.
+    ///
+    /// # Errors
+    /// The database's or the outbox'.
+    pub async fn place_many(&self, keys: usize, orders: usize) -> Outcome {
+        for number in 0..orders {
+            self.place(&format!("key-{}", number % keys)).await?;
+        }
+        Ok(())
+    }
+
+    /// A transaction that may write.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn begin(&self) -> Result<Transaction<'static, DB>, Failure> {
+        let statement = if DB::BACKEND == crate::Backend::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        Ok(self.database.pool.begin_with(statement).await?)
+    }
+
+    /// A consumer of the topic, until it is dropped or stopped.
+    ///
+    /// # Errors
+    /// The inbox could not be opened.
+    pub async fn consume(&self) -> Result<Consumer, Failure> {
+        let inbox = Inbox::open(self.database.pool.clone(), InboxOptions::default()).await?;
+        let (stop, stopped) = watch::channel(false);
+        let work = Work {
+            inbox,
+            consumer: ConsumerName::new("shop")?,
+            broker: Arc::clone(&self.broker),
+            topic: self.topic.clone(),
+            stopped,
+        };
+        Ok(Consumer { stop, task: tokio::spawn(work.run()) })
+    }
+
+    /// Waits until every placed order took effect, then checks that each did exactly once, in order, and that
+    /// nothing else did.
+    ///
+    /// # Errors
+    /// What the checker found.
+    pub async fn settled(&self) -> Outcome {
+        let waited = eventually("every order took effect", || async {
+            let placed = self.database.integer("SELECT count(*) FROM placed").await?;
+            let effects = self.database.integer("SELECT count(DISTINCT fact) FROM effect").await?;
+            Ok((effects >= placed).then_some(()))
+        });
+        let waited = waited.await;
+        exactly_once(&self.placed().await?, &self.effects().await?, self.broker.order())?;
+        waited
+    }
+
+    /// What was committed.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn placed(&self) -> Result<Vec<Fact>, Failure> {
+        let rows = self.database.texts("SELECT key || '#' || seq FROM placed").await?;
+        rows.iter().map(|row| parse(row)).collect()
+    }
+
+    /// What took effect, in the order in which it did.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn effects(&self) -> Result<Vec<Fact>, Failure> {
+        let order = if DB::BACKEND == crate::Backend::Sqlite { "rowid" } else { "ctid" };
+        let rows = self.database.texts(&format!("SELECT fact FROM effect ORDER BY {order}")).await?;
+        rows.iter().map(|row| parse(row)).collect()
+    }
+}
+
+fn parse(text: &str) -> Result<Fact, Failure> {
+    let (key, seq) = text.rsplit_once('#').ok_or("a fact without a number")?;
+    Ok(Fact::new(key, seq.parse()?))
+}
+
+/// A running consumer; it ends when this is dropped.
+pub struct Consumer {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Consumer {
+    /// Stops it between two deliveries, and waits until it has ended.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub async fn stop(self) -> Outcome {
+        self.stop.send_replace(true);
+        Ok(self.task.await?)
+    }
+}
+
+struct Work<DB: Dialect> {
+    inbox: Inbox<DB>,
+    consumer: ConsumerName,
+    broker: Arc<dyn Broker>,
+    topic: String,
+    stopped: watch::Receiver<bool>,
+}
+
+impl<DB: Dialect> Work<DB> {
+    /// Subscribes again after every failure: brokers and databases are restarted under this consumer.
+    async fn run(self) {
+        while !self.is_stopped() {
+            if let Err(failure) = self.session().await {
+                tracing::info!("the consumer begins anew: {failure}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        *self.stopped.borrow() || self.stopped.has_changed().is_err()
+    }
+
+    async fn session(&self) -> Outcome {
+        let mut subscription = self.broker.subscribe("shop", &self.topic).await?;
+        while !self.is_stopped() {
+            for delivery in subscription.receive(BATCH, WAIT).await? {
+                self.apply(subscription.as_mut(), &delivery).await?;
+            }
+        }
+        Ok(subscription.close().await?)
+    }
+
+    async fn apply(&self, subscription: &mut dyn Subscription, delivery: &Delivery) -> Outcome {
+        let message = delivery.message.as_ref().map_err(|malformed| malformed.problem.clone())?;
+        let order: serde_json::Value = serde_json::from_slice(&message.payload)?;
+        let (key, seq) = (order["key"].as_str().ok_or("an order without a key")?, &order["seq"]);
+        let mut tx = self.inbox.begin().await?;
+        if let Admission::Fresh(_) = tx.admit(&self.consumer, &Scope::none(), message).await? {
+            let effect = format!("INSERT INTO effect VALUES ('{key}#{seq}')");
+            <DB as Dialect>::execute(&mut tx, &effect).await?;
+        }
+        for proof in tx.commit().await? {
+            subscription.settle(vec![Settlement::done(delivery, proof)?]).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! One test: a deadline, an orderly end, and an honest listing when a backend is missing.
+
+use std::error::Error;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::backends::{Backend, all_are_required, missing};
+use crate::stage::Stage;
+
+/// Why a test failed.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// What a test answers.
+pub type Outcome = Result<(), Failure>;
+
+/// No test may take longer; each one alone takes a few seconds.
+const DEADLINE: Duration = Duration::from_secs(150);
+
+/// More threads than processors: tests spend their time waiting for services.
+const THREADS: usize = 6;
+
+/// A test that needs some backends. It is listed as ignored, with the reason in its name, when one of them is
+/// missing; with `OUTBOX_REQUIRE=all` it fails instead.
+pub fn trial<F>(
+    name: impl Into<String>,
+    needs: &[Backend],
+    body: impl FnOnce(Stage) -> F + Send + 'static,
+) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    let name = name.into();
+    match missing(needs) {
+        None => Trial::test(name.clone(), move || attend(&name, body)),
+        Some(reason) if all_are_required() => {
+            Trial::test(name, move || Err(Failed::from(format!("required, but {reason}"))))
+        }
+        Some(reason) => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
+    }
+}
+
+/// Runs all tests of a binary, several at once.
+#[must_use]
+pub fn run(trials: Vec<Trial>) -> ExitCode {
+    run_on(trials, THREADS)
+}
+
+/// Runs all tests of a binary one after the other: they stop services that others need.
+#[must_use]
+pub fn run_alone(trials: Vec<Trial>) -> ExitCode {
+    run_on(trials, 1)
+}
+
+fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(threads);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn attend<F: Future<Output = Outcome>>(
+    name: &str,
+    body: impl FnOnce(Stage) -> F,
+) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let stage = Stage::new(name)?;
+        let body = AssertUnwindSafe(body(stage.clone())).catch_unwind();
+        let verdict = match tokio::time::timeout(DEADLINE, body).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(failure))) => Err(chain(failure.as_ref())),
+            Ok(Err(panic)) => Err(panic_text(panic.as_ref())),
+            Err(_) => Err(format!("not finished after {DEADLINE:?}")),
+        };
+        let verdict = verdict.map_err(|problem| format!("{problem}\n{}", stage.evidence()));
+        let struck = stage.strike().await;
+        verdict.and(struck).map_err(Failed::from)
+    })
+}
+
+/// An error and its sources in one line.
+#[must_use]
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text").to_owned()
+}
