@@ -15,6 +15,9 @@ use std::{
     process::{Command, ExitCode},
 };
 
+/// With the value `all`, a test whose service is missing fails instead of being ignored.
+const REQUIRE_VARIABLE: &str = "OUTBOX_REQUIRE";
+
 /// Bring the services up, run every test of the workspace, end with `N passed, N failed, N skipped`.
 #[derive(Debug, Args)]
 pub(crate) struct Test {
@@ -84,7 +87,8 @@ pub(crate) fn execute(options: &Test) -> Result<Summary, String> {
 fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     println!("{}", backends.table());
     let default = if workspace::is_ci() { Require::All } else { Require::None };
-    backends.require(options.require.as_ref().unwrap_or(&default))?;
+    let require = options.require.as_ref().unwrap_or(&default);
+    backends.require(require)?;
 
     let mut build = cargo(["test", "--workspace", "--no-run"])?;
     backends.hand_over(&mut build)?;
@@ -96,6 +100,9 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
         tests.arg("--").args(&options.arguments);
     }
     backends.hand_over(&mut tests)?;
+    if *require == Require::All {
+        tests.env(REQUIRE_VARIABLE, "all");
+    }
     let suites = stream(tests, &mut std::io::stdout())?;
     println!("\n{}", table(&suites));
     Ok(Summary::of(&suites))
