@@ -17,6 +17,8 @@ struct Backend {
     /// Its address, or why it is ignored.
     address: Result<String, String>,
     started_by_us: bool,
+    /// Somebody else's: tests must not stop it.
+    external: bool,
 }
 
 pub(crate) struct Backends {
@@ -37,7 +39,9 @@ impl Backends {
     pub(crate) fn from_environment() -> Result<Self, String> {
         let look = |name: Name| {
             let why = || format!("--no-services, and {} is not set", name.variable());
-            Backend { name, address: services::given_address(name).ok_or_else(why), started_by_us: false }
+            let external = !matches!(services::external(name), Ok(None));
+            let address = services::given_address(name).ok_or_else(why);
+            Backend { name, address, started_by_us: false, external }
         };
         Ok(Self { all: Name::ALL.into_iter().map(look).collect(), xtask: own_program()? })
     }
@@ -51,7 +55,19 @@ impl Backends {
                 [backend.name.to_string(), "ignored".to_owned(), first_line]
             }
         };
-        report::table(["backend", "tests", "address or reason"], self.all.iter().map(row))
+        let restarts = match self.externals().as_slice() {
+            [] => ["restarts".to_owned(), "real".to_owned(), "cargo xtask services restart".to_owned()],
+            names => {
+                let why = format!("not ours to stop: {}", names.join(", "));
+                ["restarts".to_owned(), "ignored".to_owned(), why]
+            }
+        };
+        let rows = self.all.iter().map(row).chain([restarts]);
+        report::table(["backend", "tests", "address or reason"], rows)
+    }
+
+    fn externals(&self) -> Vec<&'static str> {
+        self.all.iter().filter(|backend| backend.external).map(|backend| backend.name.as_str()).collect()
     }
 
     /// Fails when a required service is not there.
@@ -75,7 +91,12 @@ impl Backends {
                 Err(_) => command.env_remove(backend.name.variable()),
             };
         }
-        command.env(XTASK_VARIABLE, &self.xtask);
+        // Tests that crash services would stop a private instance while they look at somebody else's.
+        if self.externals().is_empty() {
+            command.env(XTASK_VARIABLE, &self.xtask);
+        } else {
+            command.env_remove(XTASK_VARIABLE);
+        }
         command.env(DIR_VARIABLE, services::services_dir().map_err(|fault| fault.to_string())?);
         Ok(())
     }
@@ -105,6 +126,7 @@ fn own_program() -> Result<PathBuf, String> {
 
 impl From<UpReport> for Backend {
     fn from(report: UpReport) -> Self {
+        let external = matches!(report.outcome, Outcome::External(_));
         let address = match &report.outcome {
             Outcome::Missing(fault) => {
                 eprintln!("{}: {fault}", report.name);
@@ -112,38 +134,52 @@ impl From<UpReport> for Backend {
             }
             _ => report.address().ok_or_else(|| "no address".to_owned()),
         };
-        Self { name: report.name, address, started_by_us: matches!(report.outcome, Outcome::Started) }
+        Self {
+            name: report.name,
+            address,
+            started_by_us: matches!(report.outcome, Outcome::Started),
+            external,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
-    fn backends() -> Backends {
+    fn backends(external: bool) -> Backends {
+        let backend = |name, address| Backend { name, address, started_by_us: false, external };
         let all = vec![
-            Backend { name: Name::Kafka, address: Err("no java".to_owned()), started_by_us: false },
-            Backend { name: Name::Sqs, address: Ok("http://127.0.0.1:1".to_owned()), started_by_us: false },
+            backend(Name::Kafka, Err("no java".to_owned())),
+            backend(Name::Sqs, Ok("http://127.0.0.1:1".to_owned())),
         ];
         Backends { all, xtask: PathBuf::from("/bin/xtask") }
     }
 
+    fn handed_over(backends: &Backends, key: &str) -> Option<Option<OsString>> {
+        let mut command = Command::new("true");
+        backends.hand_over(&mut command).expect("handed over");
+        command.get_envs().find(|(name, _)| *name == key).map(|(_, value)| value.map(ToOwned::to_owned))
+    }
+
     #[test]
     fn a_missing_service_counts_only_when_required() {
-        assert_eq!(backends().require(&Require::None), Ok(()));
-        assert_eq!(backends().require(&Require::These(vec![Name::Sqs])), Ok(()));
-        assert_eq!(backends().require(&Require::All), Err("kafka is required: no java".to_owned()));
+        assert_eq!(backends(false).require(&Require::None), Ok(()));
+        assert_eq!(backends(false).require(&Require::These(vec![Name::Sqs])), Ok(()));
+        assert_eq!(backends(false).require(&Require::All), Err("kafka is required: no java".to_owned()));
     }
 
     #[test]
     fn the_command_gets_addresses_and_loses_dead_ones() {
-        let mut command = Command::new("true");
-        backends().hand_over(&mut command).expect("handed over");
-        let value = |key: &str| {
-            command.get_envs().find(|(name, _)| *name == key).map(|(_, value)| value.map(ToOwned::to_owned))
-        };
-        assert_eq!(value("OUTBOX_SQS_ENDPOINT"), Some(Some("http://127.0.0.1:1".into())));
-        assert_eq!(value("OUTBOX_KAFKA_BROKERS"), Some(None), "removed");
-        assert_eq!(value(XTASK_VARIABLE), Some(Some("/bin/xtask".into())));
+        let backends = backends(false);
+        assert_eq!(handed_over(&backends, "OUTBOX_SQS_ENDPOINT"), Some(Some("http://127.0.0.1:1".into())));
+        assert_eq!(handed_over(&backends, "OUTBOX_KAFKA_BROKERS"), Some(None), "removed");
+        assert_eq!(handed_over(&backends, XTASK_VARIABLE), Some(Some("/bin/xtask".into())));
+    }
+
+    #[test]
+    fn nobody_elses_service_is_restarted() {
+        assert_eq!(handed_over(&backends(true), XTASK_VARIABLE), Some(None));
     }
 }

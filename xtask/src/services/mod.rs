@@ -18,7 +18,7 @@ mod sqs;
 mod state;
 
 pub(crate) use commands::{Command, run};
-pub(crate) use manager::{Outcome, UpReport, down, up};
+pub(crate) use manager::{Outcome, UpReport, down, external, up};
 pub(crate) use settings::{DIR_VARIABLE, given_address, services_dir};
 
 use fault::Fault;
