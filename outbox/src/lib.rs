@@ -17,7 +17,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`log`] | [`LogStore`](log::LogStore): the log, read behind a cursor |
-//! | [`admin`] | status, dead entries, decisions |
+//! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, decisions |
 //!
 //! For both:
 //!

@@ -1,1 +1,83 @@
 //! What operators ask and decide.
+//!
+//! Decisions are made about dead entries only, each in one transaction with its line in `outbox_audit`: who, when,
+//! what, why, and the digests of the content before and after. The relay finds a requeued or discarded entry by
+//! its due time, within a poll.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`] |
+//! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
+//! | [`decision`] | [`Decision`], [`Decree`], [`DecideError`] |
+
+pub mod decision;
+pub mod entry;
+pub mod status;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use message::Source;
+use migrations::Dialect;
+
+pub use decision::{Action, DecideError, Decision, Decree};
+pub use entry::{AuditRecord, ListedEntry};
+pub use status::{Backlog, Blocker, Holder, RelayStatus};
+
+use crate::connect::dialect_of;
+use crate::log::{EntryId, ExceptionState, LogError, LogOptions, RelayName};
+use crate::postgres::PostgresLog;
+use crate::sqlite::SqliteLog;
+
+/// Status and decisions. Each call opens a connection of its own; all reading calls are cancel-safe.
+#[async_trait]
+pub trait LogAdmin: Send + Sync + 'static {
+    /// Every relay that has a cursor, in the order of names.
+    ///
+    /// # Errors
+    /// [`LogError`]: unreachable, wrong credentials, schema missing.
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError>;
+
+    /// The oldest transaction that has written to the outbox and is still open: its rows cannot be read yet.
+    /// Always `None` on SQLite.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
+
+    /// Entries beside the log in one state, with ids above `after`, in the order of ids, at most `entries_max`.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn list(
+        &self,
+        relay: &RelayName,
+        state: ExceptionState,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError>;
+
+    /// Decides about one dead entry: requeue, discard or edit. Not cancel-safe: the outcome of a dropped call is
+    /// unknown; look at the entry.
+    ///
+    /// # Errors
+    /// [`DecideError`] says what stands in the way; nothing is changed then.
+    async fn decide(&self, relay: &RelayName, id: EntryId, decree: Decree) -> Result<(), DecideError>;
+
+    /// The decisions about a relay's entries, the latest first, at most `records_max`.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
+}
+
+/// Administration of the database at a URL: `postgres://…` or `sqlite:…`. Connects to nothing yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn open(url: &str, source: Source, options: LogOptions) -> Result<Arc<dyn LogAdmin>, LogError> {
+    Ok(match dialect_of(url)? {
+        Dialect::Postgres => Arc::new(PostgresLog::new(url, source, options)?),
+        Dialect::Sqlite => Arc::new(SqliteLog::new(url, source, options)?),
+    })
+}

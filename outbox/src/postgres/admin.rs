@@ -1,1 +1,301 @@
+//! What operators ask and decide, in PostgreSQL.
 
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::types::Uuid;
+use sqlx::{Connection, PgConnection, Row as _};
+
+use crate::admin::LogAdmin;
+use crate::admin::decision::{Content, DecideError, Decision, Decree, edited};
+use crate::admin::entry::{AuditRecord, ListedEntry, due};
+use crate::admin::status::{Backlog, Blocker, Holder, RelayStatus, counts};
+use crate::log::failure::within;
+use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
+use crate::postgres::mark::{PgMark, array};
+use crate::postgres::store::PostgresLog;
+
+const RELAYS: &str = "
+SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
+    extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
+FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
+
+const COUNTS: &str = "
+SELECT state, count(*) FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 GROUP BY state";
+
+// $1 settled up to here, $2 floor, $3 base, $4 head or null, $5 after, $6 in flight at the base
+const BACKLOG: &str = "
+SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}outbox_message_id_seq)
+        - $1,
+    oldest.id, extract(epoch FROM clock_timestamp() - oldest.enqueued_at)::float8
+FROM (SELECT) AS always LEFT JOIN LATERAL (
+    (SELECT m.id, m.enqueued_at
+    FROM unnest($6::text::xid8[]) AS flight(xid) JOIN {schema}outbox_message AS m ON m.xid = flight.xid
+    WHERE m.id <= $2 AND NOT (m.id <= $5
+        AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false))
+    ORDER BY m.id LIMIT 1)
+    UNION ALL
+    (SELECT m.id, m.enqueued_at FROM {schema}outbox_message AS m
+    WHERE m.id > $2 AND NOT pg_visible_in_snapshot(m.xid, (SELECT $3::text::pg_snapshot))
+        AND NOT (m.id <= $5
+            AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false))
+    ORDER BY m.id LIMIT 1)
+    LIMIT 1) AS oldest ON true";
+
+// Who has written to the outbox and is still open holds a row-exclusive lock on it.
+const BLOCKER: &str = "
+SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
+    coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8
+FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '{schema}outbox_message'::regclass
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+ORDER BY a.xact_start NULLS LAST LIMIT 1";
+
+const LIST: &str = "
+SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, e.attempts,
+    extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+    octet_length(coalesce(e.edited_payload, m.payload, ''))::bigint AS payload_bytes,
+    e.edited_payload IS NOT NULL OR e.edited_headers IS NOT NULL AS edited
+FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_message AS m ON m.id = e.id
+WHERE e.relay = $1 AND e.shard = 0 AND e.state = $2 AND e.id > $3 ORDER BY e.id LIMIT $4";
+
+const LOCK_ENTRY: &str = "
+SELECT e.state, e.message_id, coalesce(e.edited_payload, m.payload, ''),
+    coalesce(e.edited_headers, m.headers)::text
+FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_message AS m ON m.id = e.id
+WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2 FOR UPDATE OF e";
+
+const REQUEUE: &str = "
+UPDATE {schema}outbox_exception
+SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE relay = $1 AND shard = 0 AND id = $2";
+
+const DISCARD: &str = "
+UPDATE {schema}outbox_exception
+SET state = 'discarded', due_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE relay = $1 AND shard = 0 AND id = $2";
+
+const EDIT: &str = "
+UPDATE {schema}outbox_exception
+SET edited_payload = coalesce($3, edited_payload), edited_headers = coalesce($4::jsonb, edited_headers),
+    updated_at = clock_timestamp()
+WHERE relay = $1 AND shard = 0 AND id = $2
+RETURNING coalesce(edited_payload, (SELECT payload FROM {schema}outbox_message WHERE id = $2), ''),
+    coalesce(edited_headers, (SELECT headers FROM {schema}outbox_message WHERE id = $2))::text";
+
+const AUDIT: &str = "
+INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+
+const RECORDS: &str = "
+SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after
+FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
+
+impl PostgresLog {
+    async fn admin(&self) -> Result<PgConnection, LogError> {
+        self.connect("relay admin").await
+    }
+
+    async fn backlog(&self, connection: &mut PgConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
+        let base = PgMark::read(&cursor.base)?;
+        let progress = cursor.progress.as_ref();
+        let head = progress.map(|progress| PgMark::read(&progress.head)).transpose()?;
+        let after = progress.map_or(0, |progress| progress.after);
+        let (ahead, id, age): (i64, Option<i64>, Option<f64>) = sqlx::query_as(&self.render(BACKLOG))
+            .bind(base.floor.max(after))
+            .bind(base.floor)
+            .bind(&base.snapshot)
+            .bind(head.map(|head| head.snapshot))
+            .bind(after)
+            .bind(array(&base.in_flight))
+            .fetch_one(connection)
+            .await
+            .map_err(LogError::during("measure the backlog"))?;
+        let oldest = id.zip(age).map(|(id, age)| (EntryId(id), row::wait(age).unwrap_or_default()));
+        // A long transaction may have left its rows behind the floor.
+        let at_least = u64::from(oldest.is_some());
+        let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
+        Ok(Backlog { entries_max: entries_max.max(at_least), oldest })
+    }
+
+    async fn status(&self) -> Result<Vec<RelayStatus>, LogError> {
+        let failed = || LogError::during("describe the relays");
+        let mut connection = self.admin().await?;
+        let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut connection).await.map_err(failed())?;
+        let mut relays = Vec::new();
+        for row in rows {
+            let relay: String = row.try_get("relay").map_err(failed())?;
+            let holder: Option<String> = row.try_get("holder").map_err(failed())?;
+            let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
+            let cursor: String = row.try_get("cursor").map_err(failed())?;
+            let cursor = stored::read(&cursor)?;
+            let exceptions = sqlx::query_as(&self.render(COUNTS))
+                .bind(&relay)
+                .fetch_all(&mut connection)
+                .await
+                .map_err(failed())?;
+            relays.push(RelayStatus {
+                relay,
+                epoch: row.try_get("epoch").map_err(failed())?,
+                holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
+                checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                backlog: self.backlog(&mut connection, &cursor).await?,
+                cursor,
+                exceptions: counts(exceptions),
+            });
+        }
+        Ok(relays)
+    }
+
+    async fn carry_out(&self, relay: &RelayName, id: EntryId, decree: &Decree) -> Result<(), DecideError> {
+        let failed = || LogError::during("carry out the decision");
+        let mut connection = self.admin().await?;
+        let mut tx = connection.begin().await.map_err(failed())?;
+        let found: Option<(String, Uuid, Vec<u8>, Option<String>)> = sqlx::query_as(&self.render(LOCK_ENTRY))
+            .bind(relay.as_str())
+            .bind(id.0)
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let (state, message_id, payload, headers) =
+            found.ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
+        let action = decree.decision.action();
+        if state != ExceptionState::Dead.as_str() {
+            return Err(DecideError::NotDead { id, state, action });
+        }
+        let mut digests = (None, None);
+        match &decree.decision {
+            Decision::Requeue | Decision::Discard => {
+                let text = if decree.decision == Decision::Requeue { REQUEUE } else { DISCARD };
+                let update = self.render(text);
+                let query = sqlx::query(&update).bind(relay.as_str()).bind(id.0);
+                query.execute(&mut *tx).await.map_err(failed())?;
+            }
+            Decision::Edit { .. } => {
+                let (new_payload, new_headers) = edited(&decree.decision)?;
+                let (after_payload, after_headers): (Vec<u8>, Option<String>) =
+                    sqlx::query_as(&self.render(EDIT))
+                        .bind(relay.as_str())
+                        .bind(id.0)
+                        .bind(new_payload)
+                        .bind(new_headers)
+                        .fetch_one(&mut *tx)
+                        .await
+                        .map_err(failed())?;
+                let after = Content { payload: after_payload, headers: after_headers };
+                digests = (Some(Content { payload, headers }.digest()), Some(after.digest()));
+            }
+        }
+        sqlx::query(&self.render(AUDIT))
+            .bind(&decree.actor)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .bind(message_id)
+            .bind(action.as_str())
+            .bind(&decree.note)
+            .bind(digests.0)
+            .bind(digests.1)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl LogAdmin for PostgresLog {
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
+        within(self.options.call_timeout, self.status()).await
+    }
+
+    async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
+        let ask = async {
+            let found: Option<(i32, String, String, f64)> = sqlx::query_as(&self.render(BLOCKER))
+                .fetch_optional(&mut self.admin().await?)
+                .await
+                .map_err(LogError::during("look for open transactions"))?;
+            Ok(found.map(|(pid, application_name, state, age)| Blocker {
+                pid,
+                application_name,
+                state,
+                age: Duration::try_from_secs_f64(age).unwrap_or_default(),
+            }))
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn list(
+        &self,
+        relay: &RelayName,
+        state: ExceptionState,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let ask = async {
+            let rows = sqlx::query(&self.render(LIST))
+                .bind(relay.as_str())
+                .bind(state.as_str())
+                .bind(after.0)
+                .bind(i64::from(entries_max))
+                .fetch_all(&mut self.admin().await?)
+                .await
+                .map_err(LogError::during("list entries"))?;
+            rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn decide(&self, relay: &RelayName, id: EntryId, decree: Decree) -> Result<(), DecideError> {
+        decree.check()?;
+        let limit = self.options.call_timeout;
+        match tokio::time::timeout(limit, self.carry_out(relay, id, &decree)).await {
+            Ok(done) => done,
+            Err(_) => Err(LogError::Timeout { waited: limit }.into()),
+        }
+    }
+
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
+        let ask = async {
+            let rows = sqlx::query(&self.render(RECORDS))
+                .bind(relay.as_str())
+                .bind(i64::from(records_max))
+                .fetch_all(&mut self.admin().await?)
+                .await
+                .map_err(LogError::during("list decisions"))?;
+            rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
+        };
+        within(self.options.call_timeout, ask).await
+    }
+}
+
+fn listed(row: &sqlx::postgres::PgRow) -> Result<ListedEntry, sqlx::Error> {
+    Ok(ListedEntry {
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or_default(),
+        due_in: due(row.try_get("due_in")?),
+        fault: row.try_get("fault")?,
+        error: row.try_get("error")?,
+        created_at: row.try_get("created_at")?,
+        updated_at: row.try_get("updated_at")?,
+        payload_bytes: u64::try_from(row.try_get::<i64, _>("payload_bytes")?).unwrap_or_default(),
+        edited: row.try_get("edited")?,
+    })
+}
+
+fn record(row: &sqlx::postgres::PgRow) -> Result<AuditRecord, sqlx::Error> {
+    Ok(AuditRecord {
+        at: row.try_get("at")?,
+        actor: row.try_get("actor")?,
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        action: row.try_get("action")?,
+        note: row.try_get("note")?,
+        digest_before: row.try_get("digest_before")?,
+        digest_after: row.try_get("digest_after")?,
+    })
+}

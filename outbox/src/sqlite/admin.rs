@@ -1,1 +1,241 @@
+//! What operators ask and decide, in SQLite.
 
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, Row as _, SqliteConnection};
+
+use crate::admin::LogAdmin;
+use crate::admin::decision::{Content, DecideError, Decision, Decree, edited};
+use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
+use crate::admin::status::{Backlog, Blocker, Holder, RelayStatus, counts};
+use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
+use crate::sqlite::reader::id_of;
+use crate::sqlite::statements::now;
+use crate::sqlite::store::SqliteLog;
+
+const RELAYS: &str = concat!(
+    "SELECT relay, epoch, holder, (lease_until - ",
+    now!(),
+    ") / 1e6 AS expires_in, (",
+    now!(),
+    " - checkpoint_at) / 1e6 AS age, cursor FROM outbox_relay WHERE shard = 0 ORDER BY relay"
+);
+
+const COUNTS: &str =
+    "SELECT state, count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0 GROUP BY state";
+
+const BACKLOG: &str = concat!(
+    "SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, (",
+    now!(),
+    " - enqueued_at) / 1e6 FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1"
+);
+
+const LIST: &str = concat!(
+    "SELECT e.id, e.message_id, e.topic, e.key, e.attempts, (e.due_at - ",
+    now!(),
+    ") / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at, \
+     octet_length(coalesce(e.edited_payload, m.payload, x'')) AS payload_bytes, \
+     e.edited_payload IS NOT NULL OR e.edited_headers IS NOT NULL AS edited \
+     FROM outbox_exception AS e LEFT JOIN outbox_message AS m ON m.id = e.id \
+     WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4"
+);
+
+const CONTENT: &str = "SELECT e.state, e.message_id, coalesce(e.edited_payload, m.payload, x''), \
+     coalesce(e.edited_headers, m.headers) \
+     FROM outbox_exception AS e LEFT JOIN outbox_message AS m ON m.id = e.id \
+     WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2";
+
+const REQUEUE: &str = concat!(
+    "UPDATE outbox_exception SET state = 'retrying', attempts = 0, due_at = ",
+    now!(),
+    ", updated_at = ",
+    now!(),
+    " WHERE relay = ?1 AND shard = 0 AND id = ?2"
+);
+
+const DISCARD: &str = concat!(
+    "UPDATE outbox_exception SET state = 'discarded', due_at = ",
+    now!(),
+    ", updated_at = ",
+    now!(),
+    " WHERE relay = ?1 AND shard = 0 AND id = ?2"
+);
+
+const EDIT: &str = concat!(
+    "UPDATE outbox_exception SET edited_payload = coalesce(?3, edited_payload), \
+     edited_headers = coalesce(?4, edited_headers), updated_at = ",
+    now!(),
+    " WHERE relay = ?1 AND shard = 0 AND id = ?2"
+);
+
+const AUDIT: &str = "INSERT INTO outbox_audit \
+     (actor, relay, id, message_id, action, note, digest_before, digest_after) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+const RECORDS: &str = "SELECT at, actor, id, message_id, action, note, digest_before, digest_after \
+     FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
+
+type Found = (String, String, Vec<u8>, Option<String>);
+
+async fn content(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+    id: EntryId,
+) -> Result<Option<Found>, LogError> {
+    sqlx::query_as(CONTENT)
+        .bind(relay.as_str())
+        .bind(id.0)
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("look at the entry"))
+}
+
+async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
+    let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
+    let found: Option<(i64, i64, f64)> = sqlx::query_as(BACKLOG)
+        .bind(id_of(&cursor.base)?.max(after))
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("measure the backlog"))?;
+    Ok(match found {
+        Some((ahead, id, age)) => Backlog {
+            entries_max: u64::try_from(ahead).unwrap_or_default(),
+            oldest: Some((EntryId(id), row::wait(age).unwrap_or_default())),
+        },
+        None => Backlog { entries_max: 0, oldest: None },
+    })
+}
+
+#[async_trait]
+impl LogAdmin for SqliteLog {
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
+        let failed = || LogError::during("describe the relays");
+        let mut connection = self.connect().await?;
+        let rows = sqlx::query(RELAYS).fetch_all(&mut connection).await.map_err(failed())?;
+        let mut relays = Vec::new();
+        for row in rows {
+            let relay: String = row.try_get("relay").map_err(failed())?;
+            let holder: Option<String> = row.try_get("holder").map_err(failed())?;
+            let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
+            let cursor: String = row.try_get("cursor").map_err(failed())?;
+            let cursor = stored::read(&cursor)?;
+            let exceptions =
+                sqlx::query_as(COUNTS).bind(&relay).fetch_all(&mut connection).await.map_err(failed())?;
+            relays.push(RelayStatus {
+                relay,
+                epoch: row.try_get("epoch").map_err(failed())?,
+                holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
+                checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                backlog: backlog(&mut connection, &cursor).await?,
+                cursor,
+                exceptions: counts(exceptions),
+            });
+        }
+        Ok(relays)
+    }
+
+    async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
+        Ok(None)
+    }
+
+    async fn list(
+        &self,
+        relay: &RelayName,
+        state: ExceptionState,
+        after: EntryId,
+        entries_max: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        let rows = sqlx::query(LIST)
+            .bind(relay.as_str())
+            .bind(state.as_str())
+            .bind(after.0)
+            .bind(i64::from(entries_max))
+            .fetch_all(&mut self.connect().await?)
+            .await
+            .map_err(LogError::during("list entries"))?;
+        rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
+    }
+
+    async fn decide(&self, relay: &RelayName, id: EntryId, decree: Decree) -> Result<(), DecideError> {
+        decree.check()?;
+        let failed = || LogError::during("carry out the decision");
+        let mut connection = self.connect().await?;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let (state, message_id, payload, headers) = content(&mut tx, relay, id)
+            .await?
+            .ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
+        let action = decree.decision.action();
+        if state != ExceptionState::Dead.as_str() {
+            return Err(DecideError::NotDead { id, state, action });
+        }
+        let update = match &decree.decision {
+            Decision::Requeue => sqlx::query(REQUEUE).bind(relay.as_str()).bind(id.0),
+            Decision::Discard => sqlx::query(DISCARD).bind(relay.as_str()).bind(id.0),
+            Decision::Edit { .. } => {
+                let (payload, headers) = edited(&decree.decision)?;
+                sqlx::query(EDIT).bind(relay.as_str()).bind(id.0).bind(payload).bind(headers)
+            }
+        };
+        update.execute(&mut *tx).await.map_err(failed())?;
+        let mut digests = (None, None);
+        if let Decision::Edit { .. } = decree.decision {
+            let after = content(&mut tx, relay, id)
+                .await?
+                .map(|(_, _, payload, headers)| Content { payload, headers });
+            digests = (Some(Content { payload, headers }.digest()), after.map(|after| after.digest()));
+        }
+        sqlx::query(AUDIT)
+            .bind(&decree.actor)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .bind(message_id)
+            .bind(action.as_str())
+            .bind(&decree.note)
+            .bind(digests.0)
+            .bind(digests.1)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+        Ok(tx.commit().await.map_err(failed())?)
+    }
+
+    async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
+        let rows = sqlx::query(RECORDS)
+            .bind(relay.as_str())
+            .bind(i64::from(records_max))
+            .fetch_all(&mut self.connect().await?)
+            .await
+            .map_err(LogError::during("list decisions"))?;
+        rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
+    }
+}
+
+fn listed(row: &SqliteRow) -> Result<ListedEntry, sqlx::Error> {
+    Ok(ListedEntry {
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or_default(),
+        due_in: due(row.try_get("due_in")?),
+        fault: row.try_get("fault")?,
+        error: row.try_get("error")?,
+        created_at: at_micros(row.try_get("created_at")?),
+        updated_at: at_micros(row.try_get("updated_at")?),
+        payload_bytes: u64::try_from(row.try_get::<i64, _>("payload_bytes")?).unwrap_or_default(),
+        edited: row.try_get("edited")?,
+    })
+}
+
+fn record(row: &SqliteRow) -> Result<AuditRecord, sqlx::Error> {
+    Ok(AuditRecord {
+        at: at_micros(row.try_get("at")?),
+        actor: row.try_get("actor")?,
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        action: row.try_get("action")?,
+        note: row.try_get("note")?,
+        digest_before: row.try_get("digest_before")?,
+        digest_after: row.try_get("digest_after")?,
+    })
+}

@@ -7,6 +7,8 @@ macro_rules! now {
     };
 }
 
+pub(super) use now;
+
 /// An edit of an operator replaces the row's content. A LEFT JOIN: an exception whose row is gone must be seen.
 macro_rules! exceptions {
     ($chosen:expr) => {

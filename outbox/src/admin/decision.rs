@@ -1,0 +1,195 @@
+//! What an operator may decide about a dead entry.
+
+use bytes::Bytes;
+use message::{Fault, Headers};
+use sha2::{Digest, Sha256};
+
+use crate::log::{EntryId, LogError};
+
+/// What to do with a dead entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Try it again, with its attempts counted from zero.
+    Requeue,
+    /// Give it up; its key goes on.
+    Discard,
+    /// Replace its content; the log's row stays as it was written, the message id too. It stays dead until it is
+    /// requeued. Consumers that have applied the old content refuse the new one (another fingerprint).
+    Edit {
+        /// The new payload; `None` leaves it.
+        payload: Option<Bytes>,
+        /// The new headers; `None` leaves them.
+        headers: Option<Headers>,
+    },
+}
+
+/// A decision with the one who takes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decree {
+    /// What to do.
+    pub decision: Decision,
+    /// Who decides, for the audit.
+    pub actor: String,
+    /// Why, for the audit.
+    pub note: String,
+}
+
+/// The verb of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// See [`Decision::Requeue`].
+    Requeue,
+    /// See [`Decision::Discard`].
+    Discard,
+    /// See [`Decision::Edit`].
+    Edit,
+}
+
+impl Action {
+    /// The lower-case word that the audit stores.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeue",
+            Self::Discard => "discard",
+            Self::Edit => "edit",
+        }
+    }
+}
+
+impl std::fmt::Display for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Decision {
+    /// Its verb.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        match self {
+            Self::Requeue => Action::Requeue,
+            Self::Discard => Action::Discard,
+            Self::Edit { .. } => Action::Edit,
+        }
+    }
+}
+
+/// Why a decision could not be carried out; nothing is changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// There is no such entry beside the log.
+    #[error("entry {id} does not stand beside the log of relay {relay}: it has left, or was never parked")]
+    NoSuchEntry {
+        /// The relay.
+        relay: String,
+        /// The entry.
+        id: EntryId,
+    },
+    /// Only dead entries can be decided about: the relay itself is busy with all others.
+    #[error("entry {id} is {state}; {action} is for dead entries only")]
+    NotDead {
+        /// The entry.
+        id: EntryId,
+        /// Its state.
+        state: String,
+        /// What was asked for.
+        action: Action,
+    },
+    /// The audit needs to know who decides.
+    #[error("a decision needs an actor and a note of why; {0} is empty")]
+    Unsigned(&'static str),
+    /// The edit changes nothing.
+    #[error("the edit holds neither a payload nor headers; give one of them")]
+    EmptyEdit,
+    /// The database could not be asked.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl DecideError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Log(error) => error.fault(),
+            _ => Fault::Operator,
+        }
+    }
+}
+
+impl Decree {
+    /// What can be refused without asking the database.
+    pub(crate) fn check(&self) -> Result<(), DecideError> {
+        match () {
+            () if self.actor.trim().is_empty() => Err(DecideError::Unsigned("the actor")),
+            () if self.note.trim().is_empty() => Err(DecideError::Unsigned("the note")),
+            () if matches!(self.decision, Decision::Edit { payload: None, headers: None }) => {
+                Err(DecideError::EmptyEdit)
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+/// The content of an entry as an operator's edit sees it.
+pub(crate) struct Content {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) headers: Option<String>,
+}
+
+impl Content {
+    /// SHA-256 of payload and headers with their lengths, in hexadecimal.
+    pub(crate) fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.payload[..], self.headers.as_deref().unwrap_or_default().as_bytes()] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// What an edit stores: the new payload and headers as JSON.
+pub(crate) fn edited(decision: &Decision) -> Result<(Option<Vec<u8>>, Option<String>), LogError> {
+    let Decision::Edit { payload, headers } = decision else { return Ok((None, None)) };
+    let headers = headers.as_ref().map(serde_json::to_string).transpose();
+    let headers =
+        headers.map_err(|error| LogError::Corrupt { what: "headers", problem: error.to_string() })?;
+    Ok((payload.as_ref().map(|payload| payload.to_vec()), headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_are_signed_and_edits_say_something() {
+        let decree = |actor: &str, note: &str, decision| Decree {
+            decision,
+            actor: actor.to_owned(),
+            note: note.to_owned(),
+        };
+        assert!(decree("ops", "fixed the topic", Decision::Requeue).check().is_ok());
+        assert!(matches!(
+            decree(" ", "x", Decision::Requeue).check(),
+            Err(DecideError::Unsigned("the actor"))
+        ));
+        assert!(matches!(
+            decree("ops", "", Decision::Discard).check(),
+            Err(DecideError::Unsigned("the note"))
+        ));
+        let empty = Decision::Edit { payload: None, headers: None };
+        assert!(matches!(decree("ops", "x", empty).check(), Err(DecideError::EmptyEdit)));
+    }
+
+    #[test]
+    fn digests_tell_payload_and_headers_apart() {
+        let digest = |payload: &[u8], headers: Option<&str>| {
+            Content { payload: payload.to_vec(), headers: headers.map(str::to_owned) }.digest()
+        };
+        assert_eq!(digest(b"a", None).len(), 64);
+        assert_ne!(digest(b"ab", None), digest(b"a", Some("b")));
+    }
+}

@@ -1,0 +1,222 @@
+//! Writers at the same time as a reader: nothing lost, nothing twice, keys in causal order.
+
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use outbox::NewMessage;
+use outbox::log::{Entry, PageLimit};
+use rand::Rng;
+use sqlx::{Connection, Executor, PgConnection, Postgres, Row, Sqlite};
+use support::{Database, Follower, TestDialect, granted, ids, on};
+
+async fn follower<DB: TestDialect>(db: &Database<DB>) -> Follower {
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    Follower::new(db.reader().await, cursor)
+}
+
+fn keys(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| entry.key().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_transaction_held_open_delays_only_its_own_rows() {
+    on("a_transaction_held_open_delays_only_its_own_rows", |db: Database<Postgres>| async move {
+        let mut follower = follower(&db).await;
+        let mut slow = db.outbox.begin(&db.pool).await.unwrap();
+        slow.enqueue(NewMessage::new("orders").key("slow-1")).await.unwrap();
+        db.enqueue([NewMessage::new("orders").key("fast-1")]).await;
+        assert_eq!(keys(&follower.all().await), ["fast-1"]);
+        assert!(follower.next().await.is_none());
+
+        slow.enqueue(NewMessage::new("orders").key("slow-2")).await.unwrap();
+        db.enqueue([NewMessage::new("orders").key("fast-2")]).await;
+        assert_eq!(keys(&follower.all().await), ["fast-2"]);
+
+        slow.enqueue(NewMessage::new("orders").key("slow-3")).await.unwrap();
+        slow.commit().await.unwrap();
+        let late = follower.all().await;
+        assert_eq!(keys(&late), ["slow-1", "slow-2", "slow-3"]);
+        assert!(ids(&late).is_sorted());
+        assert!(follower.next().await.is_none());
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
+    on("a_huge_late_transaction_is_read_in_pages", |db: Database<Postgres>| async move {
+        let mut follower = follower(&db).await;
+        follower.limit = PageLimit { entries_max: 333, bytes_max: 1 << 20 };
+        let mut slow = db.outbox.begin(&db.pool).await.unwrap();
+        for _ in 0..5 {
+            slow.enqueue_batch((0..1_000).map(|_| NewMessage::new("orders").key("slow"))).await.unwrap();
+            assert!(follower.next().await.is_none());
+        }
+        db.enqueue([NewMessage::new("orders").key("fast")]).await;
+        assert_eq!(keys(&follower.all().await), ["fast"]);
+        slow.rollback().await.unwrap();
+        assert!(follower.next().await.is_none());
+
+        let mut slow = db.outbox.begin(&db.pool).await.unwrap();
+        slow.enqueue_batch((0..2_000).map(|_| NewMessage::new("orders").key("slow"))).await.unwrap();
+        assert!(follower.next().await.is_none());
+        slow.commit().await.unwrap();
+        let late = follower.all().await;
+        assert_eq!(late.len(), 2_000);
+        assert!(ids(&late).is_sorted());
+        db
+    })
+    .await;
+}
+
+/// A BEFORE INSERT trigger that waits opens the window in which a row has its id but is not written yet.
+#[tokio::test]
+async fn an_id_taken_before_the_mark_and_written_after_it_is_not_lost() {
+    on("an_id_taken_before_the_mark", |db: Database<Postgres>| async move {
+        db.pool
+            .execute(
+                "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                 IF NEW.key = 'late' THEN PERFORM pg_advisory_xact_lock(42); END IF; RETURN NEW; END $$; \
+                 CREATE TRIGGER waits BEFORE INSERT ON outbox_message FOR EACH ROW \
+                 EXECUTE FUNCTION wait_for_the_test()",
+            )
+            .await
+            .unwrap();
+        let mut follower = follower(&db).await;
+        let mut gate = PgConnection::connect(&db.url).await.unwrap();
+        gate.execute("SELECT pg_advisory_lock(42)").await.unwrap();
+
+        let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
+        let late = tokio::spawn(async move {
+            let mut tx = outbox.begin(&pool).await.unwrap();
+            tx.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+            tx.commit().await.unwrap();
+        });
+        let waiting =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 42";
+        while db.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        db.enqueue([NewMessage::new("orders").key("early-1")]).await;
+        assert_eq!(keys(&follower.all().await), ["early-1"]);
+        db.enqueue([NewMessage::new("orders").key("early-2")]).await;
+        assert_eq!(keys(&follower.all().await), ["early-2"]);
+
+        gate.execute("SELECT pg_advisory_unlock(42)").await.unwrap();
+        late.await.unwrap();
+        let late = follower.all().await;
+        assert_eq!((keys(&late), ids(&late)), (vec!["late"], vec![1]));
+        gate.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+const KEYS: usize = 6;
+
+/// Each transaction counts its aggregate up and says so. `pause` falls between the business row and the message, and
+/// between the message and the commit.
+async fn writer<DB: TestDialect>(
+    db: &Database<DB>,
+    rounds: usize,
+    counted: impl AsyncFn(&mut DB::Connection, usize) -> i64,
+) {
+    for round in 0..rounds {
+        let (key, pause, staged, fails) = {
+            let mut rng = rand::rng();
+            (rng.random_range(0..KEYS), rng.random_range(0..4), rng.random_bool(0.5), rng.random_bool(0.1))
+        };
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        if round % 5 == 0 {
+            tx.enqueue(NewMessage::new("free").payload("free")).await.unwrap();
+        }
+        let n = counted(tx.connection(), key).await;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let message = NewMessage::new("orders").key(format!("key-{key}")).payload(n.to_string());
+        if staged {
+            tx.stage(message).unwrap();
+        } else {
+            tx.enqueue(message).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        if fails { tx.rollback().await.unwrap() } else { tx.commit().await.unwrap() }
+    }
+}
+
+/// Per key the numbers come as 1, 2, 3, …; every row comes once.
+async fn judge<DB: TestDialect>(db: &Database<DB>, entries: &[Entry]) {
+    let distinct: HashSet<i64> = entries.iter().map(|entry| entry.id.0).collect();
+    assert_eq!(distinct.len(), entries.len(), "nothing twice");
+    assert_eq!(db.rows().await, i64::try_from(entries.len()).unwrap(), "nothing lost");
+    let mut last: BTreeMap<String, i64> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.topic() == "orders") {
+        let n: i64 = std::str::from_utf8(&entry.message.as_ref().unwrap().payload).unwrap().parse().unwrap();
+        let before = last.insert(entry.key().unwrap().to_owned(), n).unwrap_or(0);
+        assert_eq!(n, before + 1, "key {} in causal order", entry.key().unwrap());
+    }
+    assert_eq!(last.len(), KEYS);
+}
+
+async fn storm<DB: TestDialect>(
+    db: Database<DB>,
+    writers: usize,
+    rounds: usize,
+    counted: impl AsyncFn(&mut DB::Connection, usize) -> i64,
+) -> Database<DB> {
+    db.run("CREATE TABLE aggregate (key integer PRIMARY KEY, n bigint NOT NULL)").await;
+    for key in 0..KEYS {
+        db.run(&format!("INSERT INTO aggregate VALUES ({key}, 0)")).await;
+    }
+    let mut follower = follower(&db).await;
+    let mut entries = Vec::new();
+    let mut differences = 0;
+    let writing = futures_util::future::join_all((0..writers).map(|_| writer(&db, rounds, &counted)));
+    let reading = async {
+        loop {
+            match follower.next().await {
+                Some(page) => {
+                    differences += usize::from(follower.open.is_none());
+                    entries.extend(page);
+                }
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    };
+    tokio::select! {
+        _ = writing => {}
+        () = reading => {}
+    }
+    // The reader was dropped in the middle of a call: it starts anew from its place, as a relay does.
+    let mut follower = Follower { reader: db.reader().await, ..follower };
+    entries.extend(follower.all().await);
+    eprintln!("{} entries in {differences} differences", entries.len());
+    judge(&db, &entries).await;
+    db
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sixteen_writers_and_a_reader_with_small_pages_in_postgres() {
+    on("sixteen_writers_and_a_reader", |db: Database<Postgres>| {
+        storm(db, 16, 60, async |connection: &mut PgConnection, key| {
+            let key = i32::try_from(key).unwrap();
+            let row = sqlx::query("UPDATE aggregate SET n = n + 1 WHERE key = $1 RETURNING n").bind(key);
+            row.fetch_one(connection).await.unwrap().get(0)
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn six_writers_and_a_reader_with_small_pages_in_sqlite() {
+    on("six_writers_and_a_reader", |db: Database<Sqlite>| {
+        storm(db, 6, 25, async |connection: &mut sqlx::SqliteConnection, key| {
+            let key = i64::try_from(key).unwrap();
+            let row = sqlx::query("UPDATE aggregate SET n = n + 1 WHERE key = ?1 RETURNING n").bind(key);
+            row.fetch_one(connection).await.unwrap().get(0)
+        })
+    })
+    .await;
+}

@@ -1,0 +1,231 @@
+//! Lease, fencing, exceptions and decisions.
+
+mod support;
+
+use std::time::Duration;
+
+use outbox::NewMessage;
+use outbox::admin::{self, DecideError, Decision, Decree};
+use outbox::log::{Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked};
+use support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
+
+on_every_database!(
+    a_held_lease_is_busy_and_an_expired_one_is_taken_over,
+    a_fenced_holder_changes_nothing,
+    a_released_lease_is_free_at_once,
+    exceptions_come_back_when_they_are_due,
+    the_last_change_of_an_entry_counts,
+    operators_decide_about_dead_entries_only,
+    status_tells_holder_backlog_and_exceptions,
+);
+
+async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let (mut a, mut b) = (db.keeper("a").await, db.keeper("b").await);
+    let (first, _) = granted(&mut a).await;
+    let Acquired::Busy { holder, expires_in } = b.acquire(TTL).await.unwrap() else {
+        panic!("granted twice")
+    };
+    assert_eq!(holder, "a");
+    assert!(expires_in <= TTL && expires_in > TTL / 2, "{expires_in:?}");
+    let (again, _) = granted(&mut a).await;
+    assert_eq!(again.epoch, first.epoch + 1);
+    assert_eq!(a.renew(first.epoch, TTL).await.unwrap(), Fenced::Lost);
+    assert_eq!(a.renew(again.epoch, Duration::ZERO).await.unwrap(), Fenced::Held);
+
+    let Acquired::Granted { lease, taken_over_from, .. } = b.acquire(TTL).await.unwrap() else {
+        panic!("busy")
+    };
+    assert_eq!((lease.epoch, taken_over_from.as_deref()), (again.epoch + 1, Some("a")));
+    db
+}
+
+async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.enqueue((0..3).map(|n| NewMessage::new("orders").json(&n))).await;
+    let (mut a, mut b) = (db.keeper("a").await, db.keeper("b").await);
+    let (zombie, cursor) = granted(&mut a).await;
+    let mut follower = Follower::new(db.reader().await, cursor.clone());
+    follower.all().await;
+    assert_eq!(a.renew(zombie.epoch, Duration::ZERO).await.unwrap(), Fenced::Held);
+    let (lease, _) = granted(&mut b).await;
+
+    let park = [ExceptionChange::Park(parked(1, ExceptionState::Dead, None))];
+    assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &park).await.unwrap(), Fenced::Lost);
+    assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
+    assert_eq!(a.release(zombie.epoch).await.unwrap(), Fenced::Lost);
+    assert_eq!(b.blocking().await.unwrap(), []);
+    let (_, stored) = granted(&mut b).await;
+    assert_eq!(stored, cursor);
+    assert_eq!(b.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
+    db
+}
+
+async fn a_released_lease_is_free_at_once<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let (mut a, mut b) = (db.keeper("a").await, db.keeper("b").await);
+    let (lease, cursor) = granted(&mut a).await;
+    assert_eq!(a.release(lease.epoch).await.unwrap(), Fenced::Held);
+    assert_eq!(a.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
+    let Acquired::Granted { taken_over_from, .. } = b.acquire(TTL).await.unwrap() else { panic!("busy") };
+    assert_eq!(taken_over_from, None);
+    db
+}
+
+fn parked(id: i64, state: ExceptionState, due_in: Option<Duration>) -> Parked {
+    Parked {
+        id: EntryId(id),
+        message_id: message::MessageId::new().to_string(),
+        topic: String::from("orders"),
+        key: Some(format!("key-{id}")),
+        state,
+        attempts: 3,
+        due_in,
+        fault: Some(message::Fault::Message),
+        error: Some(String::from("refused")),
+    }
+}
+
+/// Parks entries as the relay does, on top of five entries in the log.
+async fn with_parked<DB: TestDialect>(
+    db: &Database<DB>,
+    changes: &[ExceptionChange],
+) -> (Box<dyn outbox::log::LogKeeper>, i64, Cursor) {
+    db.enqueue((1..=5).map(|n| NewMessage::new("orders").key(format!("key-{n}")).json(&n))).await;
+    let mut keeper = db.keeper("a").await;
+    let (lease, cursor) = granted(&mut keeper).await;
+    assert_eq!(keeper.checkpoint(lease.epoch, &cursor, changes).await.unwrap(), Fenced::Held);
+    (keeper, lease.epoch, cursor)
+}
+
+async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let hour = Some(Duration::from_secs(3600));
+    let park = |id, state, due_in| ExceptionChange::Park(parked(id, state, due_in));
+    let changes = [
+        park(1, ExceptionState::Retrying, Some(Duration::ZERO)),
+        park(2, ExceptionState::Scheduled, hour),
+        park(3, ExceptionState::Held, None),
+        park(4, ExceptionState::Dead, None),
+        park(99, ExceptionState::Retrying, None),
+    ];
+    let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
+    assert_eq!(keeper.next_due_in().await.unwrap(), Some(Duration::ZERO));
+    let mut reader = db.reader().await;
+    let due = reader.read_due(EntryId(0), SMALL).await.unwrap();
+    assert_eq!(due.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [1, 99]);
+    assert_eq!((due[0].state, due[0].attempts), (ExceptionState::Retrying, 3));
+    assert_eq!(&due[0].entry.message.as_ref().unwrap().payload[..], b"1");
+    assert!(due[1].entry.message.as_ref().unwrap_err().problem.contains("gone"));
+    assert_eq!(reader.read_due(EntryId(1), SMALL).await.unwrap().len(), 1);
+    let held = reader.read_held(EntryId(0), SMALL).await.unwrap();
+    assert_eq!(held.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [3]);
+    let blocking = keeper.blocking().await.unwrap();
+    assert_eq!(blocking.iter().map(|e| e.id.0).collect::<Vec<_>>(), [1, 3, 4, 99]);
+
+    let resolve = [ExceptionChange::Resolve(EntryId(1)), ExceptionChange::Resolve(EntryId(99))];
+    assert_eq!(keeper.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
+    assert!(reader.read_due(EntryId(0), SMALL).await.unwrap().is_empty());
+    let next = keeper.next_due_in().await.unwrap().unwrap();
+    assert!(next > Duration::from_secs(3500) && next <= Duration::from_secs(3600), "{next:?}");
+    db
+}
+
+async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let park = |id, state| ExceptionChange::Park(parked(id, state, None));
+    let resolve = |id| ExceptionChange::Resolve(EntryId(id));
+    let changes = [
+        park(1, ExceptionState::Retrying),
+        resolve(1),
+        resolve(2),
+        park(2, ExceptionState::Held),
+        park(2, ExceptionState::Dead),
+    ];
+    let (mut keeper, ..) = with_parked(&db, &changes).await;
+    let blocking = keeper.blocking().await.unwrap();
+    assert_eq!(blocking.iter().map(|e| (e.id.0, e.state)).collect::<Vec<_>>(), [(2, ExceptionState::Dead)]);
+    db
+}
+
+async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let park = |id, state| ExceptionChange::Park(parked(id, state, None));
+    let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
+    let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
+    let held = [park(4, ExceptionState::Held)];
+    assert_eq!(keeper.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
+    let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+    let decree = |decision| Decree { decision, actor: "ops".into(), note: "topic repaired".into() };
+    let decide = async |id, decision| admin.decide(&relay(), EntryId(id), decree(decision)).await;
+
+    let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(1), 10).await.unwrap();
+    assert_eq!(dead.iter().map(|e| (e.id.0, e.payload_bytes)).collect::<Vec<_>>(), [(2, 1), (3, 1)]);
+    decide(1, Decision::Requeue).await.unwrap();
+    decide(2, Decision::Discard).await.unwrap();
+    let payload = Some(bytes::Bytes::from_static(b"repaired"));
+    let mut headers = message::Headers::new();
+    headers.insert("repaired", "yes").unwrap();
+    decide(3, Decision::Edit { payload, headers: Some(headers) }).await.unwrap();
+    decide(3, Decision::Requeue).await.unwrap();
+
+    let error = decide(4, Decision::Requeue).await.unwrap_err();
+    assert!(matches!(&error, DecideError::NotDead { state, .. } if state == "held"), "{error}");
+    assert!(matches!(decide(77, Decision::Discard).await, Err(DecideError::NoSuchEntry { .. })));
+    assert!(matches!(decide(1, Decision::Requeue).await, Err(DecideError::NotDead { .. })));
+
+    let due = db.reader().await.read_due(EntryId(0), SMALL).await.unwrap();
+    let states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state, e.attempts)).collect();
+    let (retrying, discarded) = (ExceptionState::Retrying, ExceptionState::Discarded);
+    assert_eq!(states, [(1, retrying, 0), (2, discarded, 3), (3, retrying, 0)]);
+    let edited = due[2].entry.message.as_ref().unwrap();
+    assert_eq!((&edited.payload[..], edited.headers.get("repaired")), (&b"repaired"[..], Some("yes")));
+
+    let audit = admin.audit(&relay(), 10).await.unwrap();
+    let actions: Vec<_> = audit.iter().map(|r| (r.id.0, r.action.as_str(), r.actor.as_str())).collect();
+    assert_eq!(
+        actions,
+        [(3, "requeue", "ops"), (3, "edit", "ops"), (2, "discard", "ops"), (1, "requeue", "ops")]
+    );
+    assert!(audit[1].digest_before.is_some() && audit[1].digest_before != audit[1].digest_after);
+    db
+}
+
+async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+    assert_eq!(admin.relays().await.unwrap(), []);
+    let changes = [ExceptionChange::Park(parked(1, ExceptionState::Dead, None))];
+    let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
+    let status = admin.relays().await.unwrap().remove(0);
+    assert_eq!((status.relay.as_str(), status.epoch), ("main", epoch));
+    let holder = status.holder.unwrap();
+    assert!(holder.name == "a" && holder.expires_in.unwrap() <= TTL);
+    assert_eq!(status.backlog.entries_max, 5);
+    assert_eq!(status.backlog.oldest.unwrap().0, EntryId(1));
+    assert_eq!((status.exceptions["dead"], status.exceptions["held"]), (1, 0));
+
+    let mut follower = Follower::new(db.reader().await, cursor);
+    follower.limit.entries_max = 2;
+    follower.next().await.unwrap();
+    assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    let backlog = admin.relays().await.unwrap().remove(0).backlog;
+    assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (3, EntryId(3)));
+    follower.all().await;
+    assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    let backlog = admin.relays().await.unwrap().remove(0).backlog;
+    assert_eq!((backlog.entries_max, backlog.oldest), (0, None));
+    assert_eq!(admin.blocker().await.unwrap(), None);
+    db
+}
+
+#[tokio::test]
+async fn the_transaction_that_holds_rows_back_is_named() {
+    support::on("the_transaction_that_holds_rows_back", |db: Database<sqlx::Postgres>| async move {
+        let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        let pid: i32 =
+            sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
+        let blocker = admin.blocker().await.unwrap().unwrap();
+        assert_eq!((blocker.pid, blocker.state.as_str()), (pid, "idle in transaction"));
+        tx.rollback().await.unwrap();
+        db
+    })
+    .await;
+}
