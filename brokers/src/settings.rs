@@ -15,4 +15,19 @@ impl InvalidSetting {
     pub(crate) fn new(setting: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { setting: setting.into(), problem: problem.into() }
     }
+
+    /// Accepts a number of `<section>.<setting>` that lies within its bounds.
+    #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
+    pub(crate) fn unless_within<T: PartialOrd + std::fmt::Display>(
+        section: &str,
+        setting: &str,
+        value: T,
+        bounds: std::ops::RangeInclusive<T>,
+    ) -> Result<(), Self> {
+        if bounds.contains(&value) {
+            return Ok(());
+        }
+        let problem = format!("is {value}; accepted are {} to {}", bounds.start(), bounds.end());
+        Err(Self::new(format!("{section}.{setting}"), problem))
+    }
 }

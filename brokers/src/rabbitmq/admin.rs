@@ -10,11 +10,12 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
 use message::SubscriptionError;
+use tokio::time::Instant;
 
 use super::config::Config;
 use super::endpoint::Endpoint;
 use super::fault;
-use super::publisher::say_goodbye;
+use super::publisher::{GOODBYE, say_goodbye};
 
 /// How a queue is declared; always durable.
 #[derive(Debug, Clone, Copy, Default)]
@@ -132,7 +133,7 @@ impl Admin {
 
     /// Ends the session.
     pub async fn close(self) {
-        say_goodbye(&self.connection).await;
+        say_goodbye(&self.connection, Instant::now() + GOODBYE).await;
     }
 
     /// A channel for one command: a refused command closes its channel.

@@ -128,12 +128,9 @@ pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetti
 fn within<T: PartialOrd + Display>(
     setting: &str,
     value: T,
-    range: RangeInclusive<T>,
+    bounds: RangeInclusive<T>,
 ) -> Result<(), InvalidSetting> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(invalid(setting, format!("is {value}; accepted are {} to {}", range.start(), range.end())))
+    InvalidSetting::unless_within("rabbitmq", setting, value, bounds)
 }
 
 #[cfg(test)]

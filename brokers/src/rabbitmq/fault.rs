@@ -86,7 +86,7 @@ fn judge(error: &Error) -> (Fault, String) {
             Fault::Operator,
             format!("TLS with rabbitmq failed: {io}; check ca_file, host name and certificates"),
         ),
-        ErrorKind::IOError(io) => (Fault::Broker, format!("rabbitmq is not reachable: {io}")),
+        ErrorKind::IOError(io) => (Fault::Broker, format!("no connection to rabbitmq: {io}")),
         ErrorKind::MissingHeartbeatError => {
             (Fault::Broker, String::from("rabbitmq sent no heartbeat in time"))
         }

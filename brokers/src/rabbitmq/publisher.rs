@@ -9,13 +9,14 @@ use lapin::types::ShortString;
 use message::{KeyWindow, Profile, Publisher, Receipts, Submission};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::lane::Lane;
 use super::window::Item;
 use crate::pending::Pending;
 
-/// How long the goodbye to the broker may take once nothing is outstanding.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long the goodbye to the broker may take where the caller names no time.
+pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 
 /// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
 const REPLY_SUCCESS: u16 = 200;
@@ -66,21 +67,23 @@ impl Publisher for RabbitmqPublisher {
         let Self { queue, mut lanes, connections, .. } = *self;
         // The lanes end when the queue is closed and empty.
         drop(queue);
+        let deadline = Instant::now() + grace;
         let drained = async { while lanes.join_next().await.is_some() {} };
-        if tokio::time::timeout(grace, drained).await.is_err() {
+        if tokio::time::timeout_at(deadline, drained).await.is_err() {
             tracing::warn!(?grace, "rabbitmq did not confirm everything within the grace period");
-            lanes.shutdown().await;
+            // Dropping the connections closes them, too, without waiting for an answer.
+            return lanes.shutdown().await;
         }
         for connection in connections {
-            say_goodbye(&connection).await;
+            say_goodbye(&connection, deadline).await;
         }
     }
 }
 
 /// Closes a connection in order; a failure is only noted, the broker finds out by itself.
-pub(super) async fn say_goodbye(connection: &Connection) {
+pub(super) async fn say_goodbye(connection: &Connection, deadline: Instant) {
     let closing = connection.close(REPLY_SUCCESS, ShortString::default());
-    match tokio::time::timeout(GOODBYE, closing).await {
+    match tokio::time::timeout_at(deadline, closing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the goodbye"),
         Err(_) => tracing::debug!("rabbitmq did not answer the goodbye"),

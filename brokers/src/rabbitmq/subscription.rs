@@ -17,7 +17,7 @@ use super::config::{Config, invalid};
 use super::endpoint::Endpoint;
 use super::fault;
 use super::ledger::Ledger;
-use super::publisher::say_goodbye;
+use super::publisher::{GOODBYE, say_goodbye};
 use super::wire;
 use crate::settings::InvalidSetting;
 
@@ -133,10 +133,17 @@ impl RabbitmqSubscription {
                 self.received.push(delivery);
                 Ok(())
             }
-            Event::Failed(error) => Err(fault::of_subscription(error)),
-            Event::Ended(queue) => Err(SubscriptionError::lost(format!(
-                "rabbitmq cancelled the consumer of queue {queue}: it was deleted, or it lost its leader"
-            ))),
+            Event::Failed(error) => {
+                self.consumers.clear();
+                Err(fault::of_subscription(error))
+            }
+            Event::Ended(queue) => {
+                self.consumers.clear();
+                let reason = "it was deleted, or it lost its leader";
+                Err(SubscriptionError::lost(format!(
+                    "rabbitmq cancelled the consumer of queue {queue}: {reason}"
+                )))
+            }
         }
     }
 
@@ -236,7 +243,7 @@ impl Subscription for RabbitmqSubscription {
         if !self.connection.status().connected() {
             return Err(self.lost());
         }
-        say_goodbye(&self.connection).await;
+        say_goodbye(&self.connection, Instant::now() + GOODBYE).await;
         Ok(())
     }
 }
