@@ -74,27 +74,35 @@ impl<DB: Dialect> Inbox<DB> {
         let inserted = DB::insert_batch(tx, self.statements(), &rows)
             .await
             .map_err(StoreError::during("admit a batch"))?;
-        candidates
-            .iter()
-            .zip(places)
-            .map(|(Candidate { scope, message }, place)| {
-                let (row, is_first) = match place {
-                    Ok(place) => place,
-                    Err(refusal) => return Ok(Err(refusal)),
-                };
-                let stored = match &inserted[row] {
-                    Inserted::New { .. } if is_first => {
-                        return Ok(Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))));
+        let mut admissions = Vec::with_capacity(candidates.len());
+        for (Candidate { scope, message }, place) in candidates.iter().zip(places) {
+            let (row, is_first) = match place {
+                Ok(place) => place,
+                Err(refusal) => {
+                    admissions.push(Err(refusal));
+                    continue;
+                }
+            };
+            let stored = match &inserted[row] {
+                Inserted::New { .. } if is_first => None,
+                Inserted::New { processed_at } => {
+                    Some(Stored { fingerprint: rows[row].1, result: None, processed_at: *processed_at })
+                }
+                Inserted::Exists(stored) => Some(stored.clone()),
+                Inserted::Forgotten => match self.forgotten(tx, message.id).await? {
+                    AdmitError::Refused(refusal) => {
+                        admissions.push(Err(refusal));
+                        continue;
                     }
-                    Inserted::New { processed_at } => {
-                        Stored { fingerprint: rows[row].1, result: None, processed_at: *processed_at }
-                    }
-                    Inserted::Exists(stored) => stored.clone(),
-                    Inserted::Forgotten => return Err(self.forgotten(message.id)),
-                };
-                Ok(compare(stored, consumer, scope, message).map(Admission::Duplicate))
-            })
-            .collect()
+                    error => return Err(error),
+                },
+            };
+            admissions.push(match stored {
+                None => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
+                Some(stored) => compare(stored, consumer, scope, message).map(Admission::Duplicate),
+            });
+        }
+        Ok(admissions)
     }
 
     /// Judges every time once per id, and makes sure that every accepted day can be stored.

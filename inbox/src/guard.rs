@@ -134,7 +134,7 @@ impl<DB: Dialect> Inbox<DB> {
         match inserted {
             Inserted::New { .. } => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
             Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, scope, message)?)),
-            Inserted::Forgotten => Err(self.forgotten(message.id)),
+            Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
         }
     }
 
@@ -163,11 +163,22 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(())
     }
 
-    /// The day went while a message of it was being admitted.
-    pub(crate) fn forgotten(&self, id: MessageId) -> AdmitError {
+    /// The day of a message went while it was being admitted. Where the transaction is still intact (SQLite), it
+    /// tells that the message is too old by now.
+    pub(crate) async fn forgotten(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        id: MessageId,
+    ) -> Result<AdmitError, StoreError> {
         let day = Day::of_id(id);
         self.unlearn_day(day);
-        AdmitError::Expired { id, day }
+        if DB::DAYS_ARE_IMPLICIT {
+            self.refresh_on(tx).await?;
+            if let Err(refusal) = self.window().judge_late(id) {
+                return Ok(refusal.into());
+            }
+        }
+        Ok(AdmitError::Expired { id, day })
     }
 
     /// Proves that a message took effect, by reading its committed inbox row on another connection: for callers

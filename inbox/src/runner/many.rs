@@ -4,10 +4,10 @@
 //! came before the culprit is done again without it, the culprit and what is behind it on its key go the way of single
 //! deliveries, and the rest goes on as a batch. A failure that names no culprit (at the commit) halves the batch.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::error::Error;
 
-use message::{Committed, Message, OrderingKey};
+use message::{Committed, Message};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,20 @@ pub(super) struct Sorted {
     pub(super) released: Vec<Held>,
 }
 
+/// A delivery and its place in the batch.
+type Placed = (usize, Held);
+
+/// Takes out what is behind the culprit on its key: `parts` are all later than it.
+fn take_behind((_, culprit): &Placed, parts: &mut VecDeque<Vec<Placed>>, singles: &mut Vec<Placed>) {
+    let Some(key) = culprit.key() else { return };
+    for part in parts {
+        let (behind, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(part).into_iter().partition(|(_, held)| held.key() == Some(key));
+        singles.extend(behind);
+        *part = rest;
+    }
+}
+
 enum Attempt {
     /// A proof per delivery; none for those that were refused.
     Done(Vec<Option<Committed>>),
@@ -46,22 +60,19 @@ impl<DB: Dialect> Worker<DB> {
     /// Works on a batch of readable deliveries.
     pub(super) async fn run_many(&self, batch: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut sorted = Sorted::default();
-        let mut blocked: HashSet<OrderingKey> = HashSet::new();
-        let mut parts = VecDeque::from([batch]);
+        let mut singles: Vec<Placed> = Vec::new();
+        let mut parts: VecDeque<Vec<Placed>> = VecDeque::from([batch.into_iter().enumerate().collect()]);
         let mut outages = 0;
-        while let Some(part) = parts.pop_front() {
-            let is_blocked = |held: &Held| held.key().is_some_and(|key| blocked.contains(key));
-            let (behind, mut part): (Vec<_>, Vec<_>) = part.into_iter().partition(is_blocked);
-            sorted.singles.extend(behind);
+        while let Some(mut part) = parts.pop_front() {
             if part.is_empty() {
                 continue;
             }
             match self.attempt_many(&part).await {
                 Attempt::Done(proofs) => {
-                    for (held, proof) in part.into_iter().zip(proofs) {
+                    for (placed, proof) in part.into_iter().zip(proofs) {
                         match proof {
-                            Some(proof) => sorted.settled.push((held, proof)),
-                            None => sorted.singles.push(held),
+                            Some(proof) => sorted.settled.push((placed.1, proof)),
+                            None => singles.push(placed),
                         }
                     }
                 }
@@ -72,25 +83,28 @@ impl<DB: Dialect> Worker<DB> {
                 }
                 attempt @ (Attempt::Culprit(_) | Attempt::RolledBack) => {
                     let at = if let Attempt::Culprit(at) = attempt { at } else { 0 };
-                    let rest = part.split_off(at + 1);
-                    let culprit = part.pop();
-                    blocked.extend(culprit.as_ref().and_then(Held::key).cloned());
-                    sorted.singles.extend(culprit);
-                    parts.push_front(rest);
+                    parts.push_front(part.split_off(at + 1));
+                    if let Some(culprit) = part.pop() {
+                        take_behind(&culprit, &mut parts, &mut singles);
+                        singles.push(culprit);
+                    }
                     parts.push_front(part);
                 }
                 Attempt::Outage(error) => {
                     parts.push_front(part);
                     if self.wait_out(&mut outages, &*error, give_up).await.is_err() {
-                        sorted.released.extend(parts.drain(..).flatten());
+                        sorted.released.extend(parts.drain(..).flatten().map(|(_, held)| held));
                     }
                 }
             }
         }
+        // A second culprit can stand before the first.
+        singles.sort_unstable_by_key(|(at, _)| *at);
+        sorted.singles = singles.into_iter().map(|(_, held)| held).collect();
         sorted
     }
 
-    async fn attempt_many(&self, part: &[Held]) -> Attempt {
+    async fn attempt_many(&self, part: &[Placed]) -> Attempt {
         let _permit = match self.permits.acquire().await.map_err(closed) {
             Ok(permit) => permit,
             Err(error) => return Attempt::Outage(error.into()),
@@ -101,7 +115,7 @@ impl<DB: Dialect> Worker<DB> {
             Err(error) => return Attempt::Outage(error.into()),
         };
         let messages: Vec<&Message> =
-            part.iter().filter_map(|held| held.delivery.message.as_ref().ok()).collect();
+            part.iter().filter_map(|(_, held)| held.delivery.message.as_ref().ok()).collect();
         let candidates: Vec<_> =
             messages.iter().map(|message| Candidate { scope: (self.scope_of)(message), message }).collect();
         let admissions = match self.admit_many(&mut tx, &candidates).await {
@@ -113,7 +127,7 @@ impl<DB: Dialect> Worker<DB> {
         for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
             match admission {
                 Some(Admission::Fresh(guard)) => {
-                    let redelivered = part[at].delivery.redelivered;
+                    let redelivered = part[at].1.delivery.redelivered;
                     match self.apply(&mut tx, guard, candidate, redelivered).await {
                         Ok(()) => applied.push(candidate.message.id),
                         Err(Some(unavailable)) => return Attempt::Outage(unavailable),

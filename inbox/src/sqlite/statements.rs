@@ -18,8 +18,7 @@ pub(super) const COMPLETE: &str =
 
 pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
     (SELECT retained_from FROM inbox_retention)";
-pub(super) const BEGIN_MEMORY: &str =
-    "INSERT INTO inbox_retention (retained_from, id_floor) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+pub(super) const BEGIN_MEMORY: &str = "INSERT INTO inbox_retention (only_row, retained_from, id_floor) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
 /// Only ever forward.
 pub(super) const RETAIN_FROM: &str =
     "UPDATE inbox_retention SET retained_from = $1, id_floor = $2 WHERE retained_from < $1";

@@ -1,0 +1,133 @@
+//! A database per test, with the inbox's tables and one table of effects.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use inbox::{Dialect, Inbox, InboxOptions};
+use message::Message;
+use migrations::{Identifier, Line, Migrator, Template};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::{Pool, Postgres, Sqlite, Transaction};
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+pub struct Database<DB: Dialect> {
+    pub pool: Pool<DB>,
+    pub schema: Option<Identifier>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl<DB: Dialect> Database<DB> {
+    pub fn options(&self) -> InboxOptions {
+        InboxOptions { schema: self.schema.clone(), ..InboxOptions::default() }
+    }
+
+    pub async fn inbox(&self) -> Inbox<DB> {
+        Inbox::open(self.pool.clone(), self.options()).await.unwrap()
+    }
+}
+
+/// What a test does in SQL, besides the inbox.
+#[async_trait::async_trait]
+pub trait TestDatabase: Dialect + Sized {
+    /// Nothing when there is no such database here.
+    async fn create() -> Option<Database<Self>>;
+    /// Writes an effect.
+    async fn apply(
+        tx: &mut Transaction<'static, Self>,
+        consumer: &str,
+        message: &Message,
+    ) -> Result<(), sqlx::Error>;
+    /// Runs any statement, for misuse.
+    async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error>;
+    /// The payloads of all effects of a consumer, in the order in which they were written.
+    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String>;
+}
+
+const INSERT: &str = "INSERT INTO effect (consumer, payload) VALUES ($1, $2)";
+const SELECT: &str = "SELECT payload FROM effect WHERE consumer = $1 ORDER BY id";
+
+fn payload(message: &Message) -> String {
+    String::from_utf8(message.payload.to_vec()).unwrap()
+}
+
+#[async_trait::async_trait]
+impl TestDatabase for Sqlite {
+    async fn create() -> Option<Database<Self>> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteConnectOptions::new()
+            .filename(folder.path().join("inbox.sqlite"))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(30));
+        let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+        Migrator::<Self>::new(Line::Inbox).up(&mut pool.acquire().await.unwrap()).await.unwrap();
+        let table = "CREATE TABLE effect (id INTEGER PRIMARY KEY, consumer TEXT, payload TEXT)";
+        sqlx::query(table).execute(&pool).await.unwrap();
+        Some(Database { pool, schema: None, _folder: Some(folder) })
+    }
+
+    async fn apply(
+        tx: &mut Transaction<'static, Self>,
+        consumer: &str,
+        message: &Message,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut **tx).await.map(drop)
+    }
+
+    async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut **tx).await.map(drop)
+    }
+
+    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
+        sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
+    }
+}
+
+impl Database<Postgres> {
+    pub async fn drop_schema(&self) {
+        let Some(schema) = &self.schema else { return };
+        let drop = Template::new("DROP SCHEMA {name} CASCADE").identifier("name", schema).render();
+        sqlx::query(&drop).execute(&self.pool).await.unwrap();
+        self.pool.close().await;
+    }
+}
+
+#[async_trait::async_trait]
+impl TestDatabase for Postgres {
+    /// A schema of its own, beside those of other tests and of earlier runs.
+    async fn create() -> Option<Database<Self>> {
+        let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("inbox_test_{}_{number}_{:08x}", std::process::id(), rand::random::<u32>());
+        let schema = Identifier::new(name).unwrap();
+        let options = PgConnectOptions::from_str(&url).unwrap().options([("search_path", schema.as_str())]);
+        let pool = PgPoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+        let create = Template::new("CREATE SCHEMA {name}").identifier("name", &schema).render();
+        sqlx::query(&create).execute(&pool).await.unwrap();
+        let migrator = Migrator::<Self>::new(Line::Inbox).schema(Some(schema.clone()));
+        migrator.up(&mut pool.acquire().await.unwrap()).await.unwrap();
+        let table =
+            "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, consumer text, payload text)";
+        sqlx::query(table).execute(&pool).await.unwrap();
+        Some(Database { pool, schema: Some(schema), _folder: None })
+    }
+
+    async fn apply(
+        tx: &mut Transaction<'static, Self>,
+        consumer: &str,
+        message: &Message,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(INSERT).bind(consumer).bind(payload(message)).execute(&mut **tx).await.map(drop)
+    }
+
+    async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut **tx).await.map(drop)
+    }
+
+    async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
+        sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
+    }
+}

@@ -1,0 +1,224 @@
+//! Dead letters: nothing is lost, and a redrive applies once as well.
+
+mod common;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::database::{Database, TestDatabase};
+use common::{consumer, keyed, message, message_of};
+use inbox::{
+    Admission, Backoff, ConsumerName, DeadLetterId, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
+    InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution, Scope,
+};
+use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
+use sqlx::Transaction;
+
+on_each_database!(
+    a_dead_letter_holds_the_whole_message,
+    a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
+    a_redrive_applies_once,
+    a_late_message_is_redriven_only_when_accepted_and_only_once,
+    a_failed_redrive_leaves_the_dead_letter_open,
+    what_cannot_be_redriven_is_refused_and_can_be_discarded,
+    attempts_are_counted_until_success,
+);
+
+struct Effect {
+    fails: bool,
+}
+
+#[async_trait]
+impl<DB: TestDatabase + Dialect> Handler<DB> for Effect {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        DB::apply(tx, "billing", message).await?;
+        if self.fails { Err(HandlerError::retry("still broken")) } else { Ok(Some(b"done".to_vec())) }
+    }
+}
+
+const WORKS: Effect = Effect { fails: false };
+
+fn billing() -> ConsumerName {
+    consumer("billing")
+}
+
+fn delivery(message: Result<Message, Malformed>) -> Delivery {
+    Delivery { token: DeliveryToken(1), message, redelivered: false, origin: String::from("orders[3]@17") }
+}
+
+async fn bury<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message, reason: Reason) -> DeadLetterId {
+    let cause = (reason, String::from("it broke"), 10);
+    let delivery = delivery(Ok(message.clone()));
+    let proof = inbox.dead_letter(&billing(), &Scope::none(), &delivery, cause).await.unwrap();
+    assert_eq!(proof.subject(), message.id.as_uuid());
+    let letters = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    letters.iter().rev().find(|letter| letter.message_id == Some(message.id)).unwrap().id
+}
+
+async fn a_dead_letter_holds_the_whole_message<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let mut whole = keyed("order-7", "{}").with_content_type(ContentType::json());
+    whole.headers.insert("tenant", "Ä").unwrap();
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    whole.trace = Some(TraceContext::new(parent, Some(String::from("vendor=x"))).unwrap());
+    let id = bury(&inbox, &whole, Reason::Poison).await;
+    let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
+    let mut stored = letter.message().unwrap();
+    assert!((stored.time - whole.time).abs() < Duration::from_millis(1));
+    stored.time = whole.time;
+    assert_eq!(stored, whole);
+    assert_eq!((letter.reason, letter.attempts, letter.error.as_str()), (Reason::Poison, 10, "it broke"));
+    assert_eq!((letter.origin.as_str(), letter.deliveries, letter.resolved), ("orders[3]@17", 1, None));
+    assert!((letter.dead_at - inbox.window().now).abs() < Duration::from_secs(30));
+}
+
+async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let one = message("one");
+    let id = bury(&inbox, &one, Reason::TooOld).await;
+    assert_eq!(bury(&inbox, &one, Reason::TooOld).await, id);
+    assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().deliveries, 2);
+    assert!(inbox.buried(&billing(), &Scope::none(), &one).await.unwrap().is_some());
+    let other = message("other payload").with_id(one.id);
+    assert!(inbox.buried(&billing(), &Scope::none(), &other).await.unwrap().is_none());
+    assert_ne!(
+        bury(&inbox, &other, Reason::KeyReused).await,
+        id,
+        "two payloads of one id are two dead letters"
+    );
+    // Pages go from the oldest on.
+    let first = DeadLetterQuery { limit: std::num::NonZeroU32::MIN, ..DeadLetterQuery::default() };
+    let page = inbox.dead_letters(&first).await.unwrap();
+    assert_eq!(page.iter().map(|letter| letter.id).collect::<Vec<_>>(), [id]);
+    let rest = inbox.dead_letters(&DeadLetterQuery { after: Some(id), ..first }).await.unwrap();
+    assert!(rest.len() == 1 && rest[0].id > id);
+    let nobody = DeadLetterQuery { consumer: Some(consumer("nobody")), ..DeadLetterQuery::default() };
+    assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
+}
+
+async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let (poison, applied) = (message("poison"), message("applied meanwhile"));
+    let options = RedriveOptions::default();
+    let id = bury(&inbox, &poison, Reason::Poison).await;
+    let racing: Vec<_> = (0..4)
+        .map(|_| {
+            let inbox = inbox.clone();
+            tokio::spawn(async move { inbox.redrive(&billing(), id, &WORKS, options).await.unwrap() })
+        })
+        .collect();
+    let mut now = 0;
+    for racer in racing {
+        match racer.await.unwrap() {
+            Redriven::Now(Resolution::Applied) => now += 1,
+            Redriven::Before { resolution: Resolution::Applied, .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(now, 1);
+
+    let id = bury(&inbox, &applied, Reason::Poison).await;
+    let mut tx = inbox.begin().await.unwrap();
+    drop(tx.admit(&billing(), &Scope::none(), &applied).await.unwrap());
+    DB::apply(&mut tx, "billing", &applied).await.unwrap();
+    drop(tx.commit().await.unwrap());
+    let redriven = inbox.redrive(&billing(), id, &WORKS, options).await.unwrap();
+    assert_eq!(redriven, Redriven::Now(Resolution::Duplicate));
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["poison", "applied meanwhile"]);
+    assert!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().is_empty());
+
+    // The redriven message is known to the inbox, with its result.
+    let mut tx = inbox.begin().await.unwrap();
+    let admission = tx.admit(&billing(), &Scope::none(), &poison).await.unwrap();
+    let Admission::Duplicate(duplicate) = admission else { panic!() };
+    assert_eq!(duplicate.result.as_deref(), Some(&b"done"[..]));
+}
+
+async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let day = Duration::from_secs(86_400);
+    let inbox = database.inbox().await;
+    let short = InboxOptions { retention: day, ..database.options() };
+    let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
+    let now = inbox.window().now;
+    let accept = RedriveOptions { accept_late: true };
+    // One whose day is gone for good, and one that is too old for a short retention only.
+    let (gone, late) = (message_of(now - 30 * day, "gone"), message_of(now - 5 * day, "late"));
+    for (message, resolution) in [(&gone, Resolution::AppliedLate), (&late, Resolution::Applied)] {
+        let id = bury(&short, message, Reason::TooOld).await;
+        let refused = short.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await;
+        assert!(matches!(refused, Err(RedriveError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
+        let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
+        assert_eq!(redriven, Redriven::Now(resolution));
+        // Another late delivery finds the closed dead letter, and redriving it again does nothing.
+        let cause = (Reason::TooOld, String::from("again"), 0);
+        let again = delivery(Ok(message.clone()));
+        drop(short.dead_letter(&billing(), &Scope::none(), &again, cause).await.unwrap());
+        let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
+        assert!(matches!(redriven, Redriven::Before { .. }), "{redriven:?}");
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["gone", "late"]);
+}
+
+async fn a_failed_redrive_leaves_the_dead_letter_open<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let poison = message("poison");
+    let id = bury(&inbox, &poison, Reason::Poison).await;
+    let fails = Effect { fails: true };
+    let failed = inbox.redrive(&billing(), id, &fails, RedriveOptions::default()).await.unwrap_err();
+    assert!(matches!(failed, RedriveError::Handler(_)) && failed.report().ends_with("still broken"));
+    assert!(DB::effects(&database.pool, "billing").await.is_empty());
+    assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().resolved, None);
+    let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
+    assert_eq!(redriven, Redriven::Now(Resolution::Applied));
+}
+
+async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let malformed = Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders\0"),
+        key: None,
+        headers: vec![(String::from("x\0"), String::from("\u{1}y"))],
+        payload: b"\0raw".as_slice().into(),
+    };
+    let malformed = delivery(Err(malformed));
+    let cause = (Reason::Malformed, String::from("no id"), 0);
+    let proof = inbox.dead_letter(&billing(), &Scope::none(), &malformed, cause).await.unwrap();
+    assert_eq!(proof.subject(), malformed.subject());
+    let id = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[0].id;
+    let redrive = |name: &str, id| {
+        let (inbox, name) = (inbox.clone(), consumer(name));
+        async move { inbox.redrive(&name, id, &WORKS, RedriveOptions::default()).await }
+    };
+    assert!(matches!(redrive("billing", id).await, Err(RedriveError::NotAMessage { .. })));
+    assert!(matches!(redrive("shipping", id).await, Err(RedriveError::OtherConsumer { .. })));
+    let nowhere = DeadLetterId(uuid::Uuid::nil());
+    assert!(matches!(redrive("billing", nowhere).await, Err(RedriveError::NotFound { .. })));
+    assert_eq!(inbox.discard(id).await.unwrap(), Redriven::Now(Resolution::Discarded));
+    assert!(matches!(inbox.discard(id).await.unwrap(), Redriven::Before { .. }));
+}
+
+async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let (none, message) = (Scope::none(), message("x"));
+    assert_eq!(inbox.attempt(&billing(), &none, message.id).await.unwrap(), None);
+    let backoff = Backoff::MESSAGES;
+    for expected in 1..=3 {
+        let error = format!("failure {expected}");
+        let (attempts, delay) =
+            inbox.record_failure(&billing(), &none, message.id, &error, backoff).await.unwrap();
+        assert!(attempts == expected && delay <= backoff.bound(attempts));
+    }
+    let attempt = inbox.attempt(&billing(), &none, message.id).await.unwrap().unwrap();
+    assert_eq!((attempt.attempts, attempt.last_error.as_str()), (3, "failure 3"));
+    assert!(attempt.next_at >= attempt.first_failed_at);
+    assert_eq!(inbox.attempt(&consumer("shipping"), &none, message.id).await.unwrap(), None);
+}

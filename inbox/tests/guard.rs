@@ -1,0 +1,248 @@
+//! The guard: one effect per consumer, scope and message, whoever races.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::database::{Database, TestDatabase};
+use common::{consumer, message, message_of, scope};
+use inbox::{
+    Admission, AdmitError, Candidate, CommitError, ConfirmError, Inbox, InboxTransaction, Refusal, Scope,
+};
+use message::{Committed, Fingerprint, Message};
+
+on_each_database!(
+    racing_consumers_apply_once,
+    a_waiting_consumer_takes_over_after_a_rollback,
+    each_consumer_and_each_scope_applies,
+    a_duplicate_gets_the_stored_result,
+    a_reused_id_is_refused_before_any_effect,
+    ids_outside_the_window_are_refused_with_both_times,
+    a_batch_admits_each_message_once,
+    an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
+    a_rolled_back_savepoint_gives_no_proof,
+    a_result_is_not_stored_from_another_transaction,
+);
+
+async fn admit<DB: TestDatabase>(
+    tx: &mut InboxTransaction<DB>,
+    name: &str,
+    message: &Message,
+) -> Result<Admission<DB>, AdmitError> {
+    tx.admit(&consumer(name), &Scope::none(), message).await
+}
+
+/// The whole way of a consumer. Whether it applied, and the proof.
+async fn consume<DB: TestDatabase>(
+    inbox: &Inbox<DB>,
+    name: &str,
+    message: &Message,
+) -> (bool, Vec<Committed>) {
+    let mut tx = inbox.begin().await.unwrap();
+    let fresh = matches!(admit(&mut tx, name, message).await.unwrap(), Admission::Fresh(_));
+    if fresh {
+        DB::apply(&mut tx, name, message).await.unwrap();
+    }
+    (fresh, tx.commit().await.unwrap())
+}
+
+async fn racing_consumers_apply_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let message = message("once");
+    let racing = (0..16).map(|_| {
+        let (inbox, message) = (inbox.clone(), message.clone());
+        tokio::spawn(async move { consume(&inbox, "billing", &message).await })
+    });
+    let mut applied = 0;
+    for racer in racing.collect::<Vec<_>>() {
+        let (fresh, proofs) = racer.await.unwrap();
+        applied += u32::from(fresh);
+        assert_eq!(proofs, [Committed::attest(message.id.as_uuid())]);
+    }
+    assert_eq!(applied, 1);
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["once"]);
+}
+
+async fn a_waiting_consumer_takes_over_after_a_rollback<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let message = message("taken over");
+    let mut first = inbox.begin().await.unwrap();
+    assert!(matches!(admit(&mut first, "billing", &message).await.unwrap(), Admission::Fresh(_)));
+    DB::apply(&mut first, "billing", &message).await.unwrap();
+    let second = tokio::spawn({
+        let (inbox, message) = (inbox.clone(), message.clone());
+        async move { consume(&inbox, "billing", &message).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished(), "it waits for the first one's row");
+    first.rollback().await.unwrap();
+    let (fresh, proofs) = second.await.unwrap();
+    assert!(fresh && proofs.len() == 1);
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["taken over"]);
+}
+
+async fn each_consumer_and_each_scope_applies<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let message = message("shared");
+    for (name, tenant, expected) in [
+        ("billing", "", true),
+        ("shipping", "", true),
+        ("billing", "tenant-1", true),
+        ("billing", "tenant-2", true),
+        ("billing", "tenant-1", false),
+        ("shipping", "", false),
+    ] {
+        let mut tx = inbox.begin().await.unwrap();
+        let admission = tx.admit(&consumer(name), &scope(tenant), &message).await.unwrap();
+        assert_eq!(matches!(admission, Admission::Fresh(_)), expected, "{name} {tenant}");
+        drop(tx.commit().await.unwrap());
+    }
+}
+
+async fn a_duplicate_gets_the_stored_result<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let message = message("with result");
+    let mut tx = inbox.begin().await.unwrap();
+    let Admission::Fresh(guard) = admit(&mut tx, "billing", &message).await.unwrap() else { panic!("fresh") };
+    guard.complete(&mut tx, b"invoice 7").await.unwrap();
+    drop(tx.commit().await.unwrap());
+    let before = inbox.window().now;
+    let mut tx = inbox.begin().await.unwrap();
+    let Admission::Duplicate(first) = admit(&mut tx, "billing", &message).await.unwrap() else { panic!() };
+    assert_eq!(first.result, Some(Bytes::from_static(b"invoice 7")));
+    assert!(first.processed_at <= before + Duration::from_secs(1));
+    let Admission::Duplicate(again) = admit(&mut tx, "billing", &message).await.unwrap() else { panic!() };
+    assert_eq!(first, again, "the original time comes back every time");
+    assert_eq!(tx.commit().await.unwrap().len(), 2);
+}
+
+async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let one = message("one");
+    let other = message("other").with_id(one.id);
+    consume(&inbox, "billing", &one).await;
+    let mut tx = inbox.begin().await.unwrap();
+    let refused = admit(&mut tx, "billing", &other).await.unwrap_err();
+    let AdmitError::Refused(Refusal::KeyReused { stored, received, id, .. }) = refused else { panic!() };
+    assert_eq!((stored, received, id), (Fingerprint::of(&one), Fingerprint::of(&other), one.id));
+    tx.rollback().await.unwrap();
+    let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &other).await;
+    assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::KeyReused { .. }))));
+}
+
+async fn ids_outside_the_window_are_refused_with_both_times<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let window = inbox.window();
+    let mut tx = inbox.begin().await.unwrap();
+    let old = message_of(window.oldest_accepted_at() - Duration::from_secs(60), "old");
+    let refused = admit(&mut tx, "billing", &old).await.unwrap_err();
+    let AdmitError::Refused(Refusal::TooOld { generated_at, oldest_accepted_at, .. }) = refused else {
+        panic!()
+    };
+    assert!(generated_at == old.id.generated_at() && oldest_accepted_at > generated_at);
+    let early = message_of(window.newest_accepted_at() + Duration::from_secs(600), "early");
+    let refused = admit(&mut tx, "billing", &early).await.unwrap_err();
+    let AdmitError::Refused(Refusal::FromTheFuture { generated_at, newest_accepted_at, .. }) = refused else {
+        panic!()
+    };
+    assert!(generated_at == early.id.generated_at() && newest_accepted_at < generated_at);
+    // A refusal by time leaves the transaction usable, and both ends of the window are accepted.
+    for inside in [
+        message_of(window.oldest_accepted_at() + Duration::from_secs(60), "oldest"),
+        message_of(window.newest_accepted_at(), "newest"),
+    ] {
+        assert!(matches!(admit(&mut tx, "billing", &inside).await.unwrap(), Admission::Fresh(_)));
+    }
+    assert_eq!(tx.commit().await.unwrap().len(), 2);
+}
+
+async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let mut messages: Vec<_> = (0..300).map(|n| message(&n.to_string())).collect();
+    consume(&inbox, "billing", &messages[7]).await;
+    messages.push(messages[3].clone());
+    messages.push(message("another").with_id(messages[5].id));
+    messages.push(message_of(inbox.window().oldest_accepted_at() - Duration::from_secs(60), "old"));
+    let candidates: Vec<_> =
+        messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+    let mut tx = inbox.begin().await.unwrap();
+    let admissions = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
+    for (at, admission) in admissions.iter().enumerate() {
+        let seen = match admission {
+            Ok(Admission::Fresh(guard)) => {
+                assert_eq!(guard.id(), messages[at].id, "results are in the order of the messages");
+                "fresh"
+            }
+            Ok(Admission::Duplicate(_)) => "duplicate",
+            Err(Refusal::KeyReused { .. }) => "reused",
+            Err(Refusal::TooOld { .. }) => "too old",
+            Err(_) => "other",
+        };
+        let expected = match at {
+            7 | 300 => "duplicate",
+            301 => "reused",
+            302 => "too old",
+            _ => "fresh",
+        };
+        assert_eq!(seen, expected, "message {at}");
+    }
+    let proofs = tx.commit().await.unwrap();
+    let subjects: Vec<_> = proofs.iter().map(Committed::subject).collect();
+    let expected: Vec<_> = messages[..301].iter().map(|message| message.id.as_uuid()).collect();
+    assert_eq!(subjects, expected);
+}
+
+async fn an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let (name, none, message) = (consumer("billing"), Scope::none(), message("own transaction"));
+    let mut tx = database.pool.begin().await.unwrap();
+    assert!(matches!(inbox.admit(&mut tx, &name, &none, &message).await.unwrap(), Admission::Fresh(_)));
+    let early = inbox.confirm(&name, &none, &message).await;
+    assert!(matches!(early, Err(ConfirmError::NotCommitted { .. })));
+    tx.commit().await.unwrap();
+    let proof = inbox.confirm(&name, &none, &message).await.unwrap();
+    assert_eq!(proof.subject(), message.id.as_uuid());
+}
+
+async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for misuse in ["ROLLBACK TO SAVEPOINT one", "ROLLBACK"] {
+        let mut tx = inbox.begin().await.unwrap();
+        DB::sql(&mut tx, "SAVEPOINT one").await.unwrap();
+        let message = message("undone");
+        assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
+        DB::sql(&mut tx, misuse).await.unwrap();
+        let error = tx.commit().await.unwrap_err();
+        assert!(error.is_rolled_back(), "{misuse}: {error}");
+    }
+}
+
+async fn a_result_is_not_stored_from_another_transaction<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let mut tx = inbox.begin().await.unwrap();
+    let Admission::Fresh(guard) = admit(&mut tx, "billing", &message("x")).await.unwrap() else { panic!() };
+    tx.rollback().await.unwrap();
+    let mut other = inbox.begin().await.unwrap();
+    assert!(guard.complete(&mut other, b"lost").await.is_err());
+}
+
+/// PostgreSQL aborts a transaction on any error, and answers its COMMIT with a silent rollback.
+#[tokio::test]
+async fn a_swallowed_error_on_postgres_gives_no_proof() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
+        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
+        return;
+    };
+    let inbox = database.inbox().await;
+    let mut tx = inbox.begin().await.unwrap();
+    let message = message("swallowed");
+    assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
+    assert!(sqlx::Postgres::sql(&mut tx, "SELECT 1 / 0").await.is_err());
+    assert!(matches!(tx.commit().await, Err(CommitError::RolledBack { source: Some(_), .. })));
+    let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
+    assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
+    database.drop_schema().await;
+}

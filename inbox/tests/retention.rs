@@ -1,0 +1,167 @@
+//! Forgetting without a hole: what is forgotten is refused, by every process.
+
+mod common;
+
+use std::time::Duration;
+
+use common::database::{Database, TestDatabase};
+use common::{consumer, message, message_of};
+use inbox::{Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, Refusal, Scope};
+use message::Message;
+
+on_each_database!(
+    a_replay_after_expiry_is_refused_by_every_process,
+    many_processes_open_and_maintain_at_once,
+    options_out_of_bounds_are_refused,
+    a_missing_schema_says_what_to_run,
+);
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn consume<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message) -> Result<bool, AdmitError> {
+    let mut tx = inbox.begin().await.unwrap();
+    let admission = tx.admit(&consumer("billing"), &Scope::none(), message).await?;
+    let fresh = matches!(admission, Admission::Fresh(_));
+    if fresh {
+        DB::apply(&mut tx, "billing", message).await.unwrap();
+    }
+    drop(tx.commit().await.unwrap());
+    Ok(fresh)
+}
+
+async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDatabase>(database: &Database<DB>) {
+    let long = database.inbox().await;
+    let now = long.window().now;
+    let (old, recent) = (message_of(now - 10 * DAY, "old"), message_of(now - DAY / 2, "recent"));
+    assert!(consume(&long, &old).await.unwrap() && consume(&long, &recent).await.unwrap());
+
+    // Another process remembers for one day only, and maintains.
+    let short = InboxOptions { retention: DAY, ..database.options() };
+    let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
+    assert!(short.maintain().await.unwrap().expired > 0);
+    assert_eq!(short.maintain().await.unwrap().expired, 0, "nothing is left to forget");
+    let confirmed = long.confirm(&consumer("billing"), &Scope::none(), &old).await;
+    assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "the record is gone");
+
+    // The first process still believes in 14 days. It may have to look twice, but it never applies.
+    let refused = match consume(&long, &old).await {
+        Err(AdmitError::Expired { .. }) => consume(&long, &old).await,
+        other => other,
+    };
+    assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
+    assert!(!consume(&long, &recent).await.unwrap(), "what is kept is a duplicate");
+
+    // Maintaining with the long retention does not make the forgotten days again.
+    long.maintain().await.unwrap();
+    let anew = database.inbox().await;
+    for inbox in [&long, &anew] {
+        let refused = consume(inbox, &old).await;
+        assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
+        assert!(inbox.window().retained_from >= now - 3 * DAY, "memory begins where it was moved to");
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["old", "recent"]);
+}
+
+async fn many_processes_open_and_maintain_at_once<DB: TestDatabase>(database: &Database<DB>) {
+    let racing: Vec<_> = (0..8)
+        .map(|number| {
+            let (pool, options) = (database.pool.clone(), database.options());
+            tokio::spawn(async move {
+                let retention = DAY * (1 + number % 3);
+                let options = InboxOptions { retention, ..options };
+                let inbox = Inbox::<DB>::open(pool, options).await.unwrap();
+                let message = message(&number.to_string());
+                assert!(consume(&inbox, &message).await.unwrap());
+                inbox.maintain().await.unwrap();
+                assert!(!consume(&inbox, &message).await.unwrap());
+            })
+        })
+        .collect();
+    for racer in racing {
+        racer.await.unwrap();
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 8);
+}
+
+async fn options_out_of_bounds_are_refused<DB: TestDatabase>(database: &Database<DB>) {
+    for options in [
+        InboxOptions { retention: Duration::from_secs(3_600), ..database.options() },
+        InboxOptions { retention: 1_000 * DAY, ..database.options() },
+        InboxOptions { skew_max: 2 * DAY, ..database.options() },
+    ] {
+        let opened = Inbox::<DB>::open(database.pool.clone(), options).await;
+        assert!(matches!(opened, Err(OpenError::OutOfBounds { .. })));
+    }
+}
+
+async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database<DB>) {
+    let mut tx = database.inbox().await.begin().await.unwrap();
+    DB::sql(&mut tx, "DROP TABLE outbox_toolkit_migration").await.unwrap();
+    drop(tx.commit().await.unwrap());
+    let error = Inbox::<DB>::open(database.pool.clone(), database.options()).await.unwrap_err();
+    assert!(error.to_string().contains("relay migrate up --line inbox"), "{error}");
+}
+
+/// Creating a day must not wait for, nor block, consumers at work.
+#[tokio::test]
+async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
+        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
+        return;
+    };
+    let long = InboxOptions { retention: 30 * DAY, ..database.options() };
+    let inbox = database.inbox().await;
+    let now = inbox.window().now;
+    let mut tx = inbox.begin().await.unwrap();
+    let (name, none) = (consumer("billing"), Scope::none());
+    assert!(matches!(tx.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
+    // Memory begins 14 days ago, so a longer retention changes nothing before that; new days lie ahead.
+    sqlx::query("UPDATE inbox_retention SET retained_from = retained_from - interval '30 days'")
+        .execute(&database.pool)
+        .await
+        .unwrap();
+    let opened =
+        tokio::time::timeout(DAY / 8_640, Inbox::<sqlx::Postgres>::open(database.pool.clone(), long));
+    let wide = opened.await.expect("not blocked by the open transaction").unwrap();
+    assert!(consume(&wide, &message_of(now - 20 * DAY, "earlier day")).await.unwrap());
+    assert_eq!(tx.commit().await.unwrap().len(), 1);
+    database.drop_schema().await;
+}
+
+/// A consumer without the owner's rights runs while the days exist, and says what is missing when they do not.
+#[tokio::test]
+async fn a_role_that_may_not_create_days_says_so_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
+        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
+        return;
+    };
+    drop(database.inbox().await);
+    let role = database.schema.clone().unwrap();
+    for template in [
+        "CREATE ROLE {role}",
+        "GRANT USAGE ON SCHEMA {role} TO {role}",
+        "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {role} TO {role}",
+    ] {
+        let grant = migrations::Template::new(template).identifier("role", &role).render();
+        sqlx::query(&grant).execute(&database.pool).await.unwrap();
+    }
+    let as_role = database.pool.connect_options().as_ref().clone().options([("role", role.as_str())]);
+    let pool = sqlx::PgPool::connect_with(as_role).await.unwrap();
+    let humble = Inbox::<sqlx::Postgres>::open(pool.clone(), database.options()).await.unwrap();
+    assert!(consume(&humble, &message("permitted")).await.unwrap());
+
+    let template = "DROP TABLE {schema}{part}";
+    let day = inbox::day::Day::of(humble.window().now).next();
+    let part = migrations::Identifier::new(format!("inbox_message_{}", day.suffix())).unwrap();
+    let drop_day = migrations::Template::new(template).schema(Some(&role)).identifier("part", &part).render();
+    sqlx::query(&drop_day).execute(&database.pool).await.unwrap();
+    let error = Inbox::<sqlx::Postgres>::open(pool.clone(), database.options()).await.unwrap_err();
+    assert_eq!(error.fault(), message::Fault::Operator);
+    assert!(error.to_string().contains("let the owner of inbox_message maintain"), "{error}");
+    pool.close().await;
+    for template in ["DROP OWNED BY {role}", "DROP ROLE {role}"] {
+        let revoke = migrations::Template::new(template).identifier("role", &role).render();
+        sqlx::query(&revoke).execute(&database.pool).await.unwrap();
+    }
+    database.drop_schema().await;
+}

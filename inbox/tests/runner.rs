@@ -1,0 +1,424 @@
+//! The consumer loop: every message takes effect once, whatever breaks.
+
+mod common;
+
+use std::collections::HashSet;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::broker::Broker;
+use common::database::{Database, TestDatabase};
+use common::{consumer, keyed, message, message_of};
+use inbox::{
+    Backoff, Consumer, ConsumerBuilder, CrashPoint, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
+    Reason, RedriveOptions, RunError, Shutdown,
+};
+use message::{Malformed, Message, MessageId};
+use sqlx::Transaction;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+on_each_database!(
+    every_message_takes_effect_once_in_the_order_of_its_key,
+    a_batch_takes_effect_once_and_its_culprit_is_found,
+    a_failing_message_holds_only_its_key_and_dies_at_the_bound,
+    refused_and_malformed_deliveries_are_dead_lettered_and_settled,
+    a_crash_between_commit_and_settle_is_harmless,
+    a_crash_between_effect_and_commit_is_harmless,
+    lost_sessions_and_settlements_are_harmless,
+    a_graceful_shutdown_settles_and_hands_back,
+    without_the_guard_duplicates_take_effect_twice,
+    an_outage_counts_no_attempt,
+    a_panic_of_the_handler_is_a_failure,
+);
+
+/// A handler that writes its effect, then does what a test tells it to.
+#[derive(Clone)]
+struct Effect<DB> {
+    then: Arc<dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync>,
+    calls: Arc<Mutex<Vec<(String, u32)>>>,
+    database: std::marker::PhantomData<fn() -> DB>,
+}
+
+impl<DB> Effect<DB> {
+    fn new(then: impl Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync + 'static) -> Self {
+        Self { then: Arc::new(then), calls: Arc::default(), database: std::marker::PhantomData }
+    }
+
+    fn works() -> Self {
+        Self::new(|_, _| Ok(()))
+    }
+
+    /// How often the handler was called for this payload, with this call.
+    fn call(&self, payload: &str) -> u32 {
+        let mut calls = self.calls.lock().unwrap();
+        match calls.iter_mut().find(|(known, _)| known == payload) {
+            Some((_, count)) => {
+                *count += 1;
+                *count
+            }
+            None => {
+                calls.push((payload.to_owned(), 1));
+                1
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<DB: TestDatabase + Dialect> Handler<DB> for Effect<DB> {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        DB::apply(tx, "billing", message).await?;
+        let call = self.call(std::str::from_utf8(&message.payload).unwrap());
+        (self.then)(message, call)?;
+        Ok(Some(b"done".to_vec()))
+    }
+}
+
+const QUICK: Backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(4) };
+
+fn builder<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, handler: Effect<DB>) -> ConsumerBuilder<DB> {
+    let broker = broker.clone();
+    Consumer::builder(inbox.clone(), consumer("billing"))
+        .subscription(move || {
+            let broker = broker.clone();
+            async move { Ok(broker.subscribe()) }
+        })
+        .handler(handler)
+        .backoff(QUICK)
+        .keep_alive_interval(Duration::from_millis(20))
+}
+
+struct Running {
+    shutdown: Shutdown,
+    task: JoinHandle<Result<(), RunError>>,
+}
+
+fn start<DB: TestDatabase>(builder: ConsumerBuilder<DB>) -> Running {
+    let shutdown = Shutdown::new();
+    let task = tokio::spawn(builder.build().unwrap().run(shutdown.clone()));
+    Running { shutdown, task }
+}
+
+impl Running {
+    async fn stop(self) {
+        self.shutdown.graceful.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+fn three_keys(count: usize) -> Vec<Message> {
+    (0..count).map(|n| keyed(&format!("key-{}", n % 3), &format!("{}:{n:03}", n % 3))).collect()
+}
+
+/// Payloads are `key:number`; numbers of one key ascend, and each is there once.
+fn assert_once_and_in_order(effects: &[String], expected: usize) {
+    assert_eq!(effects.iter().collect::<HashSet<_>>().len(), expected, "each once: {effects:?}");
+    assert_eq!(effects.len(), expected);
+    for key in ["0:", "1:", "2:"] {
+        let of_key: Vec<_> = effects.iter().filter(|payload| payload.starts_with(key)).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
+}
+
+async fn every_message_takes_effect_once_in_the_order_of_its_key<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let messages = three_keys(60);
+    let broker = Broker::new(messages.iter().flat_map(|message| [message.clone(), message.clone()]));
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    assert_once_and_in_order(&DB::effects(&database.pool, "billing").await, 60);
+    assert_eq!(broker.counts(), (120, 0, 1));
+}
+
+async fn a_batch_takes_effect_once_and_its_culprit_is_found<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let messages = three_keys(60);
+    let doubled = messages.iter().flat_map(|message| [message.clone(), message.clone()]);
+    let broker = Broker::new(
+        doubled.chain([message_of(inbox.window().now - 90 * Duration::from_secs(86_400), "old")]),
+    );
+    // Two fail a few times, one for ever.
+    let handler = Effect::new(|message, call| match &message.payload[..] {
+        b"1:007" if call < 4 => Err(HandlerError::retry("not yet")),
+        b"2:008" if call < 3 => Err(HandlerError::unavailable("not there yet")),
+        b"0:030" => Err(HandlerError::retry("never")),
+        _ => Ok(()),
+    });
+    let batch = NonZeroUsize::new(25).unwrap();
+    let running = start(builder(&inbox, &broker, handler).batch(batch).attempts_max(3));
+    broker.drained().await;
+    running.stop().await;
+    let effects = DB::effects(&database.pool, "billing").await;
+    assert!(!effects.contains(&String::from("0:030")));
+    assert_once_and_in_order(&effects, 59);
+    let dead = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    let mut reasons: Vec<_> = dead.iter().map(|letter| (letter.reason.as_str(), letter.attempts)).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, [("poison", 3), ("too_old", 0)]);
+    assert_eq!(broker.counts().0, 121);
+}
+
+async fn a_failing_message_holds_only_its_key_and_dies_at_the_bound<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let poison = keyed("bad", "poison");
+    let broker =
+        Broker::new([poison.clone(), keyed("bad", "behind"), keyed("good", "other"), message("free")]);
+    let others = Arc::new(Notify::new());
+    let others_passed = Arc::clone(&others);
+    let settled = broker.clone();
+    let handler = Effect::new(move |message, _| match &message.payload[..] {
+        b"poison" => {
+            // The others settle while this one fails, or the test runs into its deadline.
+            if settled.counts().0 < 2 {
+                return Err(HandlerError::unavailable("waits for the others"));
+            }
+            others_passed.notify_one();
+            Err(HandlerError::retry("always"))
+        }
+        _ => Ok(()),
+    });
+    let running = start(builder(&inbox, &broker, handler).attempts_max(3));
+    others.notified().await;
+    broker.drained().await;
+    running.stop().await;
+    let effects = DB::effects(&database.pool, "billing").await;
+    assert_eq!(
+        effects.last().map(String::as_str),
+        Some("behind"),
+        "only after its key was free: {effects:?}"
+    );
+    assert_eq!(effects.len(), 3);
+    let dead = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 3));
+    assert_eq!((dead[0].message_id, dead[0].error.as_str()), (Some(poison.id), "always"));
+
+    // Repaired and redriven with the same id.
+    let works = Effect::<DB>::works();
+    inbox.redrive(&consumer("billing"), dead[0].id, &works, RedriveOptions::default()).await.unwrap();
+    let again = Broker::new([poison]);
+    let running = start(builder(&inbox, &again, works));
+    again.drained().await;
+    running.stop().await;
+    let effects = DB::effects(&database.pool, "billing").await;
+    assert_eq!(effects.iter().filter(|payload| *payload == "poison").count(), 1);
+}
+
+async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let now = inbox.window().now;
+    let hour = Duration::from_secs(3_600);
+    let first = message("first");
+    let broker = Broker::new([
+        first.clone(),
+        message_of(now - 24 * 20 * hour, "old"),
+        message_of(now + hour, "early"),
+        message("rejected"),
+    ]);
+    broker.send(Err(Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders"),
+        key: None,
+        headers: Vec::new(),
+        payload: b"?".as_slice().into(),
+    }));
+    let handler = Effect::new(|message, _| match &message.payload[..] {
+        b"rejected" => Err(HandlerError::reject("cannot be right")),
+        _ => Ok(()),
+    });
+    let running = start(builder(&inbox, &broker, handler));
+    broker.settled_at_least(5).await;
+    broker.send(Ok(message("second").with_id(first.id)));
+    broker.settled_at_least(6).await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["first"]);
+    let dead = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    let mut reasons: Vec<_> = dead.iter().map(|letter| letter.reason.as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["from_the_future", "key_reused", "malformed", "rejected", "too_old"]);
+}
+
+async fn a_crash_between_commit_and_settle_is_harmless<DB: TestDatabase>(database: &Database<DB>) {
+    for batch in [None, NonZeroUsize::new(4)] {
+        let inbox = database.inbox().await;
+        let broker = Broker::new(three_keys(9));
+        let shutdown = Shutdown::new();
+        let abort = shutdown.abort.clone();
+        let crash = move |point, _: MessageId| {
+            if point == CrashPoint::AfterCommit {
+                abort.cancel();
+            }
+        };
+        let mut crashing = builder(&inbox, &broker, Effect::works()).crash_hook(crash);
+        let mut restarted = builder(&inbox, &broker, Effect::works());
+        if let Some(batch) = batch {
+            (crashing, restarted) = (crashing.batch(batch), restarted.batch(batch));
+        }
+        let crashed = crashing.build().unwrap().run(shutdown).await;
+        assert!(matches!(crashed, Err(RunError::Aborted { unsettled: 9 })), "{crashed:?}");
+        assert_eq!(broker.settled().len(), 0, "committed, and not settled");
+        assert!(!DB::effects(&database.pool, "billing").await.is_empty());
+
+        let running = start(restarted);
+        broker.drained().await;
+        running.stop().await;
+        assert_once_and_in_order(&DB::effects(&database.pool, "billing").await, 9);
+        let mut tx = inbox.begin().await.unwrap();
+        for statement in ["DELETE FROM effect", "DELETE FROM inbox_message"] {
+            DB::sql(&mut tx, statement).await.unwrap();
+        }
+        drop(tx.commit().await.unwrap());
+    }
+}
+
+async fn a_crash_between_effect_and_commit_is_harmless<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("one"), message("two")]);
+    let crash = |point, _| assert_ne!(point, CrashPoint::AfterEffect, "the test stops the worker here");
+    let crashing = builder(&inbox, &broker, Effect::works()).crash_hook(crash).build().unwrap();
+    let crashed = crashing.run(Shutdown::new()).await;
+    assert!(matches!(crashed, Err(RunError::Worker(_))), "{crashed:?}");
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 0, "rolled back");
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    let mut effects = DB::effects(&database.pool, "billing").await;
+    effects.sort_unstable();
+    assert_eq!(effects, ["one", "two"]);
+}
+
+async fn lost_sessions_and_settlements_are_harmless<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new(three_keys(60));
+    broker.lose_settlements(2);
+    let breaks = AtomicU32::new(0);
+    let breaking = broker.clone();
+    let handler = Effect::new(move |_, _| {
+        if breaks.fetch_add(1, Ordering::Relaxed) % 20 == 10 {
+            breaking.lose_session();
+        }
+        Ok(())
+    });
+    let running = start(builder(&inbox, &broker, handler));
+    broker.drained().await;
+    running.stop().await;
+    assert!(broker.subscriptions() > 3, "{}", broker.subscriptions());
+    let effects = DB::effects(&database.pool, "billing").await;
+    assert_once_and_in_order(&effects, 60);
+    assert_eq!(broker.counts().1, 0);
+}
+
+async fn a_graceful_shutdown_settles_and_hands_back<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([keyed("k", "working"), keyed("k", "waiting"), message("failing")]);
+    let shutdown = Shutdown::new();
+    let stop = shutdown.graceful.clone();
+    let handler = Effect::new(move |message, _| match &message.payload[..] {
+        b"working" => {
+            stop.cancel();
+            Ok(())
+        }
+        _ => Err(HandlerError::unavailable("never")),
+    });
+    builder(&inbox, &broker, handler).build().unwrap().run(shutdown).await.unwrap();
+    assert_eq!(broker.counts(), (1, 2, 1), "settled, handed back, closed");
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["working"]);
+    assert!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().is_empty());
+}
+
+async fn without_the_guard_duplicates_take_effect_twice<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for batch in [None, NonZeroUsize::new(4)] {
+        let message = keyed("k", "unguarded");
+        let broker = Broker::new([message.clone(), message]);
+        let mut unguarded = builder(&inbox, &broker, Effect::works()).without_guard();
+        if let Some(batch) = batch {
+            unguarded = unguarded.batch(batch);
+        }
+        let running = start(unguarded);
+        broker.drained().await;
+        running.stop().await;
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 4);
+}
+
+async fn an_outage_counts_no_attempt<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let message = message("patient");
+    let broker = Broker::new([message.clone()]);
+    let handler = Effect::new(|_, call| match call {
+        1 => Err(HandlerError::unavailable("the service it needs is away")),
+        2 => Err(sqlx::Error::PoolTimedOut.into()),
+        3 => Err(HandlerError::retry("its own failure")),
+        _ => Ok(()),
+    });
+    // One failure of its own is all it may have.
+    let running = start(builder(&inbox, &broker, handler).attempts_max(2));
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["patient"]);
+    let left = inbox.attempt(&consumer("billing"), &inbox::Scope::none(), message.id).await.unwrap();
+    assert_eq!(left, None, "forgotten with the success");
+}
+
+async fn a_panic_of_the_handler_is_a_failure<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("panics"), message("fine")]);
+    let handler = Effect::new(|message, _| {
+        assert_ne!(&message.payload[..], b"panics", "on purpose");
+        Ok(())
+    });
+    let running = start(builder(&inbox, &broker, handler).attempts_max(2));
+    broker.drained().await;
+    running.stop().await;
+    let dead = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    assert_eq!((dead.len(), dead[0].error.as_str()), (1, "the handler panicked"));
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["fine"]);
+}
+
+/// The server ends the session in the middle of the handler.
+#[tokio::test]
+async fn a_terminated_session_counts_no_attempt_on_postgres() {
+    struct Terminated(AtomicU32);
+
+    #[async_trait]
+    impl Handler<sqlx::Postgres> for Terminated {
+        async fn handle(
+            &self,
+            tx: &mut Transaction<'static, sqlx::Postgres>,
+            message: &Message,
+        ) -> Result<Option<Vec<u8>>, HandlerError> {
+            sqlx::Postgres::apply(tx, "billing", message).await?;
+            if self.0.fetch_add(1, Ordering::Relaxed) < 3 {
+                sqlx::Postgres::sql(tx, "SELECT pg_terminate_backend(pg_backend_pid())").await?;
+            }
+            Ok(None)
+        }
+    }
+
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
+        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
+        return;
+    };
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("survives")]);
+    let running = start(
+        builder(&inbox, &broker, Effect::works()).handler(Terminated(AtomicU32::new(0))).attempts_max(1),
+    );
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(sqlx::Postgres::effects(&database.pool, "billing").await, ["survives"]);
+    database.drop_schema().await;
+}
