@@ -48,9 +48,11 @@ impl<DB: Backend> Migrator<DB> {
     /// then. Not cancel-safe: a dropped call may have been applied; ask for the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
-        DB::run(&mut tx, &self.render(DB::BOOKKEEPING), String::from("create outbox_toolkit_migration"))
-            .await?;
         let pending = self.status(&mut tx).await?.pending()?;
+        if !pending.is_empty() {
+            let what = String::from("create outbox_toolkit_migration");
+            DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
+        }
         for migration in pending {
             let what = format!("apply migration {} of the {}", migration.name, self.line);
             DB::run(&mut tx, &self.render(migration.template), what).await?;

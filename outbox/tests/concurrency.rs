@@ -1,5 +1,7 @@
 //! Writers at the same time as a reader: nothing lost, nothing twice, keys in causal order.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,5 +1,7 @@
 //! Lease, fencing, exceptions and decisions.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::time::Duration;

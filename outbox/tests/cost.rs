@@ -1,0 +1,95 @@
+//! What reading costs PostgreSQL, in buffers: counted by the server, for the reader's whole session.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use outbox::NewMessage;
+use outbox::log::{EntryId, LogReader, Mark, PageLimit};
+use sqlx::Postgres;
+use support::{Database, granted, on};
+
+/// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have reported them.
+const BUFFERS: &str = "SELECT (SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read \
+    FROM pg_statio_user_tables WHERE relname = 'outbox_message') + (SELECT blks_hit + blks_read \
+    FROM pg_statio_user_sequences WHERE relname = 'outbox_message_id_seq')";
+const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay main' \
+    AND datname = current_database()";
+
+/// Buffers that a reader touches while `work` uses it.
+async fn buffers(db: &Database<Postgres>, work: impl AsyncFnOnce(&mut Box<dyn LogReader>)) -> i64 {
+    db.run("SELECT pg_stat_force_next_flush()").await;
+    let before = db.number(BUFFERS).await;
+    let mut reader = db.reader().await;
+    work(&mut reader).await;
+    drop(reader);
+    while db.number(READERS).await > 0 {
+        tokio::task::yield_now().await;
+    }
+    db.number(BUFFERS).await - before
+}
+
+async fn fill(db: &Database<Postgres>, rows: i64) {
+    db.run(&format!(
+        "INSERT INTO outbox_message (topic, key, payload) SELECT 'orders', 'key-' || n % 100, \
+         decode(repeat('00', 256), 'hex') FROM generate_series(1, {rows}) AS n"
+    ))
+    .await;
+}
+
+#[tokio::test]
+async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
+    on("polls_and_pages_cost_the_same", |db: Database<Postgres>| async move {
+        let (_, cursor) = granted(&mut db.keeper("a").await).await;
+        fill(&db, 2_000).await;
+        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+        let mut pages = Vec::new();
+        for more in [0, 98_000] {
+            fill(&db, more).await;
+            let base = cursor.base.clone();
+            pages.push(
+                buffers(&db, async |reader| {
+                    let difference = reader.next_difference(&base).await.unwrap().unwrap();
+                    for _ in 0..10 {
+                        let middle = EntryId(difference.ceiling / 2);
+                        let page = reader.read_page(&difference, middle, limit).await.unwrap();
+                        assert_eq!(page.entries.len(), 1_000);
+                    }
+                })
+                .await
+                    / 10,
+            );
+        }
+        eprintln!("buffers per page of 1,000 of 2,000 and of 100,000: {pages:?}");
+        assert!(pages.iter().all(|page| *page < 80), "{pages:?}");
+
+        let mut head = Mark::new("");
+        let setup = buffers(&db, async |reader| {
+            head = reader.next_difference(&cursor.base).await.unwrap().unwrap().head;
+        })
+        .await;
+        let polls = buffers(&db, async |reader| {
+            for _ in 0..1_000 {
+                assert_eq!(reader.next_difference(&head).await.unwrap(), None);
+            }
+        })
+        .await;
+        eprintln!("buffers of one mark: {setup}, of 1,000 empty polls: {polls}");
+        assert!(polls <= 5_000, "{polls}");
+
+        // A long transaction that keeps writing costs no more.
+        let mut slow = db.outbox.begin(&db.pool).await.unwrap();
+        slow.enqueue_batch((0..20_000).map(|_| NewMessage::new("orders"))).await.unwrap();
+        let polls = buffers(&db, async |reader| {
+            for _ in 0..1_000 {
+                assert_eq!(reader.next_difference(&head).await.unwrap(), None);
+            }
+        })
+        .await;
+        eprintln!("buffers of 1,000 empty polls beside 20,000 uncommitted rows: {polls}");
+        assert!(polls <= 10_000, "{polls}");
+        slow.rollback().await.unwrap();
+        db
+    })
+    .await;
+}

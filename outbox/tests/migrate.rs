@@ -1,0 +1,127 @@
+//! Migrations, and what relays say about a schema that does not fit.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use migrations::{Identifier, Line, MigrateError, Migrator, SchemaError};
+use outbox::log::{LogError, LogOptions};
+use outbox::{Dialect, NewMessage, Outbox};
+use sqlx::{Connection, Executor, PgConnection, Postgres, Sqlite};
+use support::{Database, TestDialect, granted, on, postgres_database, relay, source};
+
+async fn ten_at_once<DB: Dialect>(url: &str) -> Vec<usize> {
+    let up = |url: String| async move {
+        let pool = outbox::pool::<DB>(&url).await.unwrap();
+        let mut connection = pool.acquire().await.unwrap();
+        let applied = Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap().len();
+        Migrator::<DB>::new(Line::Outbox).check(&mut connection).await.unwrap();
+        drop(connection);
+        pool.close().await;
+        applied
+    };
+    let tasks: Vec<_> = (0..10).map(|_| tokio::spawn(up(url.to_owned()))).collect();
+    let mut applied = Vec::new();
+    for task in tasks {
+        applied.push(task.await.unwrap());
+    }
+    applied.sort_unstable();
+    applied
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ten_processes_migrate_sqlite_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}?mode=rwc", directory.path().join("outbox.db").display());
+    assert_eq!(ten_at_once::<Sqlite>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ten_processes_migrate_postgres_at_once() {
+    let Some(url) = postgres_database().await else {
+        return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
+    };
+    assert_eq!(ten_at_once::<Postgres>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    on("drop", |db: Database<Postgres>| async move {
+        let (_, name) = url.rsplit_once('/').unwrap();
+        db.run(&format!("DROP DATABASE {name}")).await;
+        db
+    })
+    .await;
+}
+
+on_every_database!(a_schema_that_does_not_fit_is_explained, a_changed_migration_is_named);
+
+async fn a_schema_that_does_not_fit_is_explained<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let explained = async || match db.log.reader(&relay()).await.map(|_| ()).unwrap_err() {
+        LogError::Operator { reason, .. } => reason,
+        other => panic!("{other}"),
+    };
+    db.run(
+        "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) VALUES ('outbox', 99, 'later', '')",
+    )
+    .await;
+    let reason = explained().await;
+    assert!(reason.contains("version 99") && reason.contains("upgrade this program"), "{reason}");
+    db.run("DELETE FROM outbox_toolkit_migration").await;
+    let reason = explained().await;
+    assert!(reason.contains("run `relay migrate up --line outbox`"), "{reason}");
+    db.run("DROP TABLE outbox_toolkit_migration").await;
+    assert!(explained().await.contains("missing"));
+    db
+}
+
+async fn a_changed_migration_is_named<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.run("UPDATE outbox_toolkit_migration SET checksum = 'edited'").await;
+    let mut connection = db.pool.acquire().await.unwrap();
+    let error = Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap_err();
+    let MigrateError::Schema(SchemaError::Changed { version, name, .. }) = error else { panic!("{error}") };
+    assert_eq!((version, name.as_str()), (1, "0001_log"));
+    drop(connection);
+    db
+}
+
+#[tokio::test]
+async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own() {
+    on("the_printed_script", |db: Database<Postgres>| async move {
+        let mut connection = PgConnection::connect(&db.url).await.unwrap();
+        let by_migrator = Migrator::<Postgres>::new(Line::Outbox).snapshot(&mut connection).await.unwrap();
+        let schema = Identifier::new("order").unwrap();
+        let migrator = Migrator::<Postgres>::new(Line::Outbox).schema(Some(schema.clone()));
+        let error = migrator.up(&mut connection).await.unwrap_err();
+        assert!(matches!(error, MigrateError::NoSuchSchema { .. }), "{error}");
+
+        connection.execute("CREATE SCHEMA \"order\"").await.unwrap();
+        let script = migrator.sql(1..=1).unwrap();
+        connection.execute(sqlx::AssertSqlSafe(script)).await.unwrap();
+        migrator.check(&mut connection).await.unwrap();
+        assert!(migrator.up(&mut connection).await.unwrap().is_empty());
+        assert_eq!(migrator.snapshot(&mut connection).await.unwrap(), by_migrator);
+        connection.close().await.unwrap();
+
+        let outbox = Outbox::<Postgres>::builder().schema(Some(schema.clone())).build();
+        let mut tx = outbox.begin(&db.pool).await.unwrap();
+        tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        tx.commit().await.unwrap();
+        db.run("SELECT \"order\".outbox_enqueue('orders', '')").await;
+        let options = LogOptions::default().schema(Some(schema));
+        let log = outbox::log::open(&db.url, source(), options).unwrap();
+        let (_, cursor) = granted(&mut log.keeper(&relay(), "a").await.unwrap()).await;
+        let reader = log.reader(&relay()).await.unwrap();
+        assert_eq!(support::Follower::new(reader, cursor).all().await.len(), 2);
+        assert_eq!(db.rows().await, 0);
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sequence_that_reserves_ids_is_refused() {
+    on("a_sequence_that_reserves_ids", |db: Database<Postgres>| async move {
+        db.run("ALTER SEQUENCE outbox_message_id_seq CACHE 10").await;
+        let error = db.log.reader(&relay()).await.map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("CACHE 10"), "{error}");
+        db
+    })
+    .await;
+}

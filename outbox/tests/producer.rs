@@ -1,0 +1,364 @@
+//! Enqueueing: atomic, recognisable, never half.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use message::{MessageId, SizeLimit, Topic, TraceContext};
+use outbox::{
+    CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, TransactionError, trace,
+};
+use sqlx::{Executor, Postgres};
+use support::{Database, Follower, TestDialect, granted, on};
+
+on_every_database!(
+    a_batch_answers_in_order_and_recognises_duplicates,
+    the_same_id_with_another_content_is_an_error,
+    a_duplicate_is_an_error_when_asked_for,
+    everything_of_a_message_arrives,
+    sizes_are_checked_per_topic,
+    a_failed_enqueue_makes_commit_refuse,
+    staged_messages_are_stored_at_commit,
+    a_dropped_caller_does_not_stop_its_transaction,
+    an_error_of_the_work_rolls_back,
+    a_commit_wakes_the_relay,
+    a_conflict_runs_again_with_the_same_ids,
+    traces_are_captured_and_carried_into_the_task,
+);
+
+async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<outbox::log::Entry> {
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    Follower::new(db.reader().await, cursor).all().await
+}
+
+fn named(id: MessageId, payload: &'static str) -> NewMessage {
+    NewMessage::new("orders").id(id).payload(payload)
+}
+
+async fn a_batch_answers_in_order_and_recognises_duplicates<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let [a, b, c] = [MessageId::new(), MessageId::new(), MessageId::new()];
+    db.enqueue([named(b, "b")]).await;
+    let mut tx = db.pool.begin().await.unwrap();
+    let batch = [named(c, "c"), named(b, "b"), named(a, "a"), named(c, "c")];
+    let answers = db.outbox.enqueue_batch(&mut tx, batch).await.unwrap();
+    tx.commit().await.unwrap();
+    use Enqueued::{Duplicate, Stored};
+    assert_eq!(answers, [Stored(c), Duplicate(b), Stored(a), Duplicate(c)]);
+    let ids: Vec<_> = entries(&db).await.iter().map(|e| e.message.as_ref().unwrap().id).collect();
+    assert_eq!(ids, [b, c, a]);
+    let mut tx = db.pool.begin().await.unwrap();
+    assert!(db.outbox.enqueue_batch(&mut tx, []).await.unwrap().is_empty());
+    tx.rollback().await.unwrap();
+    db
+}
+
+async fn the_same_id_with_another_content_is_an_error<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let id = MessageId::new();
+    db.enqueue([named(id, "a")]).await;
+    for other in [named(id, "b"), named(id, "a").kind("other"), named(id, "a").content_type("text/plain")] {
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        let error = tx.enqueue(other).await.unwrap_err();
+        assert!(matches!(error, EnqueueError::IdReused { id: reused, .. } if reused == id), "{error}");
+        assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
+    }
+    assert_eq!(db.rows().await, 1);
+    db
+}
+
+async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let strict = Outbox::<DB>::builder().on_duplicate(OnDuplicate::Error).build();
+    let id = MessageId::new();
+    db.enqueue([named(id, "a")]).await;
+    let mut tx = strict.begin(&db.pool).await.unwrap();
+    let error = tx.enqueue(named(id, "a")).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::DuplicateId { .. }), "{error}");
+    tx.rollback().await.unwrap();
+    db
+}
+
+async fn everything_of_a_message_arrives<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let context = TraceContext::new(parent, Some("a=b".into())).unwrap();
+    let soon = time::OffsetDateTime::now_utc() + time::Duration::hours(1);
+    db.enqueue([NewMessage::new("orders")
+        .kind("order.placed")
+        .key("schlüssel-7 'quoted' \"twice\"")
+        .header("tenant", "acme, {\"x\"}")
+        .trace(context.clone())
+        .deliver_at(soon)
+        .content_type("text/plain; charset=utf-8")
+        .payload(&b"\x00\xff'{}"[..])])
+        .await;
+    let entry = entries(&db).await.remove(0);
+    let wait = entry.deliver_in.unwrap();
+    assert!(wait.as_secs() > 3_500 && wait.as_secs() <= 3_600, "{wait:?}");
+    let message = entry.message.unwrap();
+    assert_eq!((message.kind.as_str(), message.topic.as_str()), ("order.placed", "orders"));
+    assert_eq!(message.key.unwrap().as_str(), "schlüssel-7 'quoted' \"twice\"");
+    assert_eq!(message.headers.get("tenant"), Some("acme, {\"x\"}"));
+    assert_eq!(message.trace, Some(context));
+    assert_eq!(message.content_type.as_str(), "text/plain; charset=utf-8");
+    assert_eq!(&message.payload[..], b"\x00\xff'{}");
+    db
+}
+
+async fn sizes_are_checked_per_topic<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let big = SizeLimit { destination: "the archive", message_bytes_max: 4 << 20 };
+    let archive = Topic::new("archive").unwrap();
+    let outbox = Outbox::<DB>::builder().topic_limit(archive, big).build();
+    let mut tx = db.pool.begin().await.unwrap();
+    let payload = vec![7_u8; 2 << 20];
+    outbox.enqueue(&mut tx, NewMessage::new("archive").payload(payload.clone())).await.unwrap();
+    let error = outbox.enqueue(&mut tx, NewMessage::new("orders").payload(payload)).await.unwrap_err();
+    assert!(error.to_string().contains("every broker takes at most 1000000"), "{error}");
+    tx.rollback().await.unwrap();
+    db
+}
+
+async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.run("CREATE TABLE business (n integer)").await;
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    DB::sql(tx.connection(), "INSERT INTO business VALUES (1)").await.unwrap();
+    assert!(matches!(tx.enqueue(NewMessage::new("")).await, Err(EnqueueError::Invalid(_))));
+    let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::Poisoned { .. }), "{error}");
+    assert!(matches!(tx.stage(NewMessage::new("orders")), Err(EnqueueError::Poisoned { .. })));
+    let error = tx.commit().await.unwrap_err();
+    assert!(
+        matches!(&error, CommitError::Poisoned { first, .. } if first.contains("topic is empty")),
+        "{error}"
+    );
+    assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
+    db
+}
+
+async fn staged_messages_are_stored_at_commit<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    let first = tx.stage(NewMessage::new("orders").key("a")).unwrap();
+    tx.enqueue(NewMessage::new("orders").key("b")).await.unwrap();
+    tx.stage(NewMessage::new("orders").key("c")).unwrap();
+    tx.commit().await.unwrap();
+    let entries = entries(&db).await;
+    assert_eq!(entries.iter().map(|e| e.key().unwrap()).collect::<Vec<_>>(), ["b", "a", "c"]);
+    assert_eq!(entries[1].message_id(), first.to_string());
+    db
+}
+
+async fn a_dropped_caller_does_not_stop_its_transaction<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    let (go, may_go) = tokio::sync::oneshot::channel::<()>();
+    let signals = Arc::new(std::sync::Mutex::new(Some((started, may_go))));
+    let wake = db.outbox.wake_up().notify();
+    let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
+    let caller = tokio::spawn(async move {
+        outbox
+            .transaction(&pool, move |tx| {
+                let (started, may_go) = signals.lock().unwrap().take().unwrap();
+                Box::pin(async move {
+                    started.send(()).unwrap();
+                    may_go.await.unwrap();
+                    tx.stage(NewMessage::new("orders"))?;
+                    Ok::<_, EnqueueError>(())
+                })
+            })
+            .await
+    });
+    has_started.await.unwrap();
+    caller.abort();
+    assert!(caller.await.unwrap_err().is_cancelled());
+    go.send(()).unwrap();
+    wake.notified().await;
+    assert_eq!(db.rows().await, 1);
+    db
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Business {
+    #[error("out of stock")]
+    OutOfStock,
+    #[error(transparent)]
+    Enqueue(#[from] EnqueueError),
+    #[error("conflict")]
+    Conflict(#[source] sqlx::Error),
+}
+
+async fn an_error_of_the_work_rolls_back<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let done: Result<(), _> = db
+        .outbox
+        .transaction(&db.pool, |tx| {
+            Box::pin(async move {
+                tx.enqueue(NewMessage::new("orders")).await?;
+                Err(Business::OutOfStock)
+            })
+        })
+        .await;
+    assert!(matches!(done, Err(TransactionError::Work(Business::OutOfStock))));
+    assert_eq!(db.rows().await, 0);
+    db
+}
+
+async fn a_commit_wakes_the_relay<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let wake = db.outbox.wake_up().notify();
+    db.enqueue([NewMessage::new("orders")]).await;
+    wake.notified().await;
+    db
+}
+
+/// A real conflict: a second connection holds what the work needs, the work gives up with the database's own error.
+async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (counted, noted) = (Arc::clone(&attempts), Arc::clone(&seen));
+    let conflict = if <DB as sqlx::Database>::NAME == "SQLite" {
+        None
+    } else {
+        Some("DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$")
+    };
+    db.outbox
+        .transaction(&db.pool, move |tx| {
+            let (counted, noted) = (Arc::clone(&counted), Arc::clone(&noted));
+            Box::pin(async move {
+                let ids = [tx.stage(NewMessage::new("orders"))?, tx.stage(NewMessage::new("orders"))?];
+                noted.lock().unwrap().push(ids);
+                if counted.fetch_add(1, Ordering::SeqCst) < 2 {
+                    return Err(Business::Conflict(
+                        fail_with_conflict::<DB>(tx.connection(), conflict).await,
+                    ));
+                }
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!((seen.len(), seen[0], seen[1]), (3, seen[2], seen[2]));
+    assert_eq!(db.rows().await, 2);
+    db
+}
+
+async fn fail_with_conflict<DB: TestDialect>(
+    connection: &mut DB::Connection,
+    raise: Option<&str>,
+) -> sqlx::Error {
+    match raise {
+        Some(raise) => DB::sql(connection, raise).await.unwrap_err(),
+        // a deferred reader that comes to write after another has written
+        None => busy().await,
+    }
+}
+
+async fn busy() -> sqlx::Error {
+    use sqlx::{ConnectOptions, sqlite::SqliteConnectOptions};
+    let directory = tempfile::tempdir().unwrap();
+    let options = SqliteConnectOptions::new()
+        .filename(directory.path().join("busy.db"))
+        .create_if_missing(true)
+        .busy_timeout(std::time::Duration::ZERO);
+    let (mut one, mut two) = (options.connect().await.unwrap(), options.connect().await.unwrap());
+    one.execute("BEGIN IMMEDIATE").await.unwrap();
+    two.execute("BEGIN IMMEDIATE").await.unwrap_err()
+}
+
+async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let context = TraceContext::new("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None).unwrap();
+    let work = db.outbox.transaction(&db.pool, |tx| {
+        Box::pin(async move { tx.enqueue(NewMessage::new("orders")).await.map(|_| ()) })
+    });
+    trace::scope(context.clone(), work).await.unwrap();
+    assert_eq!(entries(&db).await[0].message.as_ref().unwrap().trace, Some(context));
+    db
+}
+
+#[tokio::test]
+async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
+    on("a_swallowed_error", |db: Database<Postgres>| async move {
+        for staged in [false, true] {
+            let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+            if staged {
+                tx.stage(NewMessage::new("orders")).unwrap();
+            } else {
+                tx.enqueue(NewMessage::new("orders")).await.unwrap();
+            }
+            assert!(tx.connection().execute("SELECT * FROM no_such_table").await.is_err());
+            let error = tx.commit().await.unwrap_err();
+            assert!(matches!(error, CommitError::Aborted(_)), "{error:?}");
+        }
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        tx.enqueue(NewMessage::new("orders")).await.unwrap();
+        tx.connection().execute("ROLLBACK").await.unwrap();
+        let error = tx.commit().await.unwrap_err();
+        assert!(matches!(error, CommitError::Ended), "{error:?}");
+        assert_eq!(db.rows().await, 0);
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn functions_for_other_languages_enqueue_and_explain() {
+    on("functions_for_other_languages", |db: Database<Postgres>| async move {
+        db.run(
+            "SELECT outbox_enqueue_json('orders', '{\"a\": 1}', key => 'k', kind => 'order.placed', \
+             headers => '{\"tenant\": \"acme\"}')",
+        )
+        .await;
+        db.run(
+            "SELECT outbox_enqueue('orders', 'bytes', traceparent => \
+                '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')",
+        )
+        .await;
+        let entries = entries(&db).await;
+        let message = entries[0].message.as_ref().unwrap();
+        assert_eq!((message.kind.as_str(), message.headers.get("tenant")), ("order.placed", Some("acme")));
+        assert!(entries[1].message.as_ref().unwrap().trace.is_some());
+        for (call, expected) in [
+            ("outbox_enqueue(repeat('t', 256), '')", "topic has 256 bytes; it must have 1 to 255"),
+            ("outbox_enqueue('or ders', '')", "topic \"or ders\" has characters"),
+            ("outbox_enqueue('orders', NULL)", "must not be null"),
+            ("outbox_enqueue('orders', '', headers => '[]')", "headers are a JSON array"),
+            ("outbox_enqueue('orders', '', headers => '{\"a\": 1}')", "header \"a\" must be a text"),
+            ("outbox_enqueue('orders', '', message_id => gen_random_uuid())", "is not a version 7 UUID"),
+            ("outbox_enqueue('orders', '', traceparent => 'x')", "traceparent \"x\""),
+        ] {
+            let mut connection = db.pool.acquire().await.unwrap();
+            let error = Postgres::sql(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
+            assert!(error.to_string().contains(expected), "{call}: {error}");
+        }
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_transactions_racing_for_one_id_store_it_once() {
+    on("two_transactions_racing_for_one_id", |db: Database<Postgres>| async move {
+        let id = MessageId::new();
+        let mut first = db.outbox.begin(&db.pool).await.unwrap();
+        first.enqueue(named(id, "a")).await.unwrap();
+        let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
+        let second = tokio::spawn(async move {
+            let mut tx = outbox.begin(&pool).await.unwrap();
+            let answer = tx.enqueue(named(id, "a")).await.unwrap();
+            tx.commit().await.unwrap();
+            answer
+        });
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+        while db.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        first.commit().await.unwrap();
+        assert_eq!(second.await.unwrap(), Enqueued::Duplicate(id));
+        assert_eq!(db.rows().await, 1);
+        db
+    })
+    .await;
+}
+
+fn _the_trait_is_usable_in_bounds<DB: Dialect>(outbox: &Outbox<DB>) -> Outbox<DB> {
+    outbox.clone()
+}

@@ -1,0 +1,91 @@
+//! A log that was restored into another cluster: its transaction ids mean nothing there.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use outbox::NewMessage;
+use outbox::log::{Cursor, Fenced};
+use sqlx::Postgres;
+use support::{Database, Follower, granted, on};
+
+/// Far above anything that the test server has given out.
+const FOREIGN: &str = "xid = (xid::text::numeric + 4000000000)::text::xid8";
+
+#[tokio::test]
+async fn nothing_is_lost_after_a_restore_into_another_cluster() {
+    on("nothing_is_lost_after_a_restore", |db: Database<Postgres>| async move {
+        let keys = |range: std::ops::Range<i32>| range.map(|n| NewMessage::new("orders").key(n.to_string()));
+        db.enqueue(keys(0..10)).await;
+        let mut keeper = db.keeper("a").await;
+        let (lease, cursor) = granted(&mut keeper).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(follower.all().await.len(), 10);
+
+        // A transaction in flight at the mark has the lowest of the ids that are still to come.
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+        db.enqueue(keys(11..12)).await;
+        assert_eq!(follower.all().await.len(), 1);
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        late.commit().await.unwrap();
+        db.enqueue(keys(12..15)).await;
+        drop((follower, keeper));
+
+        // As in a restored dump: the rows' and the cursor's xids are those of another, older cluster.
+        let shifted = |cursor: &str| {
+            let mark: Cursor = serde_json::from_str(cursor).unwrap();
+            let text = mark.base.as_str().to_owned();
+            let (floor, snapshot) = text.split_once('@').unwrap();
+            let shift = |xid: &str| (xid.parse::<u64>().unwrap() + 4_000_000_000).to_string();
+            let parts: Vec<String> = snapshot
+                .split(':')
+                .map(|part| {
+                    part.split(',').filter(|x| !x.is_empty()).map(shift).collect::<Vec<_>>().join(",")
+                })
+                .collect();
+            let base = outbox::log::Mark::new(format!("{floor}@{}", parts.join(":")));
+            serde_json::to_string(&Cursor::at(base)).unwrap()
+        };
+        let cursor: String =
+            sqlx::query_scalar("SELECT cursor FROM outbox_relay").fetch_one(&db.pool).await.unwrap();
+        sqlx::query("UPDATE outbox_relay SET cursor = $1")
+            .bind(shifted(&cursor))
+            .execute(&db.pool)
+            .await
+            .unwrap();
+        db.run(&format!("UPDATE outbox_message SET {FOREIGN}")).await;
+        db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
+
+        let mut keeper = db.keeper("b").await;
+        let (rebased, cursor) = granted(&mut keeper).await;
+        assert!(rebased.epoch > lease.epoch + 1, "the old holder is fenced off");
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let entries = follower.all().await;
+        let again: Vec<_> = entries.iter().map(|entry| entry.key().unwrap()).collect();
+        assert_eq!(again, ["late", "11", "12", "13", "14"]);
+        db.enqueue(keys(15..16)).await;
+        assert_eq!(follower.all().await.len(), 1);
+
+        // A relay that is new in this cluster reads everything.
+        let other = outbox::log::RelayName::new("other").unwrap();
+        let (_, cursor) = granted(&mut db.log.keeper(&other, "c").await.unwrap()).await;
+        let reader = db.log.reader(&other).await.unwrap();
+        assert_eq!(Follower::new(reader, cursor).all().await.len(), 16);
+        assert_eq!(keeper.checkpoint(rebased.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rows_from_the_future_are_proof_enough() {
+    on("rows_from_the_future", |db: Database<Postgres>| async move {
+        db.enqueue([NewMessage::new("orders")]).await;
+        db.run(&format!("UPDATE outbox_message SET {FOREIGN}")).await;
+        let (_, cursor) = granted(&mut db.keeper("a").await).await;
+        assert_eq!(Follower::new(db.reader().await, cursor).all().await.len(), 1);
+        db
+    })
+    .await;
+}

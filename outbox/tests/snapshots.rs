@@ -1,0 +1,25 @@
+//! The committed descriptions of the schemas are those of a fresh database. `UPDATE_SNAPSHOTS=1` writes them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::path::Path;
+
+use migrations::{Backend, Line, Migrator};
+use support::{Database, TestDialect};
+
+on_every_database!(the_outbox_is_as_described);
+
+async fn the_outbox_is_as_described<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let mut connection = db.pool.acquire().await.unwrap();
+    let found = Migrator::<DB>::new(Line::Outbox).snapshot(&mut connection).await.unwrap();
+    drop(connection);
+    let file = format!("../migrations/snapshots/{}-outbox.txt", <DB as Backend>::DIALECT);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &found).unwrap();
+    }
+    assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "run with UPDATE_SNAPSHOTS=1 and review");
+    db
+}

@@ -1,0 +1,159 @@
+//! A commit whose answer is lost: a proxy between producer and PostgreSQL cuts the line around COMMIT.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outbox::{CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, TransactionError};
+use sqlx::{PgPool, Postgres};
+use support::{Database, on};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// When to cut the line of a connection that sends COMMIT.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cut {
+    /// The server never sees it.
+    Before,
+    /// The server has done it, the client never hears.
+    After,
+}
+
+/// Forwards connections; the first `cuts` ones that send COMMIT are cut.
+async fn proxy(target: String, cut: Cut, cuts: usize) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let left = Arc::new(AtomicUsize::new(cuts));
+    let shared = Arc::clone(&left);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(&target).await.unwrap();
+            tokio::spawn(forward(client, server, cut, Arc::clone(&shared)));
+        }
+    });
+    (port, left)
+}
+
+async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: Arc<AtomicUsize>) {
+    let (mut from_client, mut from_server) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut from_client) => {
+                let Ok(n @ 1..) = read else { return };
+                let commits = from_client[..n].windows(6).any(|word| word == b"COMMIT");
+                let cuts = commits
+                    && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+                if cuts && cut == Cut::Before {
+                    return;
+                }
+                if server.write_all(&from_client[..n]).await.is_err() {
+                    return;
+                }
+                if cuts {
+                    // The answer proves that it is done; nobody hears of it.
+                    let _ = server.read(&mut from_server).await;
+                    return;
+                }
+            }
+            read = server.read(&mut from_server) => {
+                let Ok(n @ 1..) = read else { return };
+                if client.write_all(&from_server[..n]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A pool whose lines the proxy cuts.
+async fn cut_pool(db: &Database<Postgres>, cut: Cut, cuts: usize) -> (PgPool, Arc<AtomicUsize>) {
+    let options: sqlx::postgres::PgConnectOptions = db.url.parse().unwrap();
+    let target = format!("{}:{}", options.get_host(), options.get_port());
+    let (port, left) = proxy(target, cut, cuts).await;
+    let options = options.host("127.0.0.1").port(port).ssl_mode(sqlx::postgres::PgSslMode::Disable);
+    (outbox::pool_options::<Postgres>().connect_with(options).await.unwrap(), left)
+}
+
+async fn place(
+    outbox: &Outbox<Postgres>,
+    pool: &PgPool,
+    runs: &Arc<AtomicUsize>,
+) -> Result<(), TransactionError<EnqueueError>> {
+    let runs = Arc::clone(runs);
+    outbox
+        .transaction(pool, move |tx| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move { tx.stage(NewMessage::new("orders").payload("once")).map(|_| ()) })
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_commit_that_happened_is_recognised_and_not_run_again() {
+    on("a_commit_that_happened", |db: Database<Postgres>| async move {
+        let (pool, left) = cut_pool(&db, Cut::After, 1).await;
+        let runs = Arc::new(AtomicUsize::new(0));
+        place(&db.outbox, &pool, &runs).await.unwrap();
+        assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!(db.rows().await, 1);
+        pool.close().await;
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_commit_that_never_arrived_is_run_again() {
+    on("a_commit_that_never_arrived", |db: Database<Postgres>| async move {
+        let (pool, left) = cut_pool(&db, Cut::Before, 2).await;
+        let runs = Arc::new(AtomicUsize::new(0));
+        place(&db.outbox, &pool, &runs).await.unwrap();
+        assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (3, 0));
+        assert_eq!(db.rows().await, 1);
+        pool.close().await;
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_message_the_outcome_stays_unknown() {
+    on("without_a_message", |db: Database<Postgres>| async move {
+        db.run("CREATE TABLE business (n integer)").await;
+        let (pool, _) = cut_pool(&db, Cut::After, 1).await;
+        let done = db.outbox.transaction(&pool, |tx| {
+            Box::pin(async move {
+                sqlx::query("INSERT INTO business VALUES (1)").execute(tx.connection()).await?;
+                Ok::<_, sqlx::Error>(())
+            })
+        });
+        let error = done.await.unwrap_err();
+        assert!(matches!(error, TransactionError::Unknown { .. }), "{error:?}");
+        pool.close().await;
+        db
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_caller_with_its_own_transaction_resolves_it_itself() {
+    on("a_caller_with_its_own_transaction", |db: Database<Postgres>| async move {
+        for (cut, expected) in
+            [(Cut::After, CommitOutcome::Committed), (Cut::Before, CommitOutcome::NotCommitted)]
+        {
+            let (pool, _) = cut_pool(&db, cut, 1).await;
+            let mut tx = db.outbox.begin(&pool).await.unwrap();
+            tx.enqueue(NewMessage::new("orders")).await.unwrap();
+            let error = tx.commit().await.unwrap_err();
+            let CommitError::Unknown { commit, .. } = error else { panic!("{error:?}") };
+            assert_eq!(commit.message_ids.len(), 1);
+            assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
+            pool.close().await;
+        }
+        db
+    })
+    .await;
+}
