@@ -99,7 +99,7 @@ impl<DB: Dialect> Inbox<DB> {
             };
             admissions.push(match stored {
                 None => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
-                Some(stored) => compare(stored, consumer, scope, message).map(Admission::Duplicate),
+                Some(stored) => compare(stored, consumer, message).map(Admission::Duplicate),
             });
         }
         Ok(admissions)

@@ -87,7 +87,6 @@ pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Scope, id: MessageI
 pub(crate) fn compare(
     stored: Stored,
     consumer: &ConsumerName,
-    scope: &Scope,
     message: &Message,
 ) -> Result<Duplicate, Refusal> {
     let received = Fingerprint::of(message);
@@ -95,8 +94,8 @@ pub(crate) fn compare(
     if fingerprint == received {
         return Ok(Duplicate { processed_at, result: result.map(Bytes::from) });
     }
-    let (consumer, scope) = (consumer.clone(), scope.clone());
-    Err(Refusal::KeyReused { id: message.id, consumer, scope, stored: fingerprint, received, processed_at })
+    let consumer = consumer.clone();
+    Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -133,7 +132,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("admit a message"))?;
         match inserted {
             Inserted::New { .. } => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
-            Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, scope, message)?)),
+            Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, message)?)),
             Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
         }
     }
@@ -197,7 +196,7 @@ impl<DB: Dialect> Inbox<DB> {
             .await
             .map_err(StoreError::during("look for an inbox row"))?
             .ok_or(ConfirmError::NotCommitted { id: message.id })?;
-        compare(stored, consumer, scope, message)?;
+        compare(stored, consumer, message)?;
         Ok(Committed::attest(message.id.as_uuid()))
     }
 }

@@ -67,9 +67,8 @@ impl<DB: Dialect> Inbox<DB> {
             None => Resolution::Duplicate,
             Some((guard, resolution)) => {
                 let handled = handler.handle(&mut tx, &message).await.map_err(RedriveError::Handler)?;
-                match (guard, handled) {
-                    (Some(guard), Some(result)) => guard.complete(&mut tx, &result).await?,
-                    (_, _) => {}
+                if let (Some(guard), Some(result)) = (guard, handled) {
+                    guard.complete(&mut tx, &result).await?;
                 }
                 resolution
             }

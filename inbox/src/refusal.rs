@@ -3,7 +3,7 @@
 use message::{Fault, Fingerprint, MessageId};
 use time::OffsetDateTime;
 
-use crate::name::{ConsumerName, Scope};
+use crate::name::ConsumerName;
 
 /// A message that the inbox does not let through. The message's fault: it goes to the dead letters at once, and
 /// trying again does not help.
@@ -22,8 +22,6 @@ pub enum Refusal {
         id: MessageId,
         /// The consumer.
         consumer: ConsumerName,
-        /// The scope.
-        scope: Scope,
         /// What took effect.
         stored: Fingerprint,
         /// What came now.

@@ -1,5 +1,7 @@
 //! Dead letters: nothing is lost, and a redrive applies once as well.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The guard: one effect per consumer, scope and message, whoever races.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::Duration;
@@ -244,5 +246,35 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
     assert!(matches!(tx.commit().await, Err(CommitError::RolledBack { source: Some(_), .. })));
     let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
+    database.drop_schema().await;
+}
+
+/// The server goes away in the middle of COMMIT: a deferred trigger ends the session, the first time.
+#[tokio::test]
+async fn a_commit_without_an_answer_is_unknown_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
+        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
+        return;
+    };
+    for statement in [
+        "CREATE SEQUENCE commits",
+        "CREATE FUNCTION leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF nextval('commits') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NULL; END $$",
+        "CREATE CONSTRAINT TRIGGER leave AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED \
+         FOR EACH ROW EXECUTE FUNCTION leave()",
+    ] {
+        sqlx::query(statement).execute(&database.pool).await.unwrap();
+    }
+    let inbox = database.inbox().await;
+    let message = message("unknown");
+    let mut tx = inbox.begin().await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
+    sqlx::Postgres::apply(&mut tx, "billing", &message).await.unwrap();
+    let outcome = tx.commit().await;
+    assert!(matches!(outcome, Err(CommitError::Unknown { .. })), "{outcome:?}");
+    // The next delivery finds out: here nothing was committed, so it applies.
+    assert!(consume(&inbox, "billing", &message).await.0);
+    assert!(!consume(&inbox, "billing", &message).await.0);
+    assert_eq!(sqlx::Postgres::effects(&database.pool, "billing").await, ["unknown"]);
     database.drop_schema().await;
 }

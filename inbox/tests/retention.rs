@@ -1,5 +1,7 @@
 //! Forgetting without a hole: what is forgotten is refused, by every process.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::Duration;

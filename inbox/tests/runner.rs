@@ -1,5 +1,7 @@
 //! The consumer loop: every message takes effect once, whatever breaks.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::HashSet;
@@ -35,10 +37,13 @@ on_each_database!(
     a_panic_of_the_handler_is_a_failure,
 );
 
+/// What happens after the effect, by message and call.
+type Then = dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync;
+
 /// A handler that writes its effect, then does what a test tells it to.
 #[derive(Clone)]
 struct Effect<DB> {
-    then: Arc<dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync>,
+    then: Arc<Then>,
     calls: Arc<Mutex<Vec<(String, u32)>>>,
     database: std::marker::PhantomData<fn() -> DB>,
 }

@@ -120,7 +120,7 @@ async fn partitions(connection: &mut PgConnection, statements: &Statements) -> R
         match name.strip_prefix(PREFIX).and_then(Day::from_suffix) {
             Some(day) => days.push(day),
             None => {
-                tracing::warn!(partition = name, "a partition of inbox_message that the inbox did not make")
+                tracing::warn!(partition = name, "a partition of inbox_message that the inbox did not make");
             }
         }
     }

@@ -179,7 +179,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How often the inbox is maintained; hourly by default, never with `None`: then something else has to.
+    /// How often the inbox is maintained; hourly by default, never with `None`: then something else has to. Choose
+    /// `None` for a PostgreSQL role that may not create and drop partitions.
     #[must_use]
     pub fn maintain_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.maintain_interval = interval;

@@ -303,10 +303,10 @@ impl<DB: Dialect> Drive<DB> {
                 match tokio::spawn(async move { inbox.maintain().await }).await {
                     Ok(Ok(done)) => tracing::debug!(?done, "inbox maintained"),
                     Ok(Err(error)) => {
-                        tracing::error!(error = error_text(&error), "the inbox was not maintained")
+                        tracing::error!(error = error_text(&error), "the inbox was not maintained");
                     }
                     Err(error) => {
-                        tracing::error!(error = error_text(&error), "maintaining the inbox broke down")
+                        tracing::error!(error = error_text(&error), "maintaining the inbox broke down");
                     }
                 }
             }
