@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`identifier`] | [`Identifier`]: a validated name of a schema or table |
 //! | [`sql`] | [`Template`], [`Statement`]: SQL whose names come from configuration |
-//! | [`line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
+//! | [`mod@line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
 //! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
 //! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
 //! | [`backend`] | [`Backend`]: what the dialects do differently |

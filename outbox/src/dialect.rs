@@ -9,6 +9,7 @@ use sqlx::{Pool, Transaction};
 
 use crate::connect::InvalidUrl;
 use crate::new_message::Prepared;
+use crate::transaction::UnknownCommit;
 
 /// A database with an outbox. Sealed through [`Backend`]: implemented for [`sqlx::Postgres`] and
 /// [`sqlx::Sqlite`].
@@ -50,13 +51,13 @@ pub trait Dialect: Backend {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 
-    /// Whether a transaction is still running. When it is not, everything that it did is visible to a statement
-    /// that begins now.
+    /// What became of a transaction, as far as can be told now.
     #[doc(hidden)]
-    fn is_running(
+    fn fate(
         connection: &mut Self::Connection,
-        transaction: Option<&str>,
-    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+        statements: &Self::Statements,
+        commit: &UnknownCommit,
+    ) -> impl Future<Output = Result<Fate, sqlx::Error>> + Send;
 
     /// Options for connections from a URL.
     #[doc(hidden)]
@@ -78,6 +79,20 @@ pub struct Inserted {
     pub ids: Vec<MessageId>,
     /// The transaction that they belong to, where the database has ids for it.
     pub transaction: Option<String>,
+}
+
+/// What became of a transaction.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is still running.
+    Running,
+    /// It is committed: a message that it added is there.
+    Committed,
+    /// It is rolled back.
+    RolledBack,
+    /// It is over; none of its messages is there, which may be the work of its own savepoints.
+    Unclear,
 }
 
 /// What must not change under one id, as it is stored.

@@ -47,6 +47,25 @@ async fn a_transaction_held_open_delays_only_its_own_rows() {
     .await;
 }
 
+/// The newest transaction lies above a snapshot's upper bound, so the snapshot does not list it: only the
+/// transaction id that a mark takes for itself makes it do so.
+#[tokio::test]
+async fn the_newest_transaction_is_not_lost_when_an_older_one_commits_first() {
+    on("the_newest_transaction_is_not_lost", |db: Database<Postgres>| async move {
+        let mut follower = follower(&db).await;
+        let mut older = db.outbox.begin(&db.pool).await.unwrap();
+        older.enqueue(NewMessage::new("orders").key("older")).await.unwrap();
+        let mut newest = db.outbox.begin(&db.pool).await.unwrap();
+        newest.enqueue(NewMessage::new("orders").key("newest")).await.unwrap();
+        older.commit().await.unwrap();
+        assert_eq!(keys(&follower.all().await), ["older"]);
+        newest.commit().await.unwrap();
+        assert_eq!(keys(&follower.all().await), ["newest"]);
+        db
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
     on("a_huge_late_transaction_is_read_in_pages", |db: Database<Postgres>| async move {

@@ -93,3 +93,32 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_is_due_costs_the_same_however_much_waits() {
+    on("what_is_due_costs_the_same", |db: Database<Postgres>| async move {
+        fill(&db, 100_000).await;
+        db.run(
+            "INSERT INTO outbox_exception (relay, id, message_id, topic, state, due_at) SELECT 'main', id, message_id, \
+             topic, 'scheduled', now() + CASE WHEN id IN (5, 70000) THEN '-1 hour' ELSE '1 hour' END::interval \
+             FROM outbox_message",
+        )
+        .await;
+        let exceptions = "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read \
+            FROM pg_statio_user_tables WHERE relname = 'outbox_exception'";
+        db.run("SELECT pg_stat_force_next_flush()").await;
+        let before = db.number(exceptions).await;
+        let messages = buffers(&db, async |reader| {
+            let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+            let due = reader.read_due(EntryId(0), limit).await.unwrap();
+            assert_eq!(due.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
+            assert_eq!(reader.read_due(EntryId(5), limit).await.unwrap().len(), 1);
+        })
+        .await;
+        let exceptions = db.number(exceptions).await - before;
+        eprintln!("buffers of 2 and of 1 due among 100,000: {exceptions} + {messages} of their messages");
+        assert!(exceptions < 50 && messages < 50, "{exceptions} {messages}");
+        db
+    })
+    .await;
+}

@@ -9,17 +9,21 @@ use std::path::Path;
 use migrations::{Backend, Line, Migrator};
 use support::{Database, TestDialect};
 
-on_every_database!(the_outbox_is_as_described);
+on_every_database!(every_line_is_as_described);
 
-async fn the_outbox_is_as_described<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+async fn every_line_is_as_described<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let mut connection = db.pool.acquire().await.unwrap();
-    let found = Migrator::<DB>::new(Line::Outbox).snapshot(&mut connection).await.unwrap();
-    drop(connection);
-    let file = format!("../migrations/snapshots/{}-outbox.txt", <DB as Backend>::DIALECT);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &found).unwrap();
+    for line in Line::ALL {
+        let migrator = Migrator::<DB>::new(line);
+        migrator.up(&mut connection).await.unwrap();
+        let found = migrator.snapshot(&mut connection).await.unwrap();
+        let file = format!("../migrations/snapshots/{}-{line}.txt", <DB as Backend>::DIALECT);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(&path, &found).unwrap();
+        }
+        assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "run with UPDATE_SNAPSHOTS=1 and review");
     }
-    assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "run with UPDATE_SNAPSHOTS=1 and review");
+    drop(connection);
     db
 }

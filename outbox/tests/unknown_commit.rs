@@ -157,3 +157,28 @@ async fn a_caller_with_its_own_transaction_resolves_it_itself() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn messages_rolled_back_to_a_savepoint_prove_nothing() {
+    on("messages_rolled_back_to_a_savepoint", |db: Database<Postgres>| async move {
+        for (cut, kept, expected) in [
+            (Cut::After, true, CommitOutcome::Committed),
+            (Cut::After, false, CommitOutcome::Unrecognisable),
+            (Cut::Before, false, CommitOutcome::NotCommitted),
+        ] {
+            let (pool, _) = cut_pool(&db, cut, 1).await;
+            let mut tx = db.outbox.begin(&pool).await.unwrap();
+            if kept {
+                tx.enqueue(NewMessage::new("orders")).await.unwrap();
+            }
+            sqlx::query("SAVEPOINT inner_one").execute(tx.connection()).await.unwrap();
+            tx.enqueue(NewMessage::new("orders")).await.unwrap();
+            sqlx::query("ROLLBACK TO SAVEPOINT inner_one").execute(tx.connection()).await.unwrap();
+            let CommitError::Unknown { commit, .. } = tx.commit().await.unwrap_err() else { panic!("known") };
+            assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
+            pool.close().await;
+        }
+        db
+    })
+    .await;
+}

@@ -36,7 +36,8 @@ pub trait LogStore: Send + Sync + 'static {
 #[async_trait]
 pub trait LogReader: Send {
     /// The next difference after `base`, or `None` when nothing has committed since. An empty poll is cheap:
-    /// it writes nothing and costs the same however long the history and the backlog are.
+    /// it writes nothing and costs the same however long the history and the backlog are. The difference's own
+    /// `base` may be a later mark than the one asked for, when nothing lies between the two: go on with that one.
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError>;
 
     /// Entries of a difference with ids above `after`, in the order of their ids.

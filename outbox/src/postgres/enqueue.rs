@@ -9,8 +9,9 @@ use sqlx::types::Uuid;
 use sqlx::{Executor, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::connect::{InvalidUrl, postgres_options};
-use crate::dialect::{Dialect, Inserted, Stored};
+use crate::dialect::{Dialect, Fate, Inserted, Stored};
 use crate::new_message::Prepared;
+use crate::transaction::UnknownCommit;
 
 /// The statements that producers run.
 #[doc(hidden)]
@@ -18,6 +19,7 @@ use crate::new_message::Prepared;
 pub struct Statements {
     insert: Statement,
     stored: Statement,
+    fate: Statement,
 }
 
 // A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row: ids ascend in
@@ -37,6 +39,18 @@ const STORED: &str = "
 SELECT message_id, coalesce(kind, topic), content_type, payload FROM {schema}outbox_message
 WHERE message_id = ANY($1)";
 
+// Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its upper bound is
+// the last *finished* xid, so one that runs may lie above it.
+const RUNNING: &str = "
+SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
+    AND transactionid = $1::text::xid8::xid)";
+
+// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status refuses an xid that is
+// not given out (again) after a crash.
+const FATE: &str = "
+SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
+    CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($2::text::xid8) END";
+
 fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
     MessageId::try_from(uuid).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
@@ -46,7 +60,7 @@ impl Dialect for Postgres {
 
     fn statements(schema: Option<&Identifier>) -> Statements {
         let render = |text| Template::new(text).schema(schema).render();
-        Statements { insert: render(INSERT), stored: render(STORED) }
+        Statements { insert: render(INSERT), stored: render(STORED), fate: render(FATE) }
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
@@ -100,20 +114,29 @@ impl Dialect for Postgres {
         sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text").fetch_one(connection).await
     }
 
-    async fn is_running(
+    async fn fate(
         connection: &mut PgConnection,
-        transaction: Option<&str>,
-    ) -> Result<bool, sqlx::Error> {
-        // Each transaction holds the lock on its own xid until its effects are visible. Not pg_xact_status: after
-        // a crash it may not know the xid, which is an error there. Not a snapshot: its upper bound is the last
-        // *finished* xid.
-        sqlx::query_scalar(
-            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
-                AND transactionid = $1::text::xid8::xid)",
-        )
-        .bind(transaction)
-        .fetch_one(connection)
-        .await
+        statements: &Statements,
+        commit: &UnknownCommit,
+    ) -> Result<Fate, sqlx::Error> {
+        let running: bool =
+            sqlx::query_scalar(RUNNING).bind(&commit.transaction).fetch_one(&mut *connection).await?;
+        if running {
+            return Ok(Fate::Running);
+        }
+        let ids: Vec<Uuid> = commit.message_ids.iter().map(|id| id.as_uuid()).collect();
+        let (found, status): (bool, Option<String>) = sqlx::query_as(&statements.fate)
+            .bind(ids)
+            .bind(&commit.transaction)
+            .fetch_one(connection)
+            .await?;
+        Ok(match status.as_deref() {
+            _ if found => Fate::Committed,
+            // After a crash another transaction may have got its xid, so this alone proves nothing.
+            Some("committed") => Fate::Unclear,
+            _ if commit.transaction.is_none() => Fate::Unclear,
+            _ => Fate::RolledBack,
+        })
     }
 
     fn options(url: &str, allow_plaintext: bool) -> Result<PgConnectOptions, InvalidUrl> {

@@ -128,6 +128,8 @@ const STRAGGLERS: &str = concat!(
 );
 
 /// The exceptions that a `chosen` list names, with their messages; an operator's edit replaces the row's content.
+/// LIMIT 1 keeps the planner from turning the lookups into a join that reads the whole table (measured without
+/// statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20).
 macro_rules! exceptions {
     ($chosen:literal) => {
         concat!(
@@ -136,8 +138,9 @@ macro_rules! exceptions {
              coalesce(e.edited_headers, m.headers)::text AS headers, m.traceparent, m.tracestate, \
              coalesce(e.edited_payload, m.payload, '') AS payload, m.enqueued_at, \
              extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in, e.state, e.attempts \
-             FROM chosen JOIN {schema}outbox_exception AS e ON e.relay = $3 AND e.shard = 0 AND e.id = chosen.id \
-             LEFT JOIN {schema}outbox_message AS m ON m.id = e.id) ",
+             FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception \
+             WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e \
+             LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_message WHERE id = chosen.id LIMIT 1) AS m ON true) ",
             cut!("*")
         )
     };

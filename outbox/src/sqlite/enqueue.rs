@@ -9,9 +9,10 @@ use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, sqlite_options};
-use crate::dialect::{Dialect, Inserted, Stored};
+use crate::dialect::{Dialect, Fate, Inserted, Stored};
 use crate::failure::{Failure, classify};
 use crate::new_message::Prepared;
+use crate::transaction::UnknownCommit;
 
 const INSERT: &str = "INSERT INTO outbox_message \
     (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at) \
@@ -93,14 +94,18 @@ impl Dialect for Sqlite {
         Ok(None)
     }
 
-    /// Whoever can read sees what is committed; a transaction that still runs holds the write lock, for which
-    /// this waits.
-    async fn is_running(connection: &mut SqliteConnection, _: Option<&str>) -> Result<bool, sqlx::Error> {
+    /// A transaction that still runs holds the write lock, for which this waits.
+    async fn fate(
+        connection: &mut SqliteConnection,
+        (): &(),
+        commit: &UnknownCommit,
+    ) -> Result<Fate, sqlx::Error> {
         match connection.execute("BEGIN IMMEDIATE; ROLLBACK").await {
-            Ok(_) => Ok(false),
-            Err(error) if classify(&error) == Failure::Conflict => Ok(true),
-            Err(error) => Err(error),
-        }
+            Err(error) if classify(&error) == Failure::Conflict => return Ok(Fate::Running),
+            done => done?,
+        };
+        let found = Self::stored(connection, &(), &commit.message_ids).await?;
+        Ok(if found.is_empty() { Fate::RolledBack } else { Fate::Committed })
     }
 
     fn options(url: &str, _: bool) -> Result<SqliteConnectOptions, InvalidUrl> {

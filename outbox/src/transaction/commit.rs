@@ -9,7 +9,7 @@ use crate::enqueue_error::EnqueueError;
 /// A commit whose outcome nobody has heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownCommit {
-    /// The messages that the transaction added: found in the database, it committed.
+    /// The messages that the transaction added: when one is found, it committed.
     pub message_ids: Vec<MessageId>,
     /// The transaction's id, where the database has one.
     pub transaction: Option<String>,

@@ -1,28 +1,27 @@
 //! What became of a commit whose answer was lost.
 
-use std::collections::HashSet;
 use std::error::Error;
 use std::time::Duration;
 
-use message::MessageId;
 use sqlx::Pool;
 use tokio::time::Instant;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Fate};
 use crate::producer::Outbox;
 use crate::transaction::commit::UnknownCommit;
 
 /// The first pause between two questions; it doubles up to a second.
 const PAUSE_BASE: Duration = Duration::from_millis(20);
 
-/// What became of it.
+/// What became of it. On SQLite, where a commit is unknown only after an I/O error, messages that were all rolled
+/// back to a savepoint make a transaction look as if it had not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// It committed: its messages are there.
     Committed,
     /// It did not, and cannot any more: running it again is safe.
     NotCommitted,
-    /// It added no messages by which it could be recognised.
+    /// It left no message by which it could be recognised: it added none, or rolled all of them back to a savepoint.
     Unrecognisable,
 }
 
@@ -80,12 +79,11 @@ impl<DB: Dialect> Outbox<DB> {
         commit: &UnknownCommit,
     ) -> Result<Option<CommitOutcome>, sqlx::Error> {
         let mut connection = pool.acquire().await?;
-        if DB::is_running(&mut connection, commit.transaction.as_deref()).await? {
-            return Ok(None);
-        }
-        let stored = DB::stored(&mut connection, &self.settings.statements, &commit.message_ids).await?;
-        let found: HashSet<MessageId> = stored.into_iter().map(|stored| stored.id).collect();
-        let all = commit.message_ids.iter().all(|id| found.contains(id));
-        Ok(Some(if all { CommitOutcome::Committed } else { CommitOutcome::NotCommitted }))
+        Ok(match DB::fate(&mut connection, &self.settings.statements, commit).await? {
+            Fate::Running => None,
+            Fate::Committed => Some(CommitOutcome::Committed),
+            Fate::RolledBack => Some(CommitOutcome::NotCommitted),
+            Fate::Unclear => Some(CommitOutcome::Unrecognisable),
+        })
     }
 }

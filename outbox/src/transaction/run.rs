@@ -177,7 +177,7 @@ impl<DB: Dialect> Runner<DB> {
                 Attempt::Again(TransactionError::Commit(CommitError::Lost(source)))
             }
             Ok(CommitOutcome::Unrecognisable) => Attempt::Failed(TransactionError::Unknown {
-                reason: format!("it enqueued no message by which it could be recognised ({source})"),
+                reason: format!("it left no message by which it could be recognised ({source})"),
                 commit,
             }),
             Err(error) => Attempt::Failed(TransactionError::Unknown { reason: error.to_string(), commit }),

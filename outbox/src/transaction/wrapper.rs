@@ -17,7 +17,9 @@ use crate::transaction::ids::IdTape;
 /// A database transaction together with the messages in it. It dereferences to [`sqlx::Transaction`], so business
 /// SQL runs on it as usual; [`connection`](Self::connection) is a shorter way.
 ///
-/// Any enqueue error makes it unusable: [`commit`](Self::commit) refuses. Dropping it rolls back.
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable: [`commit`](Self::commit) refuses.
+/// (Not those of [`Outbox::enqueue`] on the inner transaction: they never pass through here.) Dropping it rolls
+/// back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {

@@ -1,8 +1,8 @@
 -- The outbox: an append-only log that producers write in their own transactions, and what relays keep beside it.
 --
--- Grants: a producer needs INSERT on outbox_message (and SELECT for duplicate detection); a relay needs SELECT on
--- outbox_message, outbox_message_id_seq and outbox_toolkit_migration, UPDATE on outbox_message (only ever used after
--- a restore into another cluster), and SELECT, INSERT, UPDATE, DELETE on the other outbox_ tables.
+-- Grants: a producer with plain SQL needs INSERT on outbox_message, one with the library SELECT too. A relay needs
+-- SELECT on outbox_message, outbox_message_id_seq and outbox_toolkit_migration, UPDATE on outbox_message (only ever
+-- used after a restore into another cluster), and SELECT, INSERT, UPDATE, DELETE on the other outbox_ tables.
 
 -- A version 7 UUID (RFC 9562): 48 bits of milliseconds, then the version, then random bits.
 CREATE FUNCTION {schema}outbox_new_message_id() RETURNS uuid
