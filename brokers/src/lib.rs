@@ -13,7 +13,7 @@
 //! | `fault.rs` | the client library's errors judged: whose fault, how far; pure |
 //! | `admin.rs` | topics and queues made for tests, examples and the demo |
 
-#[cfg(any(feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 mod secret;
 mod settings;

@@ -17,7 +17,7 @@ impl InvalidSetting {
     }
 
     /// Accepts a number of `<section>.<setting>` that lies within its bounds.
-    #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
+    #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
     pub(crate) fn unless_within<T: PartialOrd + std::fmt::Display>(
         section: &str,
         setting: &str,

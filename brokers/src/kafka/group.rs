@@ -3,7 +3,7 @@
 use rdkafka::ClientConfig;
 use serde::Deserialize;
 
-use super::config::{Config, in_range};
+use super::config::Config;
 use crate::settings::InvalidSetting;
 
 /// What to consume, and as which group; the section `[consumer.kafka]` of a configuration file.
@@ -91,8 +91,8 @@ impl GroupConfig {
             let problem = format!("{wrong:?} is not a topic's name; patterns are not supported");
             return Err(InvalidSetting::new("kafka.topics", problem));
         }
-        in_range("kafka.prefetch_len", self.prefetch_len as u64, 1, 100_000)?;
-        in_range("kafka.session_timeout_ms", self.session_timeout_ms, 6_000, 300_000)
+        InvalidSetting::unless_within("kafka", "prefetch_len", self.prefetch_len, 1..=100_000)?;
+        InvalidSetting::unless_within("kafka", "session_timeout_ms", self.session_timeout_ms, 6_000..=300_000)
     }
 
     /// What this listens to, for logs.

@@ -84,8 +84,10 @@ impl State {
     }
 
     fn revoke(&mut self, list: &TopicPartitionList) -> Vec<(Place, i64)> {
-        let places = list.elements().into_iter().map(|element| (Arc::from(element.topic()), element.partition()));
-        let done = places.filter_map(|place: Place| Some((place.clone(), self.ledger.forget(&place)?))).collect();
+        let places =
+            list.elements().into_iter().map(|element| (Arc::from(element.topic()), element.partition()));
+        let done =
+            places.filter_map(|place: Place| Some((place.clone(), self.ledger.forget(&place)?))).collect();
         self.discard_forgotten();
         done
     }

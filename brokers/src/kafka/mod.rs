@@ -1,4 +1,32 @@
 //! Apache Kafka, through librdkafka.
+//!
+//! | promise | how it is kept |
+//! |---|---|
+//! | confirmed means durable | `acks=all`; a receipt is `Ok` only after the broker's own answer |
+//! | order per key, any number in flight | idempotent and gapless producer, unlimited delivery timeout, one partition opened at a time (`opening.rs`) |
+//! | one bad message blames nobody else | a refused batch ends the session; the next one sends the suspects singly (`suspects.rs`) |
+//! | a key lands where Java clients put it | `partitioner=murmur2_random` |
+//! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
+//!
+//! **Two kinds of session.** Normally messages go in batches and [`KeyWindow::Pipelined`](message::KeyWindow)
+//! holds: with the first failure the session is over. A message that is refused before it reaches librdkafka (too
+//! large, no such topic) ends it gently: what was sent before is still confirmed. After the broker has refused a
+//! batch, the next session sends as many messages as were unconfirmed one by one
+//! ([`KeyWindow::One`](message::KeyWindow)), reports the culprit exactly, and ends to go back to batches.
+//!
+//! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a handler works. When
+//! partitions go to another member, what is done is committed and the rest forgotten: settling it later is
+//! skipped, it is delivered again elsewhere, and the inbox knows it. A released delivery comes again at once,
+//! with everything after it in its partition.
+//!
+//! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was unconfirmed, and only the
+//! inbox removes it. Adding partitions to a topic moves keys, and with them their order. A misspelt topic is
+//! created silently by brokers with `auto.create.topics.enable`, unless `create_topics` stays off. `librdkafka`
+//! does not tell a wrong password from a broker that speaks no SASL: both are the operator's fault here.
+//!
+//! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and [`Subscriber`] consume;
+//! [`Admin`] makes topics; [`mock::Mock`] is a cluster inside the process.
+
 mod admin;
 mod config;
 mod connector;

@@ -125,9 +125,10 @@ impl Pump {
         if pause == self.paused {
             return;
         }
-        let changed = self.consumer.assignment().and_then(|list| {
-            if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) }
-        });
+        let changed = self
+            .consumer
+            .assignment()
+            .and_then(|list| if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) });
         match changed {
             Ok(()) => self.paused = pause,
             Err(error) => {
@@ -170,7 +171,8 @@ impl Pump {
             let sought = self.consumer.seek(topic, *partition, Offset::Offset(*offset), SEEK_MAX);
             if let Err(error) = sought {
                 // Only a new subscription reads it again for certain: it begins at the committed offset.
-                let text = format!("{}: cannot go back to {topic}[{partition}]@{offset}: {error}", self.origin);
+                let text =
+                    format!("{}: cannot go back to {topic}[{partition}]@{offset}: {error}", self.origin);
                 self.inflow.fail(message::Fault::Broker, text.clone());
                 return Err(SubscriptionError::lost(text).with_source(error));
             }

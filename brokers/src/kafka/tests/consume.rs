@@ -39,9 +39,8 @@ fn done(delivery: &Delivery) -> Settlement {
 }
 
 fn payloads(deliveries: &[Delivery]) -> Vec<String> {
-    let text = |delivery: &Delivery| {
-        String::from_utf8(delivery.message.as_ref().unwrap().payload.to_vec()).unwrap()
-    };
+    let text =
+        |delivery: &Delivery| String::from_utf8(delivery.message.as_ref().unwrap().payload.to_vec()).unwrap();
     deliveries.iter().map(text).collect()
 }
 
