@@ -87,6 +87,17 @@ impl Blocks {
             && (self.topics.contains(topic) || key.is_some_and(|key| self.keys.contains_key(key)))
     }
 
+    /// Whether an entry of the log that is queued already must be held: what was blocked since stands before it.
+    /// One that was blocked behind it lets it pass, or the blocked one could leave first.
+    #[must_use]
+    pub fn holds_queued(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+        let before = |block: &KeyBlock| {
+            let firsts = [block.stuck.first(), block.held.first(), block.running.first()];
+            firsts.into_iter().flatten().any(|first| *first < id)
+        };
+        self.topics.contains(topic) || key.and_then(|key| self.keys.get(key)).is_some_and(before)
+    }
+
     /// An entry is stuck: its key waits for it.
     pub fn block(&mut self, key: Option<&str>, id: EntryId) {
         let block = self.of(key);
@@ -223,6 +234,16 @@ mod tests {
         assert!(blocks.unblock_topic("missing") && blocks.take_released());
         assert!(blocks.take_held("missing", K, EntryId(5)));
         assert!(blocks.take_held("other", K, EntryId(6)));
+    }
+
+    #[test]
+    fn what_is_queued_waits_only_for_what_stands_before_it() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(2));
+        assert!(!blocks.holds_queued("t", K, EntryId(1)), "it must leave before entry 2");
+        assert!(blocks.holds_queued("t", K, EntryId(3)));
+        blocks.block_topic("t");
+        assert!(blocks.holds_queued("t", K, EntryId(1)));
     }
 
     #[test]

@@ -312,7 +312,7 @@ impl Machine {
             let hold = match item.origin {
                 Origin::Due => false,
                 Origin::Held => self.blocks.blocks_running(topic.as_str(), item.key(), item.id),
-                Origin::Log(_) => self.blocks.holds(topic.as_str(), item.key()),
+                Origin::Log(_) => self.blocks.holds_queued(topic.as_str(), item.key(), item.id),
             };
             if hold {
                 self.set_aside(ticket, ExceptionState::Held, None, None, None);
