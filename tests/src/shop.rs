@@ -16,6 +16,7 @@ use sqlx::Transaction;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::backends::Backend;
 use crate::brokers::Broker;
 use crate::checker::{Fact, exactly_once};
 use crate::databases::{Database, Dialect};
@@ -28,10 +29,12 @@ const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 const WAIT: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// `IDENTITY` is the dialect's ascending number; effects are read in its order.
 const TABLES: &str = "\
 CREATE TABLE counter (key TEXT PRIMARY KEY, seq BIGINT NOT NULL);
 CREATE TABLE placed (key TEXT NOT NULL, seq BIGINT NOT NULL);
-CREATE TABLE effect (fact TEXT NOT NULL);";
+CREATE TABLE effect (n IDENTITY PRIMARY KEY, fact TEXT NOT NULL);
+CREATE TABLE repeated (n IDENTITY PRIMARY KEY, fact TEXT NOT NULL);";
 
 /// A service that places orders, and one that applies them.
 pub struct Shop<DB: Dialect> {
@@ -64,7 +67,8 @@ impl<DB: Dialect> Shop<DB> {
         let topic = broker.topic_name(stage, "orders");
         broker.create_topic(stage, &topic).await?;
         let database = Database::<DB>::migrated(stage).await?;
-        database.execute(TABLES).await?;
+        let identity = if DB::BACKEND == Backend::Sqlite { "INTEGER" } else { "BIGSERIAL" };
+        database.execute(&TABLES.replace("IDENTITY", identity)).await?;
         // What a test sends on purpose may be larger than what any broker takes.
         let limit = message::SizeLimit { destination: "the test", message_bytes_max: 64 << 20 };
         let outbox = Outbox::builder().limit(limit).build();
@@ -125,7 +129,7 @@ impl<DB: Dialect> Shop<DB> {
     /// # Errors
     /// The database's.
     pub async fn begin(&self) -> Result<Transaction<'static, DB>, Failure> {
-        let statement = if DB::BACKEND == crate::Backend::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        let statement = if DB::BACKEND == Backend::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
         Ok(self.database.pool.begin_with(statement).await?)
     }
 
@@ -162,6 +166,26 @@ impl<DB: Dialect> Shop<DB> {
         waited
     }
 
+    /// Waits until so many effects are there.
+    ///
+    /// # Errors
+    /// They do not come.
+    pub async fn applied(&self, at_least: i64) -> Outcome {
+        eventually(&format!("{at_least} effects"), || async {
+            let effects = self.database.integer("SELECT count(*) FROM effect").await?;
+            Ok((effects >= at_least).then_some(()))
+        })
+        .await
+    }
+
+    /// How often the consumer was handed a message that had taken effect.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn repeated(&self) -> Result<i64, Failure> {
+        self.database.integer("SELECT count(*) FROM repeated").await
+    }
+
     /// What was committed.
     ///
     /// # Errors
@@ -176,8 +200,7 @@ impl<DB: Dialect> Shop<DB> {
     /// # Errors
     /// The database's.
     pub async fn effects(&self) -> Result<Vec<Fact>, Failure> {
-        let order = if DB::BACKEND == crate::Backend::Sqlite { "rowid" } else { "ctid" };
-        let rows = self.database.texts(&format!("SELECT fact FROM effect ORDER BY {order}")).await?;
+        let rows = self.database.texts("SELECT fact FROM effect ORDER BY n").await?;
         rows.iter().map(|row| parse(row)).collect()
     }
 }
@@ -242,10 +265,11 @@ impl<DB: Dialect> Work<DB> {
         let order: serde_json::Value = serde_json::from_slice(&message.payload)?;
         let (key, seq) = (order["key"].as_str().ok_or("an order without a key")?, &order["seq"]);
         let mut tx = self.inbox.begin().await?;
-        if let Admission::Fresh(_) = tx.admit(&self.consumer, &Scope::none(), message).await? {
-            let effect = format!("INSERT INTO effect VALUES ('{key}#{seq}')");
-            <DB as Dialect>::execute(&mut tx, &effect).await?;
-        }
+        let table = match tx.admit(&self.consumer, &Scope::none(), message).await? {
+            Admission::Fresh(_) => "effect",
+            Admission::Duplicate(_) => "repeated",
+        };
+        <DB as Dialect>::execute(&mut tx, &format!("INSERT INTO {table} (fact) VALUES ('{key}#{seq}')")).await?;
         for proof in tx.commit().await? {
             subscription.settle(vec![Settlement::done(delivery, proof)?]).await?;
         }

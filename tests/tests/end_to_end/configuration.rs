@@ -1,0 +1,100 @@
+//! What the program says about wrong settings, and what it does not do then.
+
+use libtest_mimic::Trial;
+use sqlx::Postgres;
+use tests::relay_process::{Config, relay};
+use tests::{Backend, Database, Outcome, RelayProcess, Stage, brokers, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let postgres_kafka = [Backend::Postgres, Backend::Kafka];
+    let postgres_rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
+    vec![
+        trial("an_unknown_setting_is_named_with_its_place", &[], an_unknown_setting),
+        trial("two_pipelines_of_one_name_are_refused", &[], two_pipelines_of_one_name),
+        trial("a_missing_schema_names_the_command", &postgres_kafka, a_missing_schema),
+        trial("a_schema_that_is_too_new_is_refused", &postgres_kafka, a_schema_that_is_too_new),
+        trial("a_wrong_password_of_the_database_is_named", &postgres_kafka, a_wrong_database_password),
+        trial("a_wrong_password_of_the_broker_is_named", &postgres_rabbitmq, a_wrong_broker_password),
+    ]
+}
+
+const PIPELINE: &str = "\
+[[pipeline]]
+name = \"orders\"
+[pipeline.database]
+url = \"sqlite::memory:\"
+[pipeline.kafka]
+bootstrap_servers = [\"127.0.0.1:1\"]
+";
+
+/// Runs the program with a file that it must refuse; answers what it says.
+async fn refused(config: &Config) -> Result<String, tests::Failure> {
+    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let output = relay(&["run", "--config", path]).await?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    Ok(text)
+}
+
+/// Goal: a misspelt setting does not pass in silence. Oracle: exit code 2; name, line and known names in the text.
+async fn an_unknown_setting(stage: Stage) -> Outcome {
+    let config = Config::text(&stage, &format!("{PIPELINE}[pipeline.engine]\nlease_til = \"5s\"\n"))?;
+    let text = refused(&config).await?;
+    for part in ["lease_til", "8", "lease_ttl"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    Ok(())
+}
+
+/// Goal: two pipelines never share a cursor. Oracle: exit code 2; the name in the text.
+async fn two_pipelines_of_one_name(stage: Stage) -> Outcome {
+    let text = refused(&Config::text(&stage, &format!("{PIPELINE}{PIPELINE}"))?).await?;
+    assert!(text.contains("orders"), "{text}");
+    Ok(())
+}
+
+/// Goal: a database without tables ends the start. Oracle: exit code 2; the command that helps.
+async fn a_missing_schema(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::empty(&stage).await?;
+    let broker = brokers::open(Backend::Kafka).await?;
+    let text = refused(&Config::write(&stage, "orders", &database.url, broker.as_ref(), "")?).await?;
+    assert!(text.contains("relay migrate up"), "{text}");
+    Ok(())
+}
+
+/// Goal: an old program does not touch a newer schema. Oracle: exit code 2; both versions in the text.
+async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let newer = "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) \
+                 VALUES ('outbox', 99, '0099_future', 'x')";
+    database.execute(newer).await?;
+    let broker = brokers::open(Backend::Kafka).await?;
+    let text = refused(&Config::write(&stage, "orders", &database.url, broker.as_ref(), "")?).await?;
+    assert!(text.contains("99") && text.contains("upgrade"), "{text}");
+    Ok(())
+}
+
+/// Goal: wrong credentials are told apart from an outage, and never printed. Oracle: the log names the operator's
+/// fault and holds no password.
+async fn a_wrong_database_password(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let url = database.url.replacen(":outbox@", ":s3cret@", 1);
+    let broker = brokers::open(Backend::Kafka).await?;
+    let relay = RelayProcess::start(&stage, &Config::write(&stage, "orders", &url, broker.as_ref(), "")?)?;
+    relay.tells("password authentication failed").await?;
+    assert!(!relay.log()?.contains("s3cret"), "the log holds the password");
+    relay.kill().await
+}
+
+/// As above, for a broker.
+async fn a_wrong_broker_password(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let url = Backend::Rabbitmq.address()?.replace("guest:guest@", "guest:s3cret@");
+    let broker = brokers::Rabbitmq::new(url);
+    let relay = RelayProcess::start(&stage, &Config::write(&stage, "orders", &database.url, &broker, "")?)?;
+    relay.tells("ERROR").await?;
+    let log = relay.log()?;
+    assert!(log.contains("credentials") || log.contains("password"), "{log}");
+    assert!(!log.contains("s3cret"), "the log holds the password");
+    relay.kill().await
+}

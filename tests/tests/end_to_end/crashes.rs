@@ -1,0 +1,44 @@
+//! Relays that end without a warning.
+
+use std::sync::Arc;
+
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage};
+
+const KILLS: i64 = 4;
+const ORDERS: usize = 60;
+const KEYS: usize = 7;
+
+/// Goal: G2 and G5, a relay that is killed between publishing and storing its cursor loses nothing, and nothing
+/// takes effect twice. The cursor is stored once in 1.9 s, so every kill hits that window.
+/// Oracle: the checker; and the consumer was handed repetitions, which proves that the window was hit (a FIFO
+/// queue of SQS drops them itself).
+pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let slow = "checkpoint_interval = \"1900ms\"\n";
+    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), slow)?;
+    let consumer = shop.consume().await?;
+    let mut expected = 0;
+    for _ in 0..KILLS {
+        let relay = RelayProcess::start(&stage, &config)?;
+        relay.tells("connected").await?;
+        shop.place_many(KEYS, ORDERS / 2).await?;
+        expected += i64::try_from(ORDERS / 2)?;
+        shop.applied(expected).await?;
+        // Another half is on its way when the relay dies.
+        shop.place_many(KEYS, ORDERS / 2).await?;
+        expected += i64::try_from(ORDERS / 2)?;
+        relay.kill().await?;
+    }
+    let relay = RelayProcess::start(&stage, &config)?;
+    shop.settled().await?;
+    if shop.broker.backend() != Backend::SqsFifo {
+        assert!(shop.repeated().await? > 0, "no kill hit the window between publishing and the checkpoint");
+    }
+    consumer.stop().await?;
+    relay.stop().await
+}

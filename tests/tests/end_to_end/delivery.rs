@@ -1,0 +1,133 @@
+//! What arrives, and when.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::TraceContext;
+use sqlx::Postgres;
+use tests::checker::Fact;
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Dialect, Outcome, RelayProcess, Stage, eventually};
+use time::OffsetDateTime;
+
+const RELAY: &str = "orders";
+
+/// Goal: G1 and G3, nothing is published that did not commit.
+/// Oracle: the checker; a message of rolled-back work would be an effect without an order, or a doubled one,
+/// because the next order takes the same number again.
+pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    for _ in 0..5 {
+        let mut abandoned = shop.begin().await?;
+        shop.place_in(&mut abandoned, "a").await?;
+        abandoned.rollback().await?;
+
+        let mut partly = shop.begin().await?;
+        shop.place_in(&mut partly, "a").await?;
+        DB::execute(&mut partly, "SAVEPOINT before").await?;
+        shop.place_in(&mut partly, "a").await?;
+        DB::execute(&mut partly, "ROLLBACK TO SAVEPOINT before").await?;
+        partly.commit().await?;
+
+        let mut dropped = shop.begin().await?;
+        shop.place_in(&mut dropped, "b").await?;
+        drop(dropped);
+        shop.place("b").await?;
+    }
+    shop.settled().await?;
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: the producer's trace context reaches the consumer unchanged.
+/// Oracle: the delivery's own `traceparent` and `tracestate`.
+pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let context = TraceContext::new(parent, Some(String::from("vendor=1")))?;
+    let mut tx = shop.begin().await?;
+    outbox::trace::scope(context.clone(), shop.place_in(&mut tx, "a")).await?;
+    tx.commit().await?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let mut subscription = shop.broker.subscribe("trace", &shop.topic).await?;
+    let deliveries = loop {
+        let deliveries = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await?;
+        if !deliveries.is_empty() {
+            break deliveries;
+        }
+    };
+    let message = deliveries[0].message.as_ref().map_err(|malformed| malformed.problem.clone())?;
+    assert_eq!(message.trace.as_ref(), Some(&context));
+    assert_eq!(message.source.as_str(), "/orders");
+    subscription.close().await?;
+    relay.stop().await
+}
+
+/// Goal: A7, a scheduled message leaves not before its time and soon after, and nobody waits for it.
+/// Oracle: the clock of this machine (the database runs on it) when the effect is first seen.
+pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    // The broker session and the subscription stand before the clock starts.
+    shop.place("warm-up").await?;
+    shop.applied(1).await?;
+    let due = OffsetDateTime::now_utc() + Duration::from_secs(4);
+    let mut tx = shop.begin().await?;
+    shop.outbox().enqueue(&mut tx, shop.message("later", 1).deliver_at(due)).await?;
+    tx.commit().await?;
+    shop.place("later").await?; // number 1 of its key as well: told apart below
+    shop.applied(2).await?;
+    assert!(OffsetDateTime::now_utc() < due, "an unscheduled message of the same key had to wait");
+    shop.applied(3).await?;
+    let seen = OffsetDateTime::now_utc();
+    assert!(seen >= due, "the scheduled message came {} early", due - seen);
+    assert!(seen < due + Duration::from_secs(5), "the scheduled message came {} late", seen - due);
+    assert_eq!(shop.effects().await?.iter().filter(|fact| fact.key == "later").count(), 2);
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: B5 and G7, a long transaction delays only its own rows, and they are not lost.
+/// Oracle: what was committed later takes effect while the transaction is open; the checker at the end.
+pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    let mut long = shop.begin().await?;
+    shop.place_in(&mut long, "held-open").await?;
+    let mut longer = shop.begin().await?;
+    shop.place_in(&mut longer, "held-open-too").await?;
+    shop.place_many(5, 40).await?;
+    shop.applied(40).await?;
+    assert!(shop.effects().await?.iter().all(|fact| !fact.key.starts_with("held-open")));
+    shop.place_in(&mut long, "held-open").await?;
+    longer.commit().await?;
+    long.commit().await?;
+    shop.place("held-open").await?;
+    shop.settled().await?;
+    let last = Fact::new("held-open", 3);
+    eventually("the last order took effect", || async {
+        Ok(shop.effects().await?.contains(&last).then_some(()))
+    })
+    .await?;
+    consumer.stop().await?;
+    relay.stop().await
+}

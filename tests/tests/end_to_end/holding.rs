@@ -1,0 +1,94 @@
+//! What waits, and what does not.
+
+use std::sync::Arc;
+
+use outbox::admin::{self, Decision, Decree};
+use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
+use outbox::NewMessage;
+use serde_json::json;
+use tests::checker::Fact;
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
+
+const RELAY: &str = "orders";
+
+/// Goal: B8 and G7, a message that the broker can never take is parked where an operator sees it, with its key
+/// behind it, and everything else flows; after the operator's edit the key goes on in order.
+/// Oracle: effects of other keys while it is parked; the checker's order at the end.
+pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let bytes = shop.broker.oversize_bytes().ok_or("every message fits")?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    shop.place("poisoned").await?;
+    place_oversize(&shop, bytes).await?;
+    shop.place("poisoned").await?;
+    shop.place_many(5, 25).await?;
+    shop.applied(26).await?;
+    let admin = admin::open(&shop.database.url, message::Source::new("/test")?, LogOptions::default())?;
+    let name = RelayName::new(RELAY)?;
+    let dead = eventually("the message is parked", || async {
+        let dead = admin.list(&name, ExceptionState::Dead, EntryId(0), 10).await?;
+        Ok((dead.len() == 1).then_some(dead))
+    })
+    .await?;
+    let effects = shop.effects().await?;
+    let of_the_key: Vec<_> = effects.iter().filter(|fact| fact.key == "poisoned").collect();
+    assert_eq!(of_the_key, [&Fact::new("poisoned", 1)], "the key did not wait");
+    let payload = json!({ "key": "poisoned", "seq": 2 }).to_string().into_bytes();
+    for decision in [Decision::Edit { payload: Some(payload.into()), headers: None }, Decision::Requeue] {
+        let decree = Decree { decision, actor: String::from("test"), note: String::from("shortened") };
+        admin.decide(&name, dead[0].id, decree).await?;
+    }
+    shop.settled().await?;
+    assert_eq!(admin.audit(&name, 10).await?.len(), 2);
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// The next order of the key, with a payload that no relay of this broker sends.
+async fn place_oversize<DB: Dialect>(shop: &Shop<DB>, bytes: usize) -> Result<(), Failure> {
+    let mut tx = shop.begin().await?;
+    DB::execute(&mut tx, "UPDATE counter SET seq = 2 WHERE key = 'poisoned'").await?;
+    DB::execute(&mut tx, "INSERT INTO placed VALUES ('poisoned', 2)").await?;
+    let message = NewMessage::new(&shop.topic).key("poisoned").payload("x".repeat(bytes));
+    shop.outbox().enqueue(&mut tx, message).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+/// Goal: a message for a topic that does not exist stops that topic by name, others flow, and it leaves once the
+/// topic is there.
+/// Oracle: the relay's log names the topic; effects of the other topic; the record, read with a plain client.
+pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let missing = shop.broker.topic_name(&stage, "missing");
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    for number in 0..3 {
+        let mut tx = shop.begin().await?;
+        let message = NewMessage::new(&missing).key("k").json(&number);
+        shop.outbox().enqueue(&mut tx, message).await?;
+        tx.commit().await?;
+        shop.place("other").await?;
+    }
+    relay.tells("topic stopped").await?;
+    assert!(relay.log()?.contains(&missing), "the missing topic is not named");
+    shop.settled().await?;
+    shop.broker.create_topic(&stage, &missing).await?;
+    let records = shop.broker.drain(&missing, 3).await?;
+    let mut payloads: Vec<_> = records.iter().map(|record| record.payload.clone()).collect();
+    if shop.broker.order() == tests::checker::Order::Free {
+        payloads.sort();
+    }
+    payloads.dedup();
+    assert_eq!(payloads, [b"0", b"1", b"2"]);
+    consumer.stop().await?;
+    relay.stop().await
+}

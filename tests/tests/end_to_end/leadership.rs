@@ -1,0 +1,69 @@
+//! Several relays, one leader.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Dialect, Outcome, RelayProcess, Stage};
+
+const RELAY: &str = "orders";
+
+/// Goal: B6, a leader that freezes past its lease is replaced, and when it wakes up it changes nothing.
+/// Oracle: the checker (order per key included), and lease and epoch in the database are the successor's.
+pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let consumer = shop.consume().await?;
+    let leader = RelayProcess::start(&stage, &config)?;
+    leader.tells("connected").await?;
+    let standby = RelayProcess::start(&stage, &config)?;
+    standby.tells("standing by").await?;
+    shop.place_many(5, 50).await?;
+    shop.applied(25).await?;
+    leader.signal("STOP").await?;
+    shop.place_many(5, 50).await?;
+    standby.tells("lease taken over").await?;
+    let lease = "SELECT holder || '/' || epoch FROM outbox_relay";
+    let taken = shop.database.texts(lease).await?;
+    leader.signal("CONT").await?;
+    leader.tells("lease lost").await?;
+    shop.place_many(5, 50).await?;
+    shop.settled().await?;
+    assert_eq!(shop.database.texts(lease).await?, taken, "the former leader changed the lease");
+    consumer.stop().await?;
+    leader.stop().await?;
+    standby.stop().await
+}
+
+/// Goal: SIGTERM drains, stores the cursor and gives the lease back, so that a standby need not wait for its end.
+/// Oracle: the lease lasts a minute, and the standby leads after a few seconds; the checker; nothing is sent again,
+/// because the cursor was stored last.
+pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"2s\"", "lease_ttl = \"60s\"");
+    let config = Config::text(&stage, &text)?;
+    let consumer = shop.consume().await?;
+    let leader = RelayProcess::start(&stage, &config)?;
+    leader.tells("connected").await?;
+    let standby = RelayProcess::start(&stage, &config)?;
+    standby.tells("standing by").await?;
+    shop.place_many(5, 100).await?;
+    let asked = Instant::now();
+    leader.stop().await?;
+    standby.tells("leading").await?;
+    let waited = asked.elapsed();
+    assert!(waited < Duration::from_secs(15), "the standby waited {waited:?}");
+    shop.place_many(5, 20).await?;
+    shop.settled().await?;
+    assert_eq!(shop.repeated().await?, 0, "the last checkpoint of the leader is missing");
+    consumer.stop().await?;
+    standby.stop().await
+}

@@ -1,0 +1,60 @@
+//! From the producer's transaction to the consumer's effect, with the real `relay` program between them.
+//!
+//! Every case runs on PostgreSQL with each broker, and on SQLite with librdkafka's mock cluster.
+
+mod configuration;
+mod crashes;
+mod delivery;
+mod holding;
+mod leadership;
+
+use libtest_mimic::Trial;
+use sqlx::{Postgres, Sqlite};
+use tests::{Backend, brokers, trial};
+
+/// The brokers that PostgreSQL is paired with.
+const BROKERS: [Backend; 4] = [Backend::Kafka, Backend::Rabbitmq, Backend::SqsFifo, Backend::Sqs];
+
+/// One trial per broker of a case that is generic over the database.
+macro_rules! everywhere {
+    ($trials:ident: $($module:ident::$case:ident),* $(,)?) => {$(
+        let name = stringify!($case);
+        for backend in BROKERS {
+            let name = format!("{name}/postgres/{backend}");
+            $trials.push(trial(name, &[Backend::Postgres, backend], move |stage| async move {
+                let broker = brokers::open(backend).await?;
+                $module::$case::<Postgres>(stage, broker).await
+            }));
+        }
+        $trials.push(trial(format!("{name}/sqlite/kafka-mock"), &[], |stage| async move {
+            let broker = brokers::open(Backend::KafkaMock).await?;
+            $module::$case::<Sqlite>(stage, broker).await
+        }));
+    )*};
+}
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    everywhere! { trials:
+        delivery::rolled_back_work_leaves_no_message,
+        delivery::the_trace_context_arrives,
+        delivery::a_scheduled_message_leaves_at_its_time,
+        crashes::a_relay_that_is_killed_again_and_again_loses_nothing,
+        leadership::a_stopped_leader_is_replaced_and_changes_nothing,
+        leadership::a_terminated_leader_hands_over_at_once,
+        holding::a_poisoned_message_holds_its_key_only,
+        holding::an_unknown_topic_stops_alone,
+    }
+    for backend in BROKERS {
+        let name = format!("an_open_transaction_delays_only_its_own_rows/postgres/{backend}");
+        trials.push(trial(name, &[Backend::Postgres, backend], move |stage| async move {
+            delivery::an_open_transaction_delays_only_its_own_rows(stage, brokers::open(backend).await?).await
+        }));
+    }
+    trials.extend(configuration::trials());
+    trials
+}
+
+fn main() -> std::process::ExitCode {
+    tests::run(trials())
+}
