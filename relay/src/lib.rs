@@ -2,10 +2,12 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`telemetry`] | the one table of log events and metrics |
 
+pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod telemetry;

@@ -1,2 +1,27 @@
-//! The relay command.
-fn main() {}
+//! The relay command: reads the command line, does what it says, and ends with the code that tells how it went.
+
+use clap::Parser;
+use relay::cli::{Cli, Exit};
+
+fn main() {
+    let cli = Cli::parse();
+    let exit = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime.block_on(run(cli)),
+        Err(error) => {
+            eprintln!("the runtime could not start: {error}");
+            Exit::Broken
+        }
+    };
+    // Not by returning: that would wait for client libraries' threads, also after a second signal.
+    std::process::exit(exit.code());
+}
+
+async fn run(cli: Cli) -> Exit {
+    match cli.execute().await {
+        Ok(exit) => exit,
+        Err(failure) => {
+            eprint!("{}", failure.shown());
+            failure.exit()
+        }
+    }
+}

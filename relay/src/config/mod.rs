@@ -26,7 +26,7 @@ mod error;
 mod file;
 mod redact;
 mod tree;
-mod units;
+pub(crate) mod units;
 
 use std::path::Path;
 

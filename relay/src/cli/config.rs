@@ -1,0 +1,89 @@
+//! `relay config check`, and where the configuration comes from.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::Format;
+use crate::config::{Config, Effective, Overrides, PipelineConfig};
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigFile {
+    /// The configuration; settings of the environment (RELAY__<PIPELINE>__<SECTION>__<SETTING>) go before it.
+    #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG", default_value = "relay.toml")]
+    path: PathBuf,
+}
+
+impl ConfigFile {
+    /// The checked configuration, and what is in force.
+    pub(crate) fn load(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
+        Ok(Config::load(&self.path, overrides)?)
+    }
+
+    /// The checked configuration.
+    pub(crate) fn read(&self) -> Result<Config, Failure> {
+        Ok(self.load(&Overrides::from_environment())?.0)
+    }
+
+    /// How the file is named in a command to run.
+    pub(crate) fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// One pipeline of a configuration; the only one, if there is only one.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OnePipeline {
+    #[command(flatten)]
+    pub(crate) config: ConfigFile,
+
+    /// The pipeline; needed when the configuration has several.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+}
+
+impl OnePipeline {
+    /// The pipeline.
+    pub(crate) fn read(&self) -> Result<PipelineConfig, Failure> {
+        let mut config = self.config.read()?;
+        match &self.pipeline {
+            Some(name) => find(&config, name).cloned(),
+            None if config.pipelines.len() == 1 => Ok(config.pipelines.remove(0)),
+            None => {
+                let help = format!("add --pipeline NAME: {}", names(&config));
+                Err(Failure::with_help(Exit::Usage, "the configuration has several pipelines", help))
+            }
+        }
+    }
+}
+
+/// The pipeline of a name.
+pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<&'a PipelineConfig, Failure> {
+    config.pipeline(name).ok_or_else(|| {
+        let help = format!("known here: {}", names(config));
+        Failure::with_help(Exit::Usage, format_args!("no pipeline is called {name:?}"), help)
+    })
+}
+
+fn names(config: &Config) -> String {
+    config.pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Parse and check it, and print what is in force, without secrets. Connects to nothing.
+    Check(ConfigFile),
+}
+
+impl ConfigCommand {
+    pub(crate) fn execute(&self, format: Format) -> Result<Exit, Failure> {
+        let Self::Check(file) = self;
+        let (_, effective) = file.load(&Overrides::from_environment())?;
+        format.print(&effective.to_json(), |_| effective.to_string())?;
+        Ok(Exit::Success)
+    }
+}

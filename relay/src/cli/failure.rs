@@ -1,0 +1,127 @@
+//! Why a command failed, as it is told to a person, and the exit code that follows.
+
+use std::fmt::{self, Display};
+
+use brokers::InvalidSetting;
+use message::Fault;
+use miette::{Diagnostic, Report};
+use migrations::{MigrateError, SchemaError};
+use outbox::admin::DecideError;
+use outbox::log::LogError;
+
+use super::exit::Exit;
+use crate::config::ConfigError;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    report: Report,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Told {
+    message: String,
+    help: Option<String>,
+}
+
+impl Diagnostic for Told {
+    fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        self.help.as_ref().map(|help| Box::new(help) as Box<dyn Display>)
+    }
+}
+
+impl Failure {
+    /// A failure with its text.
+    pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
+        Self { exit, report: Report::new(Told { message: message.to_string(), help: None }) }
+    }
+
+    /// A failure with its text and what to do.
+    pub(crate) fn with_help(exit: Exit, message: impl Display, help: impl Display) -> Self {
+        let told = Told { message: message.to_string(), help: Some(help.to_string()) };
+        Self { exit, report: Report::new(told) }
+    }
+
+    /// The exit code.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// The same failure, told with what it concerns before its text.
+    pub(crate) fn about(self, subject: impl Display) -> Self {
+        let message = format!("{subject}: {self}");
+        match self.report.help().map(|help| help.to_string()) {
+            Some(help) => Self::with_help(self.exit, message, help),
+            None => Self::new(self.exit, message),
+        }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.report, f)
+    }
+}
+
+impl Failure {
+    /// As it is shown on standard error, with excerpts and help.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        format!("{:?}", self.report)
+    }
+}
+
+/// Whoever is at fault decides whether trying again later helps.
+pub(crate) fn exit_of(fault: Fault) -> Exit {
+    match fault {
+        Fault::Broker => Exit::Unavailable,
+        Fault::Operator | Fault::Message => Exit::Usage,
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self { exit: Exit::Usage, report: Report::new(error) }
+    }
+}
+
+impl From<InvalidSetting> for Failure {
+    fn from(error: InvalidSetting) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}
+
+impl From<LogError> for Failure {
+    /// The log's errors carry the client library's text in their own.
+    fn from(error: LogError) -> Self {
+        Self::new(exit_of(error.fault()), error)
+    }
+}
+
+impl From<MigrateError> for Failure {
+    fn from(error: MigrateError) -> Self {
+        LogError::from(error).into()
+    }
+}
+
+impl From<SchemaError> for Failure {
+    fn from(error: SchemaError) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}
+
+impl From<DecideError> for Failure {
+    fn from(error: DecideError) -> Self {
+        Self::new(exit_of(error.fault()), error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    /// Standard output could not be written.
+    fn from(error: std::io::Error) -> Self {
+        Self::new(Exit::Unavailable, format_args!("the output could not be written: {error}"))
+    }
+}

@@ -1,0 +1,57 @@
+//! What is logged, and how: to standard error, as text or as JSON.
+
+use std::io::IsTerminal;
+
+use brokers::rabbitmq::PAYLOAD_LOG_TARGET;
+use tracing_subscriber::EnvFilter;
+
+use super::exit::Exit;
+use super::failure::Failure;
+use crate::config::{Log, LogFormat};
+
+/// The variable whose directives replace the configured level.
+pub(crate) const VARIABLE: &str = "RELAY_LOG";
+
+/// Starts logging. `directives` win over the configured level.
+pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<(), Failure> {
+    let filter = filter(directives.unwrap_or(&log.level))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match log.format {
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => builder.with_ansi(has_colour()).try_init(),
+    };
+    started.map_err(|error| Failure::new(Exit::Broken, format_args!("logging could not start: {error}")))
+}
+
+fn filter(directives: &str) -> Result<EnvFilter, Failure> {
+    let wrong = |error: tracing_subscriber::filter::ParseError| {
+        let help = "use error, warn, info, debug, trace, or directives such as info,relay=debug";
+        Failure::with_help(Exit::Usage, format_args!("{VARIABLE}={directives:?} is no level: {error}"), help)
+    };
+    let filter = EnvFilter::try_new(directives).map_err(wrong)?;
+    // The client library would write payloads into the log.
+    let silent = format!("{PAYLOAD_LOG_TARGET}=off").parse().map_err(wrong)?;
+    Ok(filter.add_directive(silent))
+}
+
+fn has_colour() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_never_logged() {
+        let filter = filter("trace,lapin=trace").ok().unwrap().to_string();
+        assert!(filter.contains("lapin::returned_messages=off"), "{filter}");
+    }
+
+    #[test]
+    fn a_wrong_level_is_refused_with_its_text() {
+        let failure = filter("relay=loud").unwrap_err();
+        assert_eq!(failure.exit(), Exit::Usage);
+        assert!(failure.to_string().contains("relay=loud"), "{failure}");
+    }
+}

@@ -1,0 +1,324 @@
+//! `relay migrate`: the tables of outbox and inbox.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
+use outbox::connect::{postgres_options, sqlite_options};
+use outbox::log::{LogError, LogOptions};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
+use sqlx::{ConnectOptions, Connection, Postgres, Sqlite};
+
+use super::config::{ConfigFile, find};
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{self, Format, table};
+use crate::config::Database;
+
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What to do with the tables.
+#[derive(Debug, Subcommand)]
+pub enum Migrate {
+    /// Apply what is missing, in one transaction per line. Safe to run from many processes at once.
+    Up(Target),
+    /// Show what is applied and what is missing; exits with 2 when this build and a database do not fit.
+    Status(Target),
+    /// Print the SQL for an administrator who runs it by hand, with the bookkeeping.
+    Sql(Script),
+}
+
+/// Which tables of which databases.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Only these tables; without it, both lines.
+    #[arg(long = "line", value_enum, value_name = "LINE")]
+    lines: Vec<LineName>,
+
+    /// The database, instead of those of the configuration: postgres://user@host/database or
+    /// sqlite:file.db?mode=rwc. Better given by the variable, where it holds a password.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RELAY_DATABASE_URL",
+        hide_env_values = true,
+        conflicts_with = "pipeline"
+    )]
+    database: Option<String>,
+
+    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the search_path's.
+    #[arg(long, value_name = "NAME")]
+    schema: Option<Identifier>,
+
+    /// Accept an unencrypted connection to another machine (with --database).
+    #[arg(long, requires = "database")]
+    allow_plaintext: bool,
+
+    /// Only the database of this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+
+    #[command(flatten)]
+    config: ConfigFile,
+}
+
+/// What to print.
+#[derive(Debug, Args)]
+pub struct Script {
+    #[command(flatten)]
+    target: Target,
+
+    /// The dialect, where no database is named.
+    #[arg(long, value_enum, value_name = "DIALECT", conflicts_with_all = ["database", "pipeline"])]
+    dialect: Option<DialectName>,
+
+    /// The first version to print; those before are there already.
+    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    from: i32,
+}
+
+/// A line of migrations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LineName {
+    /// What producers and relays need.
+    Outbox,
+    /// What consumers need.
+    Inbox,
+}
+
+/// A dialect of SQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DialectName {
+    /// PostgreSQL 13 or newer.
+    Postgres,
+    /// SQLite 3.42 or newer.
+    Sqlite,
+}
+
+/// One database to migrate.
+struct Goal {
+    url: SecretString,
+    options: LogOptions,
+}
+
+/// What was found or done in one line of one database.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    database: String,
+    line: &'static str,
+    version: i32,
+    version_needed: i32,
+    /// Names of the migrations: just applied (up), or still missing (status).
+    migrations: Vec<&'static str>,
+    /// What does not fit and what to do.
+    problem: Option<String>,
+}
+
+impl Migrate {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        match self {
+            Self::Up(target) => {
+                let mut outcomes = Vec::new();
+                for goal in target.goals()? {
+                    goal.each(&target.lines(), Act::Up, &mut outcomes).await?;
+                }
+                format.print(&outcomes, |outcomes| shown(outcomes, "applied"))?;
+                Ok(Exit::Success)
+            }
+            Self::Status(target) => {
+                let mut outcomes = Vec::new();
+                for goal in target.goals()? {
+                    goal.each(&target.lines(), Act::Look, &mut outcomes).await?;
+                }
+                format.print(&outcomes, |outcomes| shown(outcomes, "missing"))?;
+                let fits = outcomes.iter().all(|outcome| outcome.problem.is_none());
+                Ok(if fits { Exit::Success } else { Exit::Usage })
+            }
+            Self::Sql(script) => script.print(),
+        }
+    }
+}
+
+impl Target {
+    fn lines(&self) -> Vec<Line> {
+        let chosen = |line: &Line| {
+            let name = match line {
+                Line::Outbox => LineName::Outbox,
+                Line::Inbox => LineName::Inbox,
+            };
+            self.lines.is_empty() || self.lines.contains(&name)
+        };
+        Line::ALL.into_iter().filter(chosen).collect()
+    }
+
+    /// The databases; one that several pipelines share appears once.
+    fn goals(&self) -> Result<Vec<Goal>, Failure> {
+        if let Some(url) = &self.database {
+            let options =
+                LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
+            return Ok(vec![Goal { url: SecretString::from(url.as_str()), options }]);
+        }
+        let config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let mut goals: Vec<Goal> = Vec::new();
+        for pipeline in pipelines {
+            let schema = self.schema.clone().or_else(|| pipeline.database.schema().cloned());
+            let options = pipeline.database.options().clone().schema(schema);
+            let url = pipeline.database.url()?;
+            let same = |goal: &Goal| {
+                goal.url.expose_secret() == url.expose_secret() && goal.options.schema == options.schema
+            };
+            if !goals.iter().any(same) {
+                goals.push(Goal { url, options });
+            }
+        }
+        Ok(goals)
+    }
+}
+
+/// What to do with one line of one database.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Up,
+    Look,
+}
+
+impl Goal {
+    fn dialect(&self) -> Result<Dialect, Failure> {
+        Database::check(self.url.expose_secret(), &self.options).map_err(|error| LogError::from(error).into())
+    }
+
+    async fn each(&self, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
+        let url = self.url.expose_secret();
+        let invalid = |error| Failure::from(LogError::from(error));
+        match self.dialect()? {
+            Dialect::Postgres => {
+                let options = postgres_options(url, self.options.allow_plaintext).map_err(invalid)?;
+                let name = options.get_database().unwrap_or_else(|| options.get_username());
+                let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
+                let mut connection = connect(&options.application_name("relay migrate"), &database).await?;
+                self.with::<Postgres>(&mut connection, &database, lines, act, outcomes).await?;
+                close(connection).await
+            }
+            Dialect::Sqlite => {
+                let options = sqlite_options(url).map_err(invalid)?;
+                let database = format!("sqlite {}", options.get_filename().display());
+                let mut connection = connect(&options, &database).await?;
+                self.with::<Sqlite>(&mut connection, &database, lines, act, outcomes).await?;
+                close(connection).await
+            }
+        }
+    }
+
+    async fn with<DB: Backend>(
+        &self,
+        connection: &mut DB::Connection,
+        database: &str,
+        lines: &[Line],
+        act: Act,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), Failure> {
+        for &line in lines {
+            let migrator = Migrator::<DB>::new(line).schema(self.options.schema.clone());
+            let about = |error: MigrateError| Failure::from(error).about(database);
+            let applied = match act {
+                Act::Up => Some(migrator.up(connection).await.map_err(about)?),
+                Act::Look => None,
+            };
+            let status = migrator.status(connection).await.map_err(about)?;
+            outcomes.push(outcome(database, &status, applied));
+        }
+        Ok(())
+    }
+}
+
+fn outcome(database: &str, status: &Status, applied: Option<&'static [migrations::Migration]>) -> Outcome {
+    let listed = applied.unwrap_or_else(|| status.pending().unwrap_or_default());
+    Outcome {
+        database: database.to_owned(),
+        line: status.line.as_str(),
+        version: status.database_version(),
+        version_needed: status.build_version(),
+        migrations: listed.iter().map(|migration| migration.name).collect(),
+        problem: status.check().err().map(|error| error.to_string()),
+    }
+}
+
+async fn connect<O>(options: &O, database: &str) -> Result<O::Connection, Failure>
+where
+    O: ConnectOptions<Connection: Sized>,
+{
+    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
+        Ok(Ok(connection)) => return Ok(connection),
+        Ok(Err(error)) => {
+            MigrateError::Database { what: String::from("connect"), source: Box::new(error) }.into()
+        }
+        Err(_) => Failure::from(LogError::Timeout { waited: CONNECT_TIMEOUT }),
+    };
+    Err(failure.about(database))
+}
+
+async fn close<C: Connection>(connection: C) -> Result<(), Failure> {
+    let failed =
+        |error| MigrateError::Database { what: String::from("say goodbye"), source: Box::new(error) };
+    Ok(connection.close().await.map_err(failed)?)
+}
+
+fn shown(outcomes: &[Outcome], what: &str) -> String {
+    let rows = outcomes.iter().map(|outcome| {
+        let migrations = match &outcome.problem {
+            Some(problem) => problem.clone(),
+            None if outcome.migrations.is_empty() => String::from("up to date"),
+            None => format!("{what} {}", outcome.migrations.join(", ")),
+        };
+        let version = format!("{} of {}", outcome.version, outcome.version_needed);
+        [outcome.database.clone(), outcome.line.to_owned(), version, migrations]
+    });
+    table(["database", "line", "version", "state"], rows)
+}
+
+impl Script {
+    fn print(&self) -> Result<Exit, Failure> {
+        let mut scripts = Vec::new();
+        let lines = self.target.lines();
+        if let Some(dialect) = self.dialect {
+            let dialect = match dialect {
+                DialectName::Postgres => Dialect::Postgres,
+                DialectName::Sqlite => Dialect::Sqlite,
+            };
+            self.render(dialect, self.target.schema.as_ref(), &lines, &mut scripts)?;
+        } else {
+            for goal in self.target.goals()? {
+                self.render(goal.dialect()?, goal.options.schema.as_ref(), &lines, &mut scripts)?;
+            }
+        }
+        output::print(&scripts.join("\n"))?;
+        Ok(Exit::Success)
+    }
+
+    fn render(
+        &self,
+        dialect: Dialect,
+        schema: Option<&Identifier>,
+        lines: &[Line],
+        scripts: &mut Vec<String>,
+    ) -> Result<(), Failure> {
+        for &line in lines {
+            let known = line.migrations(dialect).last().map_or(0, |migration| migration.version);
+            let versions = self.from..=known.max(self.from);
+            let script = match dialect {
+                Dialect::Postgres => Migrator::<Postgres>::new(line).schema(schema.cloned()).sql(versions)?,
+                Dialect::Sqlite => Migrator::<Sqlite>::new(line).sql(versions)?,
+            };
+            if !scripts.contains(&script) {
+                scripts.push(script);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The command line.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`run`] | `relay run`: the daemon |
+//! | [`preflight`] | what is looked at before anything starts |
+//! | [`once`] | `relay run --once`: when everything has left |
+//! | [`migrate`] | `relay migrate up`, `status`, `sql` |
+//! | [`status`] | `relay status` |
+//! | [`dead`] | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
+//! | [`config`] | `relay config check`, and where the configuration comes from |
+//! | [`log`] | what is logged, and how |
+//! | [`output`] | standard output: tables and JSON |
+//! | [`failure`], [`exit`] | why a command failed, and the exit codes |
+
+mod config;
+mod database;
+mod dead;
+mod exit;
+mod failure;
+mod log;
+mod migrate;
+mod once;
+mod output;
+mod preflight;
+mod run;
+mod status;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+pub use exit::Exit;
+pub use failure::Failure;
+pub use output::Format;
+
+/// Publishes every committed outbox row to Kafka, RabbitMQ or SQS, at least once and in order per key.
+#[derive(Debug, Parser)]
+#[command(name = "relay", version, propagate_version = true, after_help = Exit::help(), disable_help_subcommand = true)]
+pub struct Cli {
+    /// How results are printed.
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, env = "RELAY_OUTPUT")]
+    pub output: Format,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run every pipeline of the configuration until a signal stops it.
+    ///
+    /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations (shutdown_grace), stores the
+    /// cursors and gives the leases back. A second one ends the process at once.
+    ///
+    /// A database or broker that is away is waited for. A database that does not fit, or refuses, at the start
+    /// ends the command with 2 and what to do.
+    Run(run::Run),
+    /// Create and update the tables of outbox and inbox.
+    #[command(subcommand)]
+    Migrate(migrate::Migrate),
+    /// Show who leads, what waits and what is parked. Reads only.
+    ///
+    /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are shown all the
+    /// same.
+    Status(status::Status),
+    /// Look at parked messages and decide about dead ones.
+    #[command(subcommand)]
+    Dead(dead::Dead),
+    /// Check the configuration and show what is in force.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+impl Cli {
+    /// Does what was asked for.
+    ///
+    /// # Errors
+    /// [`Failure`]: what to tell the person, and the exit code.
+    pub async fn execute(self) -> Result<Exit, Failure> {
+        let format = self.output;
+        match self.command {
+            Command::Run(run) => run.execute().await,
+            Command::Migrate(migrate) => migrate.execute(format).await,
+            Command::Status(status) => status.execute(format).await,
+            Command::Dead(dead) => dead.execute(format).await,
+            Command::Config(command) => command.execute(format),
+            Command::Completions { shell } => completions(shell),
+        }
+    }
+}
+
+fn completions(shell: Shell) -> Result<Exit, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "relay", &mut script);
+    output::print(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_exit_code() {
+        let help = Cli::command().render_long_help().to_string();
+        for code in ["  0  ", "  1  ", "  2  ", "  3  ", "130  "] {
+            assert!(help.contains(code), "{help}");
+        }
+    }
+}

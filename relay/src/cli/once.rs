@@ -1,0 +1,99 @@
+//! `relay run --once`: when everything has left.
+
+use std::time::Duration;
+
+use outbox::admin::{LogAdmin, RelayStatus};
+use outbox::log::RelayName;
+use tracing::warn;
+
+/// How often the database is asked; a checkpoint is stored about as often.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// After a failed look: the pipeline itself reports what is wrong and waits as well.
+const FAILED_INTERVAL: Duration = Duration::from_secs(2);
+/// It is quiet when nothing was found this often in a row.
+const QUIET_LOOKS: u32 = 2;
+
+/// What is left when nothing more leaves by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) dead: u64,
+    pub(crate) held: u64,
+    pub(crate) scheduled: u64,
+}
+
+/// Waits until the relay has settled everything that had committed, whichever process leads. Messages that are
+/// dead, held behind them, or scheduled for later stay. Waits without end while database or broker are away.
+/// Cancel-safe.
+pub(crate) async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
+    let mut quiet = 0;
+    loop {
+        let pause = match log.relays().await {
+            Ok(relays) => {
+                let relay = relays.iter().find(|relay| relay.relay == name.as_str());
+                match relay.and_then(left) {
+                    Some(left) => {
+                        quiet += 1;
+                        if quiet >= QUIET_LOOKS {
+                            return left;
+                        }
+                    }
+                    None => quiet = 0,
+                }
+                LOOK_INTERVAL
+            }
+            Err(error) => {
+                warn!(relay = %name, "it is not known whether everything has left: {error}");
+                FAILED_INTERVAL
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// What is left, if nothing more leaves by itself: the log is read to its end, nothing is tried again, and what is
+/// held is held by something dead.
+fn left(relay: &RelayStatus) -> Option<Left> {
+    let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
+    let left = Left { dead: count("dead"), held: count("held"), scheduled: count("scheduled") };
+    let moves = relay.backlog.oldest.is_some()
+        || count("retrying") + count("discarded") > 0
+        || (left.held > 0 && left.dead == 0);
+    (!moves).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use outbox::admin::Backlog;
+    use outbox::log::{Cursor, EntryId, Mark};
+
+    use super::*;
+
+    fn relay(oldest: Option<u64>, exceptions: &[(&'static str, u64)]) -> RelayStatus {
+        RelayStatus {
+            relay: String::from("orders"),
+            epoch: 1,
+            holder: None,
+            checkpoint_age: Duration::ZERO,
+            cursor: Cursor::at(Mark::new("1")),
+            backlog: Backlog {
+                entries_max: 0,
+                oldest: oldest.map(|seconds| (EntryId::default(), Duration::from_secs(seconds))),
+            },
+            exceptions: exceptions.iter().copied().collect::<BTreeMap<_, _>>(),
+        }
+    }
+
+    #[test]
+    fn only_what_leaves_by_itself_is_waited_for() {
+        assert_eq!(left(&relay(None, &[])), Some(Left::default()));
+        assert_eq!(left(&relay(Some(1), &[])), None);
+        assert_eq!(left(&relay(None, &[("retrying", 1)])), None);
+        assert_eq!(left(&relay(None, &[("discarded", 1)])), None);
+        // A topic that an operator has to repair holds its messages, too.
+        assert_eq!(left(&relay(None, &[("held", 2)])), None);
+        let parked = Left { dead: 1, held: 2, scheduled: 3 };
+        assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)])), Some(parked));
+    }
+}

@@ -1,0 +1,195 @@
+//! `relay run`: the daemon.
+
+use std::sync::Arc;
+
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::config::ConfigFile;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::preflight::{self, Candidate};
+use super::{database, log, once};
+use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
+use crate::engine::Pipeline;
+
+/// What `relay run` can be told.
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Stop when everything that had committed has left; exits with 3 when dead messages, or others held behind
+    /// them, remain. Scheduled messages wait for the next run.
+    #[arg(long)]
+    once: bool,
+
+    /// How a line of the log looks.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+
+    /// What is logged: a level, or directives such as info,relay=debug. The variable RELAY_LOG does the same.
+    #[arg(long, value_name = "LEVEL", env = log::VARIABLE)]
+    log_level: Option<String>,
+}
+
+/// A pipeline that is ready to run.
+struct Ready {
+    config: PipelineConfig,
+    pipeline: Pipeline,
+    stop: CancellationToken,
+}
+
+impl Run {
+    pub(crate) async fn execute(self) -> Result<Exit, Failure> {
+        let (config, _) = self.config.load(&self.overrides())?;
+        log::start(&config.log, self.log_level.as_deref())?;
+        let mut signals = Signals::new()?;
+        let stop = CancellationToken::new();
+        let file = self.config.shown();
+        let ready = tokio::select! {
+            ready = prepare(&config, &file, &stop) => ready?,
+            () = signals.next() => return Ok(Exit::Success),
+        };
+        info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
+        let watches = if self.once { watch_all(&ready)? } else { JoinSet::new() };
+        let mut running = JoinSet::new();
+        for Ready { pipeline, stop, .. } in ready {
+            running.spawn(pipeline.run(stop));
+        }
+        supervise(running, watches, &mut signals, &stop, &config).await
+    }
+
+    fn overrides(&self) -> Overrides {
+        let mut overrides = Overrides::from_environment();
+        overrides.flags.extend(self.log_format.map(|format| Override {
+            flag: "--log-format",
+            path: "log.format",
+            value: format.as_str().to_owned(),
+        }));
+        overrides
+    }
+}
+
+/// Opens what the pipelines need and looks at every database once.
+async fn prepare(config: &Config, file: &str, stop: &CancellationToken) -> Result<Vec<Ready>, Failure> {
+    let mut ready = Vec::new();
+    let mut candidates = Vec::new();
+    for config in &config.pipelines {
+        let store = database::store(config).map_err(|failure| failure.about(&config.name))?;
+        let connector =
+            config.broker.connector().map_err(|error| Failure::from(error).about(&config.name))?;
+        candidates.push(Candidate { name: config.name.clone(), store: Arc::clone(&store) });
+        let pipeline = Pipeline::new(config.name.clone(), store, connector, config.settings.clone());
+        ready.push(Ready { config: config.clone(), pipeline, stop: stop.child_token() });
+    }
+    preflight::check(&candidates, file).await?;
+    Ok(ready)
+}
+
+/// For each pipeline a task that stops it when everything has left, and says what is left.
+fn watch_all(ready: &[Ready]) -> Result<JoinSet<once::Left>, Failure> {
+    let mut watches = JoinSet::new();
+    for Ready { config, stop, .. } in ready {
+        let (admin, name, stop) = (database::administration(config)?, config.name.clone(), stop.clone());
+        watches.spawn(async move {
+            let left = tokio::select! {
+                left = once::drained(admin.as_ref(), &name) => left,
+                () = stop.cancelled() => return once::Left::default(),
+            };
+            info!(relay = %name, dead = left.dead, held = left.held, scheduled = left.scheduled, "everything has left");
+            stop.cancel();
+            left
+        });
+    }
+    Ok(watches)
+}
+
+/// Waits for the pipelines, and passes signals on to them.
+async fn supervise(
+    mut running: JoinSet<()>,
+    mut watches: JoinSet<once::Left>,
+    signals: &mut Signals,
+    stop: &CancellationToken,
+    config: &Config,
+) -> Result<Exit, Failure> {
+    let mut exit = Exit::Success;
+    loop {
+        tokio::select! {
+            ended = running.join_next() => match ended {
+                None => break,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    stop.cancel();
+                    exit = crashed(&error);
+                }
+            },
+            Some(left) = watches.join_next() => match left {
+                Ok(left) if left.dead > 0 => exit = exit.max(Exit::Unavailable),
+                Ok(_) => {}
+                Err(error) => {
+                    stop.cancel();
+                    exit = crashed(&error);
+                }
+            },
+            () = signals.next() => {
+                if stop.is_cancelled() {
+                    eprintln!("{}", interrupted(config));
+                    return Ok(Exit::Interrupted);
+                }
+                info!("stopping; a second signal ends the process at once");
+                stop.cancel();
+            }
+        }
+    }
+    while let Some(left) = watches.join_next().await {
+        match left {
+            Ok(left) if left.dead > 0 => exit = exit.max(Exit::Unavailable),
+            Ok(_) => {}
+            Err(error) => exit = crashed(&error),
+        }
+    }
+    Ok(exit)
+}
+
+fn crashed(error: &JoinError) -> Exit {
+    warn!("a pipeline ended by a fault of this program, the others are stopped: {error}");
+    Exit::Broken
+}
+
+fn interrupted(config: &Config) -> String {
+    let ttl = config.pipelines.iter().map(|pipeline| pipeline.settings.lease_ttl).max().unwrap_or_default();
+    format!(
+        "stopped at once: nothing is lost, but what was not confirmed is published again, and a standby takes over \
+         only when the leases have expired (within {})",
+        super::output::age(ttl)
+    )
+}
+
+/// The signals that stop the relay.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new(Exit::Broken, format_args!("signals cannot be received: {error}"))
+            })
+        };
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// The next one. Cancel-safe.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

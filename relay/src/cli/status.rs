@@ -1,0 +1,175 @@
+//! `relay status`: who leads, what waits, what is parked, and what holds rows back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::future::join_all;
+use outbox::admin::{Blocker, RelayStatus};
+use serde::Serialize;
+
+use super::config::ConfigFile;
+use super::database;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{Format, age, or_dash, table};
+use crate::config::PipelineConfig;
+
+/// What `relay status` can be told.
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+}
+
+/// One pipeline.
+#[derive(Debug, Serialize)]
+struct Shown {
+    pipeline: String,
+    /// `leading`, `idle` (nobody holds the lease), `expired`, `new` (never led) or `unknown`.
+    state: &'static str,
+    /// What stands in the way of knowing more.
+    problem: Option<String>,
+    holder: Option<String>,
+    epoch: Option<i64>,
+    lease_remaining_seconds: Option<f64>,
+    checkpoint_age_seconds: Option<f64>,
+    /// At most so many entries wait.
+    backlog_entries_max: Option<u64>,
+    oldest_pending_id: Option<i64>,
+    oldest_pending_age_seconds: Option<f64>,
+    exceptions: BTreeMap<&'static str, u64>,
+    held_back_by: Option<HeldBack>,
+    #[serde(skip)]
+    exit: Exit,
+}
+
+/// The open transaction whose rows cannot be read yet.
+#[derive(Debug, Serialize)]
+struct HeldBack {
+    pid: i32,
+    application_name: String,
+    state: String,
+    age_seconds: f64,
+}
+
+impl Status {
+    pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
+        let config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![super::config::find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let shown = join_all(pipelines.into_iter().map(look)).await;
+        format.print(&shown, |shown| rows(shown))?;
+        for Shown { pipeline, problem, .. } in &shown {
+            if let Some(problem) = problem {
+                eprintln!("{pipeline}: {problem}");
+            }
+        }
+        Ok(shown.iter().map(|shown| shown.exit).max().unwrap_or(Exit::Success))
+    }
+}
+
+async fn look(pipeline: &PipelineConfig) -> Shown {
+    let name = pipeline.name.as_str();
+    let asked = async {
+        let admin = database::administration(pipeline)?;
+        let (relays, blocker) = futures_util::future::try_join(admin.relays(), admin.blocker()).await?;
+        Ok::<_, Failure>((relays.into_iter().find(|relay| relay.relay == name), blocker))
+    };
+    match asked.await {
+        Ok((relay, blocker)) => Shown::of(name, relay, blocker),
+        Err(failure) => Shown {
+            state: "unknown",
+            problem: Some(failure.to_string()),
+            exit: failure.exit(),
+            ..Shown::of(name, None, None)
+        },
+    }
+}
+
+impl Shown {
+    fn of(name: &str, relay: Option<RelayStatus>, blocker: Option<Blocker>) -> Self {
+        let lease = relay.as_ref().and_then(|relay| relay.holder.as_ref());
+        let remaining = lease.and_then(|holder| holder.expires_in);
+        let oldest = relay.as_ref().and_then(|relay| relay.backlog.oldest);
+        Self {
+            pipeline: name.to_owned(),
+            state: match (&relay, lease, remaining) {
+                (None, ..) => "new",
+                (_, None, _) => "idle",
+                (_, Some(_), None) => "expired",
+                (_, Some(_), Some(_)) => "leading",
+            },
+            problem: None,
+            holder: lease.map(|holder| holder.name.clone()),
+            epoch: relay.as_ref().map(|relay| relay.epoch),
+            lease_remaining_seconds: seconds(remaining),
+            checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
+            backlog_entries_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
+            oldest_pending_id: oldest.map(|(id, _)| id.0),
+            oldest_pending_age_seconds: seconds(oldest.map(|(_, age)| age)),
+            exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
+            held_back_by: blocker.map(|blocker| HeldBack {
+                pid: blocker.pid,
+                application_name: blocker.application_name,
+                state: blocker.state,
+                age_seconds: blocker.age.as_secs_f64(),
+            }),
+            exit: Exit::Success,
+        }
+    }
+}
+
+fn seconds(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| duration.as_secs_f64())
+}
+
+fn rows(shown: &[Shown]) -> String {
+    let ago = |seconds: Option<f64>| or_dash(seconds.map(|seconds| age(Duration::from_secs_f64(seconds))));
+    let rows = shown.iter().map(|shown| {
+        let counted: Vec<String> = shown
+            .exceptions
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(state, count)| format!("{count} {state}"))
+            .collect();
+        let held_back = shown.held_back_by.as_ref().map(|by| {
+            let age = age(Duration::from_secs_f64(by.age_seconds));
+            format!("pid {} {:?} {} for {age}", by.pid, by.application_name, by.state)
+        });
+        [
+            shown.pipeline.clone(),
+            shown.state.to_owned(),
+            or_dash(shown.holder.as_ref()),
+            or_dash(shown.epoch),
+            ago(shown.lease_remaining_seconds),
+            // Without an oldest entry nothing waits, whatever gaps the ids have.
+            match (shown.oldest_pending_id, shown.backlog_entries_max) {
+                (Some(_), Some(entries)) => format!("≤ {entries}"),
+                (None, Some(_)) => String::from("0"),
+                _ => String::from("-"),
+            },
+            ago(shown.oldest_pending_age_seconds),
+            if counted.is_empty() { String::from("-") } else { counted.join(", ") },
+            or_dash(held_back),
+        ]
+    });
+    let headers = [
+        "pipeline",
+        "state",
+        "holder",
+        "epoch",
+        "lease",
+        "backlog",
+        "oldest",
+        "beside the log",
+        "held back by",
+    ];
+    table(headers, rows)
+}
