@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
+//! | [`demo`] | `relay demo`: exactly-once effects through crashes, shown and checked |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod engine;
 pub mod telemetry;

@@ -7,6 +7,7 @@
 //! | [`once`] | `relay run --once`: when everything has left |
 //! | [`migrate`] | `relay migrate up`, `status`, `sql` |
 //! | [`status`] | `relay status` |
+//! | [`demo`] | `relay demo` |
 //! | [`dead`] | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | [`config`] | `relay config check`, and where the configuration comes from |
 //! | [`log`] | what is logged, and how |
@@ -16,6 +17,7 @@
 mod config;
 mod database;
 mod dead;
+mod demo;
 mod exit;
 mod failure;
 mod log;
@@ -68,6 +70,14 @@ pub enum Command {
     /// Look at parked messages and decide about dead ones.
     #[command(subcommand)]
     Dead(dead::Dead),
+    /// See exactly-once effects survive crashes, on this machine, with nothing installed.
+    Demo(crate::demo::Args),
+    /// A relay of the demo, in a process of its own.
+    #[command(hide = true)]
+    DemoRelay,
+    /// A consumer of the demo, in a process of its own.
+    #[command(hide = true)]
+    DemoConsumer,
     /// Check the configuration and show what is in force.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -90,6 +100,9 @@ impl Cli {
             Command::Migrate(migrate) => migrate.execute(format).await,
             Command::Status(status) => status.execute(format).await,
             Command::Dead(dead) => dead.execute(format).await,
+            Command::Demo(args) => demo::execute(args, format).await,
+            Command::DemoRelay => demo::execute_relay().await,
+            Command::DemoConsumer => demo::execute_consumer().await,
             Command::Config(command) => command.execute(format),
             Command::Completions { shell } => completions(shell),
         }

@@ -1,0 +1,71 @@
+//! Plain broker clients, independent of the toolkit's: they deliver messages once more on purpose, read what was
+//! published, and move a consumer back to older offsets.
+
+mod kafka;
+mod rabbitmq;
+mod sqs;
+
+use uuid::Uuid;
+
+use super::checker::LogRecord;
+use super::error::DemoError;
+use super::target::BrokerSpec;
+
+pub(crate) use kafka::delete_group;
+
+/// A message that is delivered once more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Copy {
+    /// The id of the original.
+    pub(crate) id: Uuid,
+    /// Its ordering key.
+    pub(crate) key: String,
+    /// Its payload.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// The CloudEvents source of copies: not the relay's, because identity for the inbox is the id alone.
+const SOURCE: &str = "/demo/again";
+
+/// Delivers messages once more, with their own ids; returns when the broker has confirmed all of them.
+///
+/// # Errors
+/// [`DemoError::Unavailable`] when the broker did not take them.
+pub(crate) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), DemoError> {
+    match broker {
+        BrokerSpec::Kafka { servers, topic, .. } => kafka::publish(servers, topic, copies).await,
+        BrokerSpec::Rabbitmq { url, exchange, topic, .. } => {
+            rabbitmq::publish(url, exchange, topic, copies).await
+        }
+        BrokerSpec::Sqs { .. } => sqs::publish(broker, copies).await,
+    }
+}
+
+/// Everything that was published, in the broker's order; nothing where the broker keeps no log and has no second
+/// queue.
+///
+/// # Errors
+/// [`DemoError::Unavailable`] when the broker could not be read.
+pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<LogRecord>>, DemoError> {
+    match broker {
+        BrokerSpec::Kafka { servers, topic, partitions, .. } => {
+            kafka::read_log(servers, topic, *partitions).await.map(Some)
+        }
+        BrokerSpec::Rabbitmq { url, tap, .. } => rabbitmq::drain(url, tap).await.map(Some),
+        BrokerSpec::Sqs { .. } => Ok(None),
+    }
+}
+
+/// Moves a stopped consumer back to older offsets and tells how many messages it will receive again; zero where
+/// the broker has no offsets.
+///
+/// # Errors
+/// [`DemoError::Unavailable`] when the broker refused.
+pub(crate) async fn rewind(broker: &BrokerSpec) -> Result<u64, DemoError> {
+    match broker {
+        BrokerSpec::Kafka { servers, topic, partitions, group } => {
+            kafka::rewind(servers, topic, *partitions, group).await
+        }
+        BrokerSpec::Rabbitmq { .. } | BrokerSpec::Sqs { .. } => Ok(0),
+    }
+}

@@ -1,0 +1,16 @@
+//! What the demo runs on: databases and a broker, its own or named by URL.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `database.rs` | two databases or schemas: the producer's and the consumer's |
+//! | `broker.rs` | topics, queues and where clients connect |
+//! | `url.rs` | a broker's URL taken apart |
+//! | `proxy.rs` | a TCP proxy whose connections can be cut |
+
+mod broker;
+mod database;
+mod proxy;
+mod url;
+
+pub(crate) use broker::{Broker, BrokerSpec, Outage};
+pub(crate) use database::{DatabaseSpec, Databases, Pool};
