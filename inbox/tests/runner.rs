@@ -31,6 +31,7 @@ on_each_database!(
     a_crash_between_commit_and_settle_is_harmless,
     a_crash_between_effect_and_commit_is_harmless,
     lost_sessions_and_settlements_are_harmless,
+    work_of_a_lost_session_is_finished_and_not_settled,
     a_graceful_shutdown_settles_and_hands_back,
     without_the_guard_duplicates_take_effect_twice,
     an_outage_counts_no_attempt,
@@ -323,6 +324,48 @@ async fn lost_sessions_and_settlements_are_harmless<DB: TestDatabase>(database: 
     let effects = DB::effects(&database.pool, "billing").await;
     assert_once_and_in_order(&effects, 60);
     assert_eq!(broker.counts().1, 0);
+}
+
+/// Loses the session, and ends only when the next one is there.
+struct Outlives {
+    broker: Broker,
+    calls: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl<DB: TestDatabase + Dialect> Handler<DB> for Outlives {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        DB::apply(tx, "billing", message).await?;
+        if self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.broker.lose_session();
+            self.broker.subscribed_at_least(2).await;
+        }
+        Ok(None)
+    }
+}
+
+async fn work_of_a_lost_session_is_finished_and_not_settled<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for batch in [None, NonZeroUsize::new(4)] {
+        let broker = Broker::new([keyed("k", "outlives"), keyed("k", "behind")]);
+        let calls = Arc::new(AtomicU32::new(0));
+        let handler = Outlives { broker: broker.clone(), calls: Arc::clone(&calls) };
+        let mut outliving = builder(&inbox, &broker, Effect::works()).handler(handler);
+        if let Some(batch) = batch {
+            outliving = outliving.batch(batch);
+        }
+        let running = start(outliving);
+        // The broker panics at the token of a lost session.
+        broker.drained().await;
+        running.stop().await;
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "each message was handled once");
+        assert_eq!(broker.counts(), (2, 0, 1));
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 4);
 }
 
 async fn a_graceful_shutdown_settles_and_hands_back<DB: TestDatabase>(database: &Database<DB>) {

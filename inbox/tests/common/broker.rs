@@ -82,7 +82,15 @@ impl Broker {
         let mut state = self.lock();
         state.break_session();
         state.subscribed += 1;
-        Box::new(Session { broker: self.clone(), number: state.session })
+        let number = state.session;
+        drop(state);
+        self.changes.send_replace(());
+        Box::new(Session { broker: self.clone(), number })
+    }
+
+    /// Waits for the so manieth subscription.
+    pub async fn subscribed_at_least(&self, count: u32) {
+        self.until(|state| state.subscribed >= count).await;
     }
 
     async fn until(&self, condition: impl Fn(&State) -> bool) {
