@@ -49,7 +49,8 @@ pub struct Config {
     #[serde(default = "linger_ms")]
     pub linger_ms: u32,
     /// The largest message in bytes with key, headers and envelope, 1,000 to 1,000,000,000. Default 1,000,000;
-    /// to raise it, raise `max.message.bytes` of the topics as well.
+    /// to raise it, raise `max.message.bytes` of the topics as well. It also bounds a batch: a topic whose limit
+    /// is lower refuses whole batches of small messages, which then go one by one, slowly.
     #[serde(default = "message_bytes_max")]
     pub message_bytes_max: usize,
     /// How many bytes the producer buffers before handing over waits, at least 1 MiB and

@@ -45,7 +45,7 @@ pub(super) fn judge(code: Code) -> (Fault, Scope) {
 fn advice(code: Code) -> &'static str {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            "raise max.message.bytes of the topic or shorten the payload"
+            "raise max.message.bytes of the topic, or lower kafka.message_bytes_max to it and shorten the payload"
         }
         Code::UnknownTopic
         | Code::UnknownTopicOrPartition

@@ -20,7 +20,8 @@
 //! with everything after it in its partition.
 //!
 //! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was unconfirmed, and only the
-//! inbox removes it. Adding partitions to a topic moves keys, and with them their order. A misspelt topic is
+//! inbox removes it. `max.message.bytes` of a topic limits batches, not only messages: keep `message_bytes_max` at or
+//! below the lowest one. Adding partitions to a topic moves keys, and with them their order. A misspelt topic is
 //! created silently by brokers with `auto.create.topics.enable`, unless `create_topics` stays off. `librdkafka`
 //! does not tell a wrong password from a broker that speaks no SASL: both are the operator's fault here.
 //!
