@@ -226,7 +226,18 @@ async fn the_transaction_that_holds_rows_back_is_named() {
             sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
         let blocker = admin.blocker().await.unwrap().unwrap();
         assert_eq!((blocker.pid, blocker.state.as_str()), (pid, "idle in transaction"));
-        tx.rollback().await.unwrap();
+
+        // Once committed, its row is the oldest that is not settled, although the cursor stands behind its id.
+        db.enqueue([NewMessage::new("orders")]).await;
+        let mut keeper = db.keeper("a").await;
+        let (lease, cursor) = granted(&mut keeper).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(follower.all().await.len(), 1);
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
+        tx.commit().await.unwrap();
+        let backlog = admin.relays().await.unwrap().remove(0).backlog;
+        assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
         db
     })
     .await;

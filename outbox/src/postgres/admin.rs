@@ -23,24 +23,27 @@ FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
 const COUNTS: &str = "
 SELECT state, count(*) FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 GROUP BY state";
 
-// $1 settled up to here, $2 floor, $3 base, $4 head or null, $5 after, $6 in flight at the base
+// $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4 after. The
+// first part has the smaller ids.
 const BACKLOG: &str = "
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}outbox_message_id_seq)
         - $1,
     oldest.id, extract(epoch FROM clock_timestamp() - oldest.enqueued_at)::float8
 FROM (SELECT) AS always LEFT JOIN LATERAL (
-    (SELECT m.id, m.enqueued_at
-    FROM unnest($6::text::xid8[]) AS flight(xid) JOIN {schema}outbox_message AS m ON m.xid = flight.xid
-    WHERE m.id <= $2 AND NOT (m.id <= $5
-        AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false))
-    ORDER BY m.id LIMIT 1)
+    (SELECT late.id, late.enqueued_at
+    FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
+        SELECT m.id, m.enqueued_at FROM {schema}outbox_message AS m
+        WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1)
+            AND NOT pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot))
+            AND NOT (m.id <= $4
+                AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $3::text::pg_snapshot)), false))
+        ORDER BY m.xid, m.id LIMIT 1) AS late
+    ORDER BY late.id LIMIT 1)
     UNION ALL
     (SELECT m.id, m.enqueued_at FROM {schema}outbox_message AS m
-    WHERE m.id > $2 AND NOT pg_visible_in_snapshot(m.xid, (SELECT $3::text::pg_snapshot))
-        AND NOT (m.id <= $5
-            AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false))
+    WHERE m.id > $1 AND NOT pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot))
     ORDER BY m.id LIMIT 1)
-    LIMIT 1) AS oldest ON true";
+    ORDER BY id LIMIT 1) AS oldest ON true";
 
 // Who has written to the outbox and is still open holds a row-exclusive lock on it.
 const BLOCKER: &str = "
@@ -102,13 +105,14 @@ impl PostgresLog {
         let progress = cursor.progress.as_ref();
         let head = progress.map(|progress| PgMark::read(&progress.head)).transpose()?;
         let after = progress.map_or(0, |progress| progress.after);
+        let mut in_flight = base.in_flight.clone();
+        in_flight.extend(head.iter().flat_map(|head| &head.in_flight));
         let (ahead, id, age): (i64, Option<i64>, Option<f64>) = sqlx::query_as(&self.render(BACKLOG))
             .bind(base.floor.max(after))
-            .bind(base.floor)
             .bind(&base.snapshot)
-            .bind(head.map(|head| head.snapshot))
+            .bind(head.as_ref().map(|head| &head.snapshot))
             .bind(after)
-            .bind(array(&base.in_flight))
+            .bind(array(&in_flight))
             .fetch_one(connection)
             .await
             .map_err(LogError::during("measure the backlog"))?;

@@ -38,7 +38,9 @@ pub(super) struct Statements {
     pub(super) poll: Statement,
     /// $1 rows, $2 bytes, $3 above this id, $4 ceiling, $5 base, $6 head: walks the primary key.
     pub(super) page: Statement,
-    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions: a huge one still costs a page only.
+    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions: a huge one still costs a page only. Pairs are
+    /// compared, and not `xid = …`, because then only the index on both can serve the order: with statistics of few
+    /// large transactions the planner walked the primary key (1,609 buffers for one row of 100,000 against 4).
     pub(super) stragglers: Statement,
     /// $1 relay, $2 above this id, $3 rows, $4 bytes. `statement_timestamp()` is constant, so the index on due_at serves.
     pub(super) due: Statement,
@@ -105,7 +107,8 @@ SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM 
     OR EXISTS (
         SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
         WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()) AND EXISTS (
-            SELECT FROM {schema}outbox_message AS m WHERE m.xid = flight.xid AND m.id <= $1)),
+            SELECT FROM {schema}outbox_message AS m
+            WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1))),
     EXISTS (
         SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
         WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()))";
@@ -122,8 +125,9 @@ const PAGE: &str = concat!(
 const STRAGGLERS: &str = concat!(
     "WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (SELECT ",
     columns!(),
-    " FROM {schema}outbox_message AS m WHERE m.xid = flight.xid AND m.id > $3 AND m.id <= $4 \
-     ORDER BY m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
+    " FROM {schema}outbox_message AS m \
+     WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint) \
+     ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
     cut!("*")
 );
 
