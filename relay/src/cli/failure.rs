@@ -1,10 +1,11 @@
 //! Why a command failed, as it is told to a person, and the exit code that follows.
 
 use std::fmt::{self, Display};
+use std::io::IsTerminal;
 
 use brokers::InvalidSetting;
 use message::Fault;
-use miette::{Diagnostic, Report};
+use miette::{Diagnostic, MietteHandler, MietteHandlerOpts, Report, ReportHandler};
 use migrations::{MigrateError, SchemaError};
 use outbox::admin::DecideError;
 use outbox::log::LogError;
@@ -70,7 +71,26 @@ impl Failure {
     /// As it is shown on standard error, with excerpts and help.
     #[must_use]
     pub fn shown(&self) -> String {
-        format!("{:?}", self.report)
+        let mut options = MietteHandlerOpts::new();
+        if !std::io::stderr().is_terminal() {
+            // A log collector must not find a command broken over two lines.
+            options = options.width(usize::from(u16::MAX)).unicode(true).color(false);
+        }
+        let handler = options.build();
+        format!("{:?}", Shown { handler, report: &self.report })
+    }
+}
+
+/// A report with the handler that draws it.
+struct Shown<'a> {
+    handler: MietteHandler,
+    report: &'a Report,
+}
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let diagnostic: &dyn Diagnostic = self.report.as_ref();
+        self.handler.debug(diagnostic, f)
     }
 }
 

@@ -208,7 +208,14 @@ impl Goal {
             Dialect::Sqlite => {
                 let options = sqlite_options(url).map_err(invalid)?;
                 let database = format!("sqlite {}", options.get_filename().display());
-                let mut connection = connect(&options, &database).await?;
+                let mut connection = connect(&options, &database).await.map_err(|failure| {
+                    match options.get_filename().exists() {
+                        true => failure,
+                        false => {
+                            Failure::with_help(failure.exit(), failure, "?mode=rwc makes a missing file")
+                        }
+                    }
+                })?;
                 self.with::<Sqlite>(&mut connection, &database, lines, act, outcomes).await?;
                 close(connection).await
             }

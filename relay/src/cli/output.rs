@@ -61,12 +61,12 @@ pub(crate) fn table<const N: usize>(
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// A duration as people say it: its two largest units, nothing below a millisecond.
+/// A duration as people say it: to the millisecond below a second, its two largest units above.
 pub(crate) fn age(duration: Duration) -> String {
     let millis = duration.as_millis();
     let step = match millis {
-        0..10_000 => 1,
-        10_000..3_600_000 => 1_000,
+        0..1_000 => 1,
+        1_000..3_600_000 => 1_000,
         3_600_000..86_400_000 => 60_000,
         _ => 3_600_000,
     };
@@ -85,9 +85,14 @@ mod tests {
 
     #[test]
     fn ages_have_no_more_digits_than_people_need() {
-        for (millis, shown) in
-            [(0, "0s"), (1_234, "1s234ms"), (12_345, "12s"), (125_500, "2m5s"), (90_061_000, "1d1h")]
-        {
+        for (millis, shown) in [
+            (0, "0s"),
+            (234, "234ms"),
+            (1_234, "1s"),
+            (12_345, "12s"),
+            (125_500, "2m5s"),
+            (90_061_000, "1d1h"),
+        ] {
             assert_eq!(age(Duration::from_millis(millis)), shown);
         }
     }

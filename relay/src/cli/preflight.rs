@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use message::Fault;
+use migrations::{MigrateError, SchemaError};
 use outbox::log::{LogError, LogStore, RelayName};
 
 use super::exit::Exit;
@@ -23,24 +24,30 @@ pub(crate) struct Candidate {
 pub(crate) async fn check(candidates: &[Candidate], config: &str) -> Result<(), Failure> {
     let looked = join_all(candidates.iter().map(|candidate| candidate.store.reader(&candidate.name))).await;
     let mut broken = Vec::new();
+    let mut migrations_missing = false;
     for (Candidate { name, store }, opened) in candidates.iter().zip(looked) {
         let Err(error) = opened else { continue };
         match error.fault() {
-            Fault::Operator => broken.push(line(name, store.origin(), &error)),
+            Fault::Operator => {
+                migrations_missing |= lacks_migrations(&error);
+                broken.push(format!("pipeline {name} ({}): {error}", store.origin()));
+            }
             // The pipeline says so itself, and keeps trying.
             Fault::Broker | Fault::Message => {}
         }
     }
-    if broken.is_empty() {
-        return Ok(());
+    match broken.is_empty() {
+        true => Ok(()),
+        false if migrations_missing => {
+            let help = format!("relay migrate up --config {config}");
+            Err(Failure::with_help(Exit::Usage, broken.join("\n"), help))
+        }
+        false => Err(Failure::new(Exit::Usage, broken.join("\n"))),
     }
-    let help = format!(
-        "`relay migrate status --config {config}` shows the state of every database; add --config {config} to the \
-         commands above"
-    );
-    Err(Failure::with_help(Exit::Usage, broken.join("\n"), help))
 }
 
-fn line(name: &RelayName, origin: &str, error: &LogError) -> String {
-    format!("pipeline {name} ({origin}): {error}")
+/// Whether migrating repairs it.
+fn lacks_migrations(error: &LogError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<MigrateError>());
+    matches!(source, Some(MigrateError::Schema(SchemaError::Missing { .. } | SchemaError::TooOld { .. })))
 }

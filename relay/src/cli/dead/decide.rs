@@ -99,10 +99,10 @@ impl Decide {
         selection.check_found(entries.iter(), "dead")?;
         if !single && !self.yes && !entries.is_empty() {
             let question = format!(
-                "{} {} dead messages of pipeline {}?",
+                "{} dead messages of pipeline {}: {}?",
                 decision.action(),
-                entries.len(),
-                pipeline.name
+                pipeline.name,
+                entries.len()
             );
             if !confirm(&question)? {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was decided"));
