@@ -47,7 +47,7 @@ impl Telemetry {
         counter!("relay_lease_changes_total", "relay" => self.label(), "change" => change).increment(1);
         match taken_over_from {
             Some(from) => {
-                warn!(relay = %self.relay, epoch, from, "lease taken over from a relay that let it expire")
+                warn!(relay = %self.relay, epoch, from, "lease taken over from a relay that let it expire");
             }
             None => info!(relay = %self.relay, epoch, origin = %self.origin, destination = %self.destination,
                 "leading"),
@@ -83,7 +83,7 @@ impl Telemetry {
         counter!("relay_sessions_total", "relay" => self.label(), "outcome" => "refused").increment(1);
         match failure.fault() {
             Fault::Operator => {
-                error!(relay = %self.relay, destination = %self.destination, ?pause, "{failure}")
+                error!(relay = %self.relay, destination = %self.destination, ?pause, "{failure}");
             }
             _ => warn!(relay = %self.relay, destination = %self.destination, ?pause, "{failure}"),
         }
