@@ -1,12 +1,18 @@
-//! Which deliveries are unsettled, and how far each partition may be committed. Pure.
+//! Which deliveries are unsettled, and how far each partition may be committed. Pure, but for the numbers
+//! of the tokens.
 //!
 //! Kafka knows no single acknowledgement, only one offset per partition below which everything is done. So a
 //! delivery that is done waits here until everything before it is done.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use message::DeliveryToken;
+
+/// Numbers the deliveries of this process, so that a token of an earlier subscription is recognised: settling it
+/// must not settle another delivery of the next one.
+static TOKENS: AtomicU64 = AtomicU64::new(1);
 
 /// A partition: topic and number.
 pub(super) type Place = (Arc<str>, i32);
@@ -16,7 +22,6 @@ pub(super) type Place = (Arc<str>, i32);
 pub(super) struct Ledger {
     lanes: HashMap<Place, Lane>,
     tokens: HashMap<DeliveryToken, (Place, i64)>,
-    last_token: u64,
 }
 
 /// One partition.
@@ -50,8 +55,7 @@ struct Entry {
 impl Ledger {
     /// Notes a delivery; also says whether it was delivered before.
     pub(super) fn deliver(&mut self, place: &Place, offset: i64) -> (DeliveryToken, bool) {
-        self.last_token += 1;
-        let token = DeliveryToken(self.last_token);
+        let token = DeliveryToken(TOKENS.fetch_add(1, Ordering::Relaxed));
         let lane = self.lanes.entry(place.clone()).or_default();
         // The consumer went back (a release, an offset reset): what it had handed out from here on is void.
         lane.drain_from(offset).for_each(|entry| {
@@ -159,6 +163,15 @@ mod tests {
         ledger.done(tokens[0]);
         ledger.done(again);
         assert_eq!(ledger.moved(), [(place(0), 3)]);
+    }
+
+    #[test]
+    fn tokens_of_an_earlier_subscription_are_skipped() {
+        let (mut earlier, mut ledger) = (Ledger::default(), Ledger::default());
+        let stale = deliver(&mut earlier, 0, &[1]);
+        deliver(&mut ledger, 0, &[1]);
+        ledger.done(stale[0]);
+        assert!(ledger.release(stale[0]).is_none() && ledger.positions().is_empty());
     }
 
     #[test]
