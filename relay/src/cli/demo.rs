@@ -36,7 +36,11 @@ impl From<DemoError> for Failure {
         let mut text = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
+            // Client libraries repeat their sources in their own texts.
+            let more = error.to_string();
+            if !text.contains(&more) {
+                text.push_str(&format!(": {more}"));
+            }
             cause = error.source();
         }
         Self::new(exit, text)

@@ -69,7 +69,7 @@ impl Child {
     }
 
     /// Kills it without warning (SIGKILL) and waits until it is gone.
-    pub(crate) async fn kill(mut self) -> Result<(), DemoError> {
+    pub(crate) async fn kill(&mut self) -> Result<(), DemoError> {
         self.process.kill().await.map_err(DemoError::during("kill a process"))
     }
 

@@ -127,7 +127,7 @@ async fn place_all<DB: outbox::Dialect + Shop>(
         let seq = DB::place(tx.connection(), order).await?;
         // Both ways to enqueue, one per transaction: at once, and at the commit. Mixed, a later message of a
         // customer that is enqueued at once would come before an earlier one that waits for the commit.
-        if transaction.orders.len() % 2 == 0 {
+        if transaction.orders.len().is_multiple_of(2) {
             tx.stage(message(topic, order, seq)).map(drop)?;
         } else {
             tx.enqueue(message(topic, order, seq)).await.map(drop)?;

@@ -12,6 +12,9 @@ use super::progress::Counts;
 /// Breaches that are listed per promise.
 const LISTED: usize = 5;
 
+/// Columns in which the table can be read.
+const COLUMNS_MIN: u16 = 60;
+
 /// What a run came to. Serialized, it is one flat object.
 #[derive(Debug)]
 pub struct Report {
@@ -91,7 +94,11 @@ impl Report {
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = Table::new();
-        table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_style(UTF8_FULL_CONDENSED);
+        // Wrapped for a terminal; one that is narrower, or does not know its width, wraps by itself.
+        if table.width().is_some_and(|columns| columns >= COLUMNS_MIN) {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        }
         table.set_header(["promise", "attempted against it", "counted", ""]);
         for Row { promise, attempted, counted, breaches } in self.rows() {
             let mark = match breaches {

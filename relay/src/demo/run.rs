@@ -51,36 +51,45 @@ pub async fn run(args: Args, quiet: bool) -> Result<Report, DemoError> {
     let mut directory = directory.map_err(DemoError::during("make a temporary directory"))?;
     let progress = Progress::new(args.messages, quiet);
     let databases = Databases::create(args.database.as_deref(), directory.path(), &name).await?;
-    let outcome = match Broker::create(args.broker.as_deref(), &name).await {
-        Ok(broker) => {
-            progress
-                .say(&format!("{} orders, seed {seed}: {} × {}", args.messages, databases.name, broker.name));
-            let (args, databases, progress) = (&args, &databases, progress.clone());
-            let run = Run {
-                args,
-                plan,
-                databases,
-                broker: &broker,
-                directory: directory.path(),
-                progress,
-                begun_at,
-            };
-            let outcome = Box::pin(run.supervised()).await;
-            if args.keep { outcome } else { broker.remove().await.and(outcome) }
+    let broker = match Broker::create(args.broker.as_deref(), &name).await {
+        Ok(broker) => broker,
+        Err(error) => {
+            tell_leftovers(databases.remove().await);
+            return Err(error);
         }
-        Err(error) => Err(error),
     };
+    let Args { messages, .. } = args;
+    progress.say(&format!("{messages} orders, seed {seed}: {} × {}", databases.name, broker.name));
+    let run = Run {
+        args: &args,
+        plan,
+        databases: &databases,
+        broker: &broker,
+        directory: directory.path(),
+        progress: progress.clone(),
+        begun_at,
+    };
+    let outcome = Box::pin(run.supervised()).await;
     progress.finish();
-    let held = outcome.as_ref().is_ok_and(Report::holds);
-    let interrupted = matches!(outcome, Err(DemoError::Interrupted));
-    if args.keep || !(held || interrupted) {
+    let is_fine =
+        outcome.as_ref().map_or_else(|error| matches!(error, DemoError::Interrupted), Report::holds);
+    if args.keep || !is_fine {
         directory.disable_cleanup(true);
         eprintln!("logs and files of this run: {}", directory.path().display());
     }
     if !args.keep {
-        databases.remove().await?;
+        tell_leftovers(broker.remove().await);
+        tell_leftovers(databases.remove().await);
     }
     outcome
+}
+
+/// The result of a run counts, also when something of it could not be removed.
+fn tell_leftovers(removed: Result<(), DemoError>) {
+    if let Err(error) = removed {
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        eprintln!("{error}: {cause}");
+    }
 }
 
 impl Run<'_> {
@@ -169,7 +178,6 @@ impl Run<'_> {
         while self.databases.consumer_pool.count(distinct).await.map_err(DemoError::during(what))? < orders {
             tokio::time::sleep(COUNT_INTERVAL).await;
         }
-        self.progress.until(|counts| counts.relay_restarts >= counts.relay_kills).await;
         let (mut delivered, mut since) = (0, Instant::now());
         loop {
             let journals = self.journals()?;
@@ -178,11 +186,18 @@ impl Run<'_> {
             }
             let times = journals.times();
             let have_arrived = copies.iter().all(|id| times.get(id).is_some_and(|times| *times > 1));
-            if have_arrived && since.elapsed() >= QUIET {
+            if have_arrived && self.has_successors() && since.elapsed() >= QUIET {
                 return Ok(());
             }
             tokio::time::sleep(COUNT_INTERVAL).await;
         }
+    }
+
+    /// Whether every relay that is due to be killed was, and has its successor.
+    fn has_successors(&self) -> bool {
+        let counts = self.progress.counts();
+        let due = self.plan.kills.iter().filter(|kill| kill.published <= counts.published).count() as u64;
+        counts.relay_kills >= due && counts.relay_restarts >= counts.relay_kills
     }
 
     /// Ends when nothing has changed for long.
@@ -214,6 +229,7 @@ impl Run<'_> {
     fn consumers(&self) -> Consumers<'_> {
         Consumers {
             database: self.databases.consumer.clone(),
+            effects: &self.databases.consumer_pool,
             broker: self.broker.spec.clone(),
             direct: &self.broker.direct,
             plan: &self.plan,
@@ -226,8 +242,12 @@ impl Run<'_> {
     /// What this run does not attempt, or sees in another way.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Outage::Impossible(reason) = self.broker.outage {
-            notes.push(format!("the broker was not taken away: {reason}"));
+        match self.broker.outage {
+            Outage::Impossible(reason) => notes.push(format!("the broker was not taken away: {reason}")),
+            Outage::Mock(_) => notes.push(String::from(
+                "the Kafka inside this process keeps everything in memory; for a durable one give --broker",
+            )),
+            Outage::Proxy(_) => {}
         }
         if !self.broker.direct.has_offsets() {
             notes.push(String::from("no consumer started from older offsets: this broker has none"));

@@ -13,7 +13,7 @@ use crate::demo::error::DemoError;
 use crate::demo::plain;
 use crate::demo::plan::{CrashPlan, CrashPoint, Plan};
 use crate::demo::progress::Progress;
-use crate::demo::target::{BrokerSpec, DatabaseSpec};
+use crate::demo::target::{BrokerSpec, DatabaseSpec, Pool};
 
 /// SIGABRT: what `abort` ends a process with on every Unix.
 const ABORTED: i32 = 6;
@@ -22,6 +22,8 @@ const ABORTED: i32 = 6;
 pub(crate) struct Consumers<'a> {
     /// Where effects are applied.
     pub(crate) database: DatabaseSpec,
+    /// The same, for counting.
+    pub(crate) effects: &'a Pool,
     /// For the consumer.
     pub(crate) broker: BrokerSpec,
     /// For the demo's own client.
@@ -47,7 +49,10 @@ impl Consumers<'_> {
         loop {
             started += 1;
             self.progress.update(|counts| counts.consumers = started);
-            let crash = self.plan.crashes.get(crashed).copied();
+            let crash = match self.plan.crashes.get(crashed) {
+                Some(crash) => Some(self.counted_from_now(*crash).await?),
+                None => None,
+            };
             let mut child = self.start(started, crash).await?;
             let status = tokio::select! {
                 () = stop.cancelled() => {
@@ -71,6 +76,13 @@ impl Consumers<'_> {
                 }
             }
         }
+    }
+
+    /// The same place, counted from the effects that there are now.
+    async fn counted_from_now(&self, crash: CrashPlan) -> Result<CrashPlan, DemoError> {
+        let effects = self.effects.count("SELECT count(*) FROM demo_effect").await;
+        let effects = effects.map_err(DemoError::during("count the effects"))?;
+        Ok(CrashPlan { effects: crash.effects.saturating_sub(effects).max(1), point: crash.point })
     }
 
     async fn start(&self, number: u32, crash: Option<CrashPlan>) -> Result<Child, DemoError> {

@@ -41,9 +41,9 @@ fn switch(outage: &Outage, up: bool) -> Result<(), DemoError> {
         }
         Outage::Proxy(proxy) => {
             if up {
-                proxy.up()
+                proxy.up();
             } else {
-                proxy.down()
+                proxy.down();
             }
             Ok(())
         }

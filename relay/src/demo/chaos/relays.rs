@@ -31,6 +31,16 @@ struct Relay {
     is_leading: bool,
 }
 
+/// The relays of a run as they stand.
+struct Standing {
+    leader: Relay,
+    standby: Option<Relay>,
+    started: u32,
+    killed: usize,
+    /// Relays that ended by themselves since the last kill.
+    failures: u32,
+}
+
 /// What happened next.
 enum Next {
     Leader(Option<String>),
@@ -44,71 +54,85 @@ impl Relays<'_> {
     /// # Errors
     /// [`DemoError::Process`] when relays end by themselves again and again.
     pub(crate) async fn run(&self, stop: CancellationToken) -> Result<(), DemoError> {
-        let (mut started, mut failures, mut killed) = (0, 0, 0);
-        let mut leader = self.start(&mut started).await?;
-        let mut standby: Option<Relay> = None;
+        let leader = self.start(1).await?;
+        let mut now = Standing { leader, standby: None, started: 1, killed: 0, failures: 0 };
         loop {
             let next = tokio::select! {
                 () = stop.cancelled() => Next::Stop,
-                line = leader.child.next_line() => Next::Leader(line),
-                line = line_of(&mut standby) => Next::Standby(line),
+                line = now.leader.child.next_line() => Next::Leader(line),
+                line = line_of(&mut now.standby) => Next::Standby(line),
             };
             match next {
                 Next::Stop => break,
-                Next::Leader(Some(line)) => self.heard(&mut leader, &line, killed),
+                Next::Leader(Some(line)) => self.heard(&mut now.leader, &line, now.killed),
                 Next::Standby(Some(line)) => {
-                    if let Some(standby) = &mut standby {
-                        self.heard(standby, &line, killed);
+                    if let Some(standby) = &mut now.standby {
+                        self.heard(standby, &line, now.killed);
                     }
                 }
-                Next::Leader(None) | Next::Standby(None) => {
-                    failures += 1;
-                    if failures >= FAILURES_MAX {
-                        let log = self.log(started);
-                        return Err(DemoError::Process { process: "the relay", failures, log });
-                    }
-                    if matches!(next, Next::Standby(None)) {
-                        standby = None;
-                    } else {
-                        leader = match standby.take() {
-                            Some(standby) => standby,
-                            None => self.start(&mut started).await?,
-                        };
-                    }
-                    continue;
+                Next::Leader(None) => {
+                    self.failed(&mut now)?;
+                    now = self.replace(now).await?;
+                }
+                Next::Standby(None) => {
+                    self.failed(&mut now)?;
+                    now.standby = None;
                 }
             }
-            let Some(plan) = self.kills.get(killed) else { continue };
-            // A relay that does not lead yet has nothing to lose.
-            if !leader.is_leading || self.progress.counts().published < plan.published {
-                continue;
-            }
-            if plan.standby && standby.is_none() {
-                standby = Some(self.start(&mut started).await?);
-            }
-            if plan.standby && !standby.as_ref().is_some_and(|standby| standby.is_waiting) {
-                continue;
-            }
-            killed += 1;
-            let successor = if plan.standby { "another one stands by" } else { "starting another one" };
-            self.progress.say(&format!("relay killed ({killed} of {}): {successor}", self.kills.len()));
-            leader.child.kill().await?;
-            self.progress.update(|counts| counts.relay_kills += 1);
-            failures = 0;
-            leader = match standby.take() {
-                Some(standby) => standby,
-                None => self.start(&mut started).await?,
-            };
+            now = self.kill_if_due(now).await?;
         }
-        for relay in [Some(leader), standby].into_iter().flatten() {
+        for relay in [Some(now.leader), now.standby].into_iter().flatten() {
             relay.child.stop().await?;
         }
         Ok(())
     }
 
-    async fn start(&self, started: &mut u32) -> Result<Relay, DemoError> {
-        *started += 1;
-        let child = Child::spawn(RELAY_COMMAND, &self.task, &self.log(*started)).await?;
+    /// Kills the leader when the plan says so; where another one is to stand by, when it does.
+    async fn kill_if_due(&self, mut now: Standing) -> Result<Standing, DemoError> {
+        let Some(plan) = self.kills.get(now.killed) else { return Ok(now) };
+        // A relay that does not lead yet has nothing to lose.
+        if !now.leader.is_leading || self.progress.counts().published < plan.published {
+            return Ok(now);
+        }
+        if plan.standby && now.standby.is_none() {
+            now.started += 1;
+            now.standby = Some(self.start(now.started).await?);
+        }
+        if plan.standby && !now.standby.as_ref().is_some_and(|standby| standby.is_waiting) {
+            return Ok(now);
+        }
+        now.killed += 1;
+        now.failures = 0;
+        let successor = if plan.standby { "another one stands by" } else { "starting another one" };
+        self.progress.say(&format!("relay killed ({} of {}): {successor}", now.killed, self.kills.len()));
+        now.leader.child.kill().await?;
+        self.progress.update(|counts| counts.relay_kills += 1);
+        self.replace(now).await
+    }
+
+    /// Puts the standby, or a new relay, into the leader's place.
+    async fn replace(&self, mut now: Standing) -> Result<Standing, DemoError> {
+        now.leader = match now.standby.take() {
+            Some(standby) => standby,
+            None => {
+                now.started += 1;
+                self.start(now.started).await?
+            }
+        };
+        Ok(now)
+    }
+
+    fn failed(&self, now: &mut Standing) -> Result<(), DemoError> {
+        now.failures += 1;
+        if now.failures < FAILURES_MAX {
+            return Ok(());
+        }
+        let log = self.log(now.started);
+        Err(DemoError::Process { process: "the relay", failures: now.failures, log })
+    }
+
+    async fn start(&self, number: u32) -> Result<Relay, DemoError> {
+        let child = Child::spawn(RELAY_COMMAND, &self.task, &self.log(number)).await?;
         Ok(Relay { child, published: 0, is_waiting: false, is_leading: false })
     }
 

@@ -31,6 +31,7 @@ const INBOX: &str = "SELECT CAST(message_id AS text) FROM inbox_message WHERE co
 const EFFECTS: &str = "SELECT message_id, cents, payload FROM demo_effect ORDER BY place";
 const DEAD_LETTERS: &str = "SELECT count(*) FROM inbox_dead_letter";
 
+type OrderTuple = (i64, String, i64, i64);
 type OutboxTuple = (String, Vec<u8>);
 type EffectTuple = (String, i64, Vec<u8>);
 
@@ -46,7 +47,7 @@ macro_rules! on {
 
 /// Reads the producer's database.
 pub(crate) async fn read_producer(pool: &Pool) -> sqlx::Result<ProducerRows> {
-    let (orders, outbox, parked): (Vec<(i64, String, i64, i64)>, Vec<OutboxTuple>, i64) = on!(pool, pool => (
+    let (orders, outbox, parked): (Vec<OrderTuple>, Vec<OutboxTuple>, i64) = on!(pool, pool => (
         sqlx::query_as(ORDERS).fetch_all(pool).await?,
         sqlx::query_as(OUTBOX).fetch_all(pool).await?,
         sqlx::query_scalar(PARKED).fetch_one(pool).await?,

@@ -72,7 +72,8 @@ where
     let options = InboxOptions { schema: task.database.schema()?, ..InboxOptions::default() };
     let inbox = Inbox::open(pool, options).await.map_err(DemoError::during("open the inbox"))?;
     let name = ConsumerName::new(CONSUMER).map_err(|error| DemoError::Usage(error.to_string()))?;
-    let journal = Journal::create(&task.journal).map_err(DemoError::during("write a consumer's journal"))?;
+    let journal = Journal::create(&task.journal, task.guarded)
+        .map_err(DemoError::during("write a consumer's journal"))?;
     let journal = Arc::new(journal);
     let (broker, written) = (task.broker, Arc::clone(&journal));
     let mut consumer = Consumer::builder(inbox, name)

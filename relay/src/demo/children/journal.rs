@@ -25,13 +25,15 @@ pub(crate) struct Journal {
     file: Mutex<File>,
     /// What this process handed to its handler and has not settled yet.
     handled: Mutex<HashSet<Uuid>>,
+    /// Without the guard nothing is suppressed.
+    guarded: bool,
 }
 
 impl Journal {
     /// A new file.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, guarded: bool) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Self { file: Mutex::new(file), handled: Mutex::new(HashSet::new()) })
+        Ok(Self { file: Mutex::new(file), handled: Mutex::new(HashSet::new()), guarded })
     }
 
     /// The handler was called: the message was not a duplicate.
@@ -101,7 +103,8 @@ impl Subscription for Journaled {
             if *settlement.disposition() != Disposition::Done {
                 continue;
             }
-            let word = if lock(&self.journal.handled).remove(&id) { APPLIED } else { SUPPRESSED };
+            let applied = lock(&self.journal.handled).remove(&id) || !self.journal.guarded;
+            let word = if applied { APPLIED } else { SUPPRESSED };
             lines.push_str(&format!("{word} {id}\n"));
         }
         self.journal.write(&lines)?;

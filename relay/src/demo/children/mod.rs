@@ -16,6 +16,7 @@ mod relay;
 
 use std::io::{BufRead, Write};
 use std::thread;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,9 @@ pub(crate) use consumer::{CONSUMER_COMMAND, ConsumerTask};
 pub(crate) use journal::{Journals, read_journals};
 pub use relay::run_relay;
 pub(crate) use relay::{RELAY_COMMAND, RelayEvent, RelayTask};
+
+/// How long an orderly stop may take; the parent waits a little longer.
+const STOP: Duration = Duration::from_secs(10);
 
 /// Reads the task; the token is cancelled when standard input ends.
 fn receive_task<T: DeserializeOwned>() -> Result<(T, CancellationToken), DemoError> {
@@ -46,6 +50,9 @@ fn receive_task<T: DeserializeOwned>() -> Result<(T, CancellationToken), DemoErr
         // Whatever it says, nothing more comes.
         let _ = std::io::stdin().lock().read_line(&mut rest);
         stopped.cancel();
+        // With its parent, the broker inside it may be gone as well: nothing to wait for.
+        thread::sleep(STOP);
+        std::process::exit(1);
     };
     thread::Builder::new().name(String::from("stdin")).spawn(watch).map_err(DemoError::during(what))?;
     Ok((task, stop))

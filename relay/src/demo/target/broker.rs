@@ -234,7 +234,7 @@ impl BrokerSpec {
         }
         Ok(match self {
             Self::Kafka { servers, .. } => {
-                Arc::new(kafka::Connector::new(kafka::Config::new(servers.clone())).map_err(usage)?)
+                Arc::new(kafka::Connector::new(kafka_config(servers)).map_err(usage)?)
             }
             Self::Rabbitmq { url, exchange, .. } => {
                 let config = rabbitmq::Config { exchange: exchange.clone(), ..rabbitmq::Config::new(url) };
@@ -255,7 +255,7 @@ impl BrokerSpec {
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
                     .collect();
-                let subscriber = kafka::Subscriber::new(kafka::Config::new(servers.clone()), config);
+                let subscriber = kafka::Subscriber::new(kafka_config(servers), config);
                 Ok(Box::new(subscriber.map_err(operator)?.subscribe().await?))
             }
             Self::Rabbitmq { url, queue, .. } => {
@@ -281,6 +281,23 @@ impl BrokerSpec {
         config.visibility_timeout_secs = VISIBILITY_TIMEOUT_SECS;
         config
     }
+}
+
+/// Clients that notice soon that the broker is gone or back, so that a run is short. The mock cluster sometimes
+/// forgets a connection when it goes down, without closing it: only a timeout finds that out.
+fn kafka_config(servers: &[String]) -> kafka::Config {
+    let mut config = kafka::Config::new(servers);
+    for (name, millis) in [
+        // librdkafka's default: 10 s
+        ("reconnect.backoff.max.ms", "500"),
+        // its default: 60 s
+        ("socket.timeout.ms", "4000"),
+        // its default, for what is published: 30 s
+        ("request.timeout.ms", "3000"),
+    ] {
+        config.properties.insert(name.to_owned(), millis.to_owned().into());
+    }
+    config
 }
 
 fn kafka_spec(servers: Vec<String>, run: &str) -> BrokerSpec {
