@@ -1,0 +1,70 @@
+//! A refusal reaches as far as it says, and nobody else.
+
+use std::sync::Arc;
+
+use message::{Fault, Message, OrderingKey, PublishError, Scope};
+use tests::{Broker, Failure, Outcome, Stage};
+
+use crate::{relaying, sample};
+
+const KEYS: usize = 10;
+const PER_KEY: i64 = 6;
+
+/// Goal: a topic that does not exist is the operator's to repair, is named, and stops nothing else, also when its
+/// messages come in the middle of others. Oracle: the verdicts; the records of the other topic.
+pub(crate) async fn missing_topic(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let (there, missing) = (broker.topic_name(&stage, "there"), broker.topic_name(&stage, "missing"));
+    broker.create_topic(&stage, &there).await?;
+    let lost = vec![sample::order(&missing, "lost-1", 1)?, sample::order(&missing, "lost-2", 1)?];
+    for (error, at) in refused_alone(broker.as_ref(), &there, lost).await?.iter().zip(1..) {
+        assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Topic), "{at}: {error}");
+        assert!(error.to_string().contains(&missing), "the topic is not named: {error}");
+    }
+    Ok(())
+}
+
+/// Goal: a message that is too large is its own fault, its size and the limit are named, and it stops nothing else.
+/// Oracle: the verdict; the records of the others.
+pub(crate) async fn oversize(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let bytes = broker.oversize_bytes().ok_or("no limit to go beyond")?;
+    let topic = broker.topic_name(&stage, "size");
+    broker.create_topic(&stage, &topic).await?;
+    let mut large = sample::order(&topic, "large", 1)?;
+    large.payload = format!(r#""{}""#, "x".repeat(bytes)).into();
+    let size = large.payload.len();
+    let errors = refused_alone(broker.as_ref(), &topic, vec![large]).await?;
+    let error = &errors[0];
+    assert_eq!((error.fault(), error.scope()), (Fault::Message, Scope::Message), "{error}");
+    let numbers: Vec<usize> = error
+        .to_string()
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect();
+    let named = |range: std::ops::Range<usize>| numbers.iter().any(|number| range.contains(number));
+    // The size with its envelope, and a limit below it.
+    assert!(named(size..size + 2_000), "the size of about {size} bytes is not named: {error}");
+    assert!(named(bytes / 2..size), "the limit is not named: {error}");
+    Ok(())
+}
+
+/// Sends these in the middle of others; checks that they are refused and all others are there; their verdicts.
+async fn refused_alone(
+    broker: &dyn Broker,
+    topic: &str,
+    refused: Vec<Message>,
+) -> Result<Vec<PublishError>, Failure> {
+    let mut messages = sample::orders(topic, KEYS, PER_KEY)?;
+    let others = messages.clone();
+    let middle = messages.len() / 2;
+    let culprits: Vec<usize> = (middle..middle + refused.len()).collect();
+    let keys: Vec<Option<OrderingKey>> = refused.iter().map(|message| message.key.clone()).collect();
+    messages.splice(middle..middle, refused);
+    let sent = relaying::send(broker.connector()?.as_ref(), &messages).await?;
+    let mut verdicts = sent.refused;
+    verdicts.sort_by_key(|(number, _)| *number);
+    let blamed: Vec<usize> = verdicts.iter().map(|(number, _)| *number).collect();
+    assert_eq!(blamed, culprits, "others than those of {keys:?} were refused: {verdicts:?}");
+    let records = broker.drain(topic, others.len()).await?;
+    sample::assert_holds(&records, &others, broker.order(), sent.sessions == 1)?;
+    Ok(verdicts.into_iter().map(|(_, error)| error).collect())
+}

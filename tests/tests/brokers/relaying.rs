@@ -1,0 +1,116 @@
+//! Submitting as the relay does: within the key window of the session, again on a new session what a lost one left
+//! open, and never again what has its verdict.
+
+use std::collections::BTreeSet;
+
+use message::{Connector, KeyWindow, Message, OrderingKey, PublishError, Scope};
+use tests::Failure;
+
+use crate::session::{Answer, End, PATIENCE, Session};
+
+/// More sessions than any case needs; beyond it the adapter goes in circles.
+const SESSIONS_MAX: usize = 20;
+
+/// What became of all messages.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// The numbers of the messages that the broker holds.
+    pub(crate) confirmed: BTreeSet<usize>,
+    /// The others, with their verdicts.
+    pub(crate) refused: Vec<(usize, PublishError)>,
+    /// How many sessions it took.
+    pub(crate) sessions: usize,
+}
+
+/// Sends everything until each message is confirmed or refused.
+pub(crate) async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
+    let mut desk = Desk { messages, states: vec![State::Waiting; messages.len()], refused: Vec::new() };
+    for sessions in 1..=SESSIONS_MAX {
+        let session = Session::open(connector).await?;
+        desk.work(session).await?;
+        if desk.states.iter().all(|state| matches!(state, State::Confirmed | State::Refused)) {
+            let of = |(number, state): (usize, &State)| (*state == State::Confirmed).then_some(number);
+            let confirmed = desk.states.iter().enumerate().filter_map(of).collect();
+            return Ok(Sent { confirmed, refused: desk.refused, sessions });
+        }
+    }
+    Err(format!("not everything has a verdict after {SESSIONS_MAX} sessions").into())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    InFlight,
+    Confirmed,
+    Refused,
+}
+
+struct Desk<'a> {
+    messages: &'a [Message],
+    states: Vec<State>,
+    refused: Vec<(usize, PublishError)>,
+}
+
+impl Desk<'_> {
+    /// One session, until it is over or nothing is left.
+    async fn work(&mut self, mut session: Session) -> Result<(), Failure> {
+        let window = session.key_window();
+        loop {
+            let batch = self.batch(window);
+            if !batch.is_empty() {
+                session.submit(batch).await;
+            }
+            if session.owed() == 0 {
+                break;
+            }
+            if self.note(session.answer().await?, window) {
+                break;
+            }
+        }
+        for answer in session.end(End::Close(PATIENCE)).await? {
+            self.note(answer, window);
+        }
+        Ok(())
+    }
+
+    /// What may be submitted now, in order.
+    fn batch(&mut self, window: KeyWindow) -> Vec<(usize, Message)> {
+        let key = |number: usize| self.messages[number].key.as_ref();
+        let in_flight = (0..self.messages.len()).filter(|number| self.states[*number] == State::InFlight);
+        let mut busy: BTreeSet<&OrderingKey> = in_flight.filter_map(key).collect();
+        let mut batch = Vec::new();
+        for (number, message) in self.messages.iter().enumerate() {
+            if self.states[number] != State::Waiting {
+                continue;
+            }
+            let free = key(number).is_none_or(|key| busy.insert(key));
+            if free || window == KeyWindow::Pipelined {
+                batch.push((number, message.clone()));
+            }
+        }
+        for (number, _) in &batch {
+            self.states[*number] = State::InFlight;
+        }
+        batch
+    }
+
+    /// Notes an answer; whether the session is over with it.
+    fn note(&mut self, (number, outcome): Answer, window: KeyWindow) -> bool {
+        match outcome {
+            Ok(()) => {
+                self.states[number] = State::Confirmed;
+                false
+            }
+            Err(error) if error.scope() == Scope::Session => {
+                self.states[number] = State::Waiting;
+                true
+            }
+            Err(error) => {
+                self.states[number] = State::Refused;
+                self.refused.push((number, error));
+                // The contract of a pipelined session: once one message fails, no later one succeeds.
+                window == KeyWindow::Pipelined
+            }
+        }
+    }
+}

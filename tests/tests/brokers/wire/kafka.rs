@@ -1,0 +1,105 @@
+//! A Kafka record: CloudEvents Kafka binding 1.0.2, binary mode.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use brokers::kafka::{Admin, Config, Connector, TopicPlan, mock};
+use message::Message;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use rdkafka::{Offset, Timestamp, TopicPartitionList};
+use tests::{Backend, Failure, Outcome, Stage, eventually};
+
+use super::{attributes, plain_headers, publish};
+use crate::sample;
+use crate::session::PATIENCE;
+
+/// Where `murmur2(key) % partitions` of Java clients is worth looking at.
+const PARTITIONS: u16 = 16;
+/// The partition of the key `order-7` among 16, computed with Apache Kafka's `Utils.murmur2` written in Python.
+const PARTITION_OF_ORDER_7: i32 = 1;
+
+/// librdkafka's mock cluster.
+pub(super) async fn mock() -> Outcome {
+    let cluster = mock::Mock::start(1)?;
+    cluster.create_topic("wire", PARTITIONS)?;
+    check(&cluster.bootstrap_servers(), "wire").await
+}
+
+/// Apache Kafka.
+pub(super) async fn cluster(stage: Stage) -> Outcome {
+    let servers: Vec<String> = Backend::Kafka.address()?.split(',').map(str::to_owned).collect();
+    let topic = stage.unique("wire");
+    let config = Config::new(&servers);
+    let admin = Admin::new(&config)?;
+    admin.create_topics(&[TopicPlan::new(&topic, PARTITIONS)]).await?;
+    let created = topic.clone();
+    stage.afterwards(format!("topic {topic}"), async move {
+        Ok(Admin::new(&config)?.delete_topics(&[&created]).await?)
+    });
+    eventually("the topic is listed", || async {
+        Ok(admin
+            .topics()
+            .await?
+            .iter()
+            .any(|(name, partitions)| *name == topic && *partitions > 0)
+            .then_some(()))
+    })
+    .await?;
+    check(&servers, &topic).await
+}
+
+/// Goal: a consumer in any language finds what `docs/wire.md` says. Oracle: librdkafka's plain consumer.
+async fn check(servers: &[String], topic: &str) -> Outcome {
+    let connector = Connector::new(Config::new(servers))?;
+    let [complete, binary] = publish(&connector, topic).await?;
+    let (servers, name) = (servers.join(","), topic.to_owned());
+    let records = tokio::task::spawn_blocking(move || read(&servers, &name, 2)).await??;
+    let find =
+        |key: Option<&[u8]>| records.iter().find(|record| record.key() == key).ok_or("a record is missing");
+
+    let record = find(Some(b"order-7"))?;
+    assert_eq!(record.partition(), PARTITION_OF_ORDER_7, "another partition than a Java client's");
+    assert_fields(record, &complete)?;
+    assert_fields(find(None)?, &binary)?;
+    assert_eq!(find(None)?.payload(), Some(&sample::BINARY[..]));
+    Ok(())
+}
+
+fn assert_fields(record: &OwnedMessage, message: &Message) -> Outcome {
+    assert_eq!(record.payload(), Some(&message.payload[..]));
+    let millis = i64::try_from(message.time.unix_timestamp_nanos() / 1_000_000)?;
+    assert_eq!(record.timestamp(), Timestamp::CreateTime(millis));
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    for header in record.headers().ok_or("no headers")?.iter() {
+        let value = std::str::from_utf8(header.value.ok_or("a header without a value")?)?;
+        let twice = found.insert(header.key.to_owned(), value.to_owned());
+        assert_eq!(twice, None, "{} is there twice", header.key);
+    }
+    let mut expected: BTreeMap<String, String> =
+        attributes(message)?.into_iter().map(|(name, value)| (format!("ce_{name}"), value)).collect();
+    expected.insert(String::from("content-type"), message.content_type.to_string());
+    expected.extend(plain_headers(message).into_iter().map(|(name, value)| (name.to_owned(), value)));
+    assert_eq!(found, expected);
+    Ok(())
+}
+
+fn read(servers: &str, topic: &str, count: usize) -> Result<Vec<OwnedMessage>, Failure> {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", servers).set("group.id", "plain").set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = client.create()?;
+    let mut all = TopicPartitionList::new();
+    for partition in 0..PARTITIONS {
+        all.add_partition_offset(topic, i32::from(partition), Offset::Beginning)?;
+    }
+    consumer.assign(&all)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut records = Vec::new();
+    while records.len() < count && Instant::now() < deadline {
+        if let Some(message) = consumer.poll(Duration::from_millis(100)) {
+            records.push(message?.detach());
+        }
+    }
+    Ok(records)
+}
