@@ -283,8 +283,8 @@ impl BrokerSpec {
     }
 }
 
-/// Clients that notice soon that the broker is gone or back, so that a run is short. The mock cluster sometimes
-/// forgets a connection when it goes down, without closing it: only a timeout finds that out.
+/// Clients that notice soon that the broker is gone or back, so that a run is short. Seen once with the mock cluster:
+/// a connection that stayed open through an outage and got no answer any more. Only a timeout finds that out.
 fn kafka_config(servers: &[String]) -> kafka::Config {
     let mut config = kafka::Config::new(servers);
     for (name, millis) in [
