@@ -14,7 +14,7 @@ use crate::trial::{Failure, Outcome};
 /// Settings with which tests need not wait for human time scales.
 const ENGINE: &str = "\
 [pipeline.engine]
-lease_ttl = \"2s\"
+lease_ttl = \"3s\"
 retry_initial = \"50ms\"
 retry_max = \"500ms\"
 attempts_max = 2
@@ -32,9 +32,18 @@ impl Config {
     ///
     /// # Errors
     /// The file could not be written, or the broker lives in this process only.
-    pub fn write(stage: &Stage, name: &str, url: &str, broker: &dyn Broker, more: &str) -> Result<Self, Failure> {
-        let section = broker.relay_section().ok_or("a broker of this process cannot be reached from another")?;
-        let pipeline = format!("[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}{ENGINE}{more}");
+    pub fn write(
+        stage: &Stage,
+        name: &str,
+        url: &str,
+        broker: &dyn Broker,
+        more: &str,
+    ) -> Result<Self, Failure> {
+        let section =
+            broker.relay_section().ok_or("a broker of this process cannot be reached from another")?;
+        let pipeline = format!(
+            "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}{ENGINE}{more}"
+        );
         Self::text(stage, &pipeline)
     }
 
@@ -100,6 +109,14 @@ impl RelayProcess {
         if sent.success() { Ok(()) } else { Err(format!("signal {name} did not reach the relay").into()) }
     }
 
+    /// How it has ended, if it has.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn has_ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
+        Ok(self.child.try_wait()?)
+    }
+
     /// Waits until it has ended.
     ///
     /// # Errors
@@ -132,7 +149,8 @@ impl RelayProcess {
     /// # Errors
     /// It does not.
     pub async fn tells(&self, text: &str) -> Outcome {
-        eventually(&format!("the relay tells {text:?}"), || async { Ok(when(self.log()?.contains(text))) }).await
+        eventually(&format!("the relay tells {text:?}"), || async { Ok(when(self.log()?.contains(text))) })
+            .await
     }
 }
 

@@ -3,6 +3,7 @@
 use tokio::process::Command;
 
 use crate::backends::Backend;
+use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
 /// Crashes a service and starts it again; returns when it answers.
@@ -13,11 +14,12 @@ pub async fn crash(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?, "--immediate"]).await
 }
 
-/// Stops a service as a crash does.
+/// Stops a service as a crash does. It is started again at the end of the test at the latest, whatever its outcome.
 ///
 /// # Errors
 /// The task runner's own words.
-pub async fn stop(backend: Backend) -> Outcome {
+pub async fn stop(stage: &Stage, backend: Backend) -> Outcome {
+    stage.afterwards(format!("the stop of {backend}"), start(backend));
     services(&["stop", service(backend)?, "--immediate"]).await
 }
 

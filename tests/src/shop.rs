@@ -269,7 +269,8 @@ impl<DB: Dialect> Work<DB> {
             Admission::Fresh(_) => "effect",
             Admission::Duplicate(_) => "repeated",
         };
-        <DB as Dialect>::execute(&mut tx, &format!("INSERT INTO {table} (fact) VALUES ('{key}#{seq}')")).await?;
+        <DB as Dialect>::execute(&mut tx, &format!("INSERT INTO {table} (fact) VALUES ('{key}#{seq}')"))
+            .await?;
         for proof in tx.commit().await? {
             subscription.settle(vec![Settlement::done(delivery, proof)?]).await?;
         }

@@ -59,11 +59,7 @@ impl Stage {
     }
 
     /// Has something removed when the test ends, whatever its outcome.
-    pub fn afterwards(
-        &self,
-        what: impl Into<String>,
-        work: impl Future<Output = Outcome> + Send + 'static,
-    ) {
+    pub fn afterwards(&self, what: impl Into<String>, work: impl Future<Output = Outcome> + Send + 'static) {
         lock(&self.0.cleanups).push(Cleanup { what: what.into(), work: work.boxed() });
     }
 
@@ -88,7 +84,8 @@ impl Stage {
         loop {
             let Some(Cleanup { what, work }) = lock(&self.0.cleanups).pop() else { break };
             if let Err(failure) = work.await {
-                problems.push(format!("{what} could not be removed: {}", crate::trial::chain(failure.as_ref())));
+                problems
+                    .push(format!("{what} could not be removed: {}", crate::trial::chain(failure.as_ref())));
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }

@@ -62,10 +62,7 @@ fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn attend<F: Future<Output = Outcome>>(
-    name: &str,
-    body: impl FnOnce(Stage) -> F,
-) -> Result<(), Failed> {
+fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stage = Stage::new(name)?;

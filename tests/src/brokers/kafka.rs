@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use brokers::kafka::{Admin, Config, Connector as KafkaConnector, GroupConfig, Partition, Subscriber, TopicPlan, mock};
+use brokers::kafka::{
+    Admin, Config, Connector as KafkaConnector, GroupConfig, Partition, Subscriber, TopicPlan, mock,
+};
 use message::{Connector, KeyWindow, Subscription};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -45,7 +47,10 @@ impl Kafka {
 
     fn plain(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", &self.servers).set("group.id", "plain").set("enable.auto.commit", "false");
+        client
+            .set("bootstrap.servers", &self.servers)
+            .set("group.id", "plain")
+            .set("enable.auto.commit", "false");
         client
     }
 

@@ -102,7 +102,11 @@ impl Broker for Rabbitmq {
 
     fn wrong_credentials(&self) -> Option<Result<Arc<dyn Connector>, Failure>> {
         let url = self.url.replace("guest:guest@", "guest:wrong@");
-        Some(RabbitmqConnector::new(&Config::new(url)).map(|c| Arc::new(c) as Arc<dyn Connector>).map_err(Into::into))
+        Some(
+            RabbitmqConnector::new(&Config::new(url))
+                .map(|c| Arc::new(c) as Arc<dyn Connector>)
+                .map_err(Into::into),
+        )
     }
 
     async fn subscribe(&self, _: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
@@ -136,7 +140,8 @@ impl Broker for Rabbitmq {
         let (_connection, channel) = self.channel().await?;
         let mut headers = FieldTable::default();
         for (name, value) in &record.headers {
-            headers.insert(ShortString::try_new(name.as_str())?, AMQPValue::LongString(value.as_str().into()));
+            headers
+                .insert(ShortString::try_new(name.as_str())?, AMQPValue::LongString(value.as_str().into()));
         }
         let mut properties = BasicProperties::default().with_headers(headers);
         if let Some(id) = &record.message_id {

@@ -91,7 +91,11 @@ fn record(message: &aws_sdk_sqs::types::Message) -> Result<Record, Failure> {
     Ok(Record {
         key: attribute(MessageSystemAttributeName::MessageGroupId),
         message_id: attribute(MessageSystemAttributeName::MessageDeduplicationId),
-        headers: members.iter().filter(|(name, _)| *name != "data").map(|(n, v)| (n.clone(), text(v))).collect(),
+        headers: members
+            .iter()
+            .filter(|(name, _)| *name != "data")
+            .map(|(n, v)| (n.clone(), text(v)))
+            .collect(),
         payload,
     })
 }

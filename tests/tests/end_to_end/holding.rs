@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use outbox::NewMessage;
 use outbox::admin::{self, Decision, Decree};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
-use outbox::NewMessage;
 use serde_json::json;
 use tests::checker::Fact;
 use tests::relay_process::Config;
@@ -65,7 +65,10 @@ async fn place_oversize<DB: Dialect>(shop: &Shop<DB>, bytes: usize) -> Result<()
 /// Goal: a message for a topic that does not exist stops that topic by name, others flow, and it leaves once the
 /// topic is there.
 /// Oracle: the relay's log names the topic; effects of the other topic; the record, read with a plain client.
-pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
     let missing = shop.broker.topic_name(&stage, "missing");
     let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::shop::Shop;
-use tests::{Broker, Dialect, Outcome, RelayProcess, Stage};
+use tests::{Backend, Broker, Dialect, Outcome, Proxy, RelayProcess, Stage, brokers};
 
 const RELAY: &str = "orders";
 
@@ -31,9 +32,9 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     let taken = shop.database.texts(lease).await?;
     leader.signal("CONT").await?;
     leader.tells("lease lost").await?;
+    assert_eq!(shop.database.texts(lease).await?, taken, "the former leader changed the lease");
     shop.place_many(5, 50).await?;
     shop.settled().await?;
-    assert_eq!(shop.database.texts(lease).await?, taken, "the former leader changed the lease");
     consumer.stop().await?;
     leader.stop().await?;
     standby.stop().await
@@ -48,7 +49,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
     let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
-    let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"2s\"", "lease_ttl = \"60s\"");
+    let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"3s\"", "lease_ttl = \"60s\"");
     let config = Config::text(&stage, &text)?;
     let consumer = shop.consume().await?;
     let leader = RelayProcess::start(&stage, &config)?;
@@ -66,4 +67,37 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     assert_eq!(shop.repeated().await?, 0, "the last checkpoint of the leader is missing");
     consumer.stop().await?;
     standby.stop().await
+}
+
+/// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost by that.
+/// Oracle: messages that took effect and were never confirmed to the relay; its exit code; the checker, and repetitions
+/// from the next relay.
+pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
+    let broker = brokers::open(Backend::Rabbitmq).await?;
+    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    let direct = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let address = Backend::Rabbitmq.address()?;
+    let (_, server) = address.rsplit_once('@').ok_or("an address without a user")?;
+    let server = server.split('/').next().unwrap_or(server).to_owned();
+    let proxy = Proxy::start(&server).await?;
+    let behind = std::fs::read_to_string(direct.path())?.replace(&server, proxy.address());
+    let mut relay = RelayProcess::start(&stage, &Config::text(&stage, &behind)?)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(5, 20).await?;
+    shop.applied(20).await?;
+    proxy.lose_answers();
+    shop.place_many(5, 5).await?;
+    shop.applied(25).await?;
+    relay.signal("TERM").await?;
+    relay.tells("waiting for outstanding confirmations").await?;
+    relay.signal("TERM").await?;
+    let asked = Instant::now();
+    assert_eq!(relay.ended().await?.code(), Some(130));
+    assert!(asked.elapsed() < Duration::from_secs(3), "it took {:?}", asked.elapsed());
+    let relay = RelayProcess::start(&stage, &direct)?;
+    shop.place_many(5, 5).await?;
+    shop.settled().await?;
+    assert!(shop.repeated().await? > 0, "unconfirmed messages were not sent again");
+    consumer.stop().await?;
+    relay.stop().await
 }

@@ -51,6 +51,11 @@ fn trials() -> Vec<Trial> {
             delivery::an_open_transaction_delays_only_its_own_rows(stage, brokers::open(backend).await?).await
         }));
     }
+    trials.push(trial(
+        "a_second_signal_ends_the_relay_at_once/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        leadership::a_second_signal_ends_the_relay_at_once,
+    ));
     trials.extend(configuration::trials());
     trials
 }

@@ -2,16 +2,27 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use crate::outbox::support::{Database, Follower, TestDialect, granted, ids, on};
 use outbox::NewMessage;
 use outbox::log::{Entry, PageLimit};
 use rand::Rng;
 use sqlx::{Connection, Executor, PgConnection, Postgres, Row, Sqlite};
-use support::{Database, Follower, TestDialect, granted, ids, on};
+
+cases! { "outbox/concurrency":
+    postgres {
+        a_transaction_held_open_delays_only_its_own_rows,
+        the_newest_transaction_is_not_lost_when_an_older_one_commits_first,
+        a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty,
+        an_id_taken_before_the_mark_and_written_after_it_is_not_lost,
+        sixteen_writers_and_a_reader_with_small_pages_in_postgres,
+    }
+    sqlite {
+        six_writers_and_a_reader_with_small_pages_in_sqlite,
+    }
+}
 
 async fn follower<DB: TestDialect>(db: &Database<DB>) -> Follower {
     let (_, cursor) = granted(&mut db.keeper("a").await).await;
@@ -22,7 +33,6 @@ fn keys(entries: &[Entry]) -> Vec<&str> {
     entries.iter().map(|entry| entry.key().unwrap()).collect()
 }
 
-#[tokio::test]
 async fn a_transaction_held_open_delays_only_its_own_rows() {
     on("a_transaction_held_open_delays_only_its_own_rows", |db: Database<Postgres>| async move {
         let mut follower = follower(&db).await;
@@ -49,7 +59,6 @@ async fn a_transaction_held_open_delays_only_its_own_rows() {
 
 /// The newest transaction lies above a snapshot's upper bound, so the snapshot does not list it: only the
 /// transaction id that a mark takes for itself makes it do so.
-#[tokio::test]
 async fn the_newest_transaction_is_not_lost_when_an_older_one_commits_first() {
     on("the_newest_transaction_is_not_lost", |db: Database<Postgres>| async move {
         let mut follower = follower(&db).await;
@@ -66,7 +75,6 @@ async fn the_newest_transaction_is_not_lost_when_an_older_one_commits_first() {
     .await;
 }
 
-#[tokio::test]
 async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
     on("a_huge_late_transaction_is_read_in_pages", |db: Database<Postgres>| async move {
         let mut follower = follower(&db).await;
@@ -94,7 +102,6 @@ async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
 }
 
 /// A BEFORE INSERT trigger that waits opens the window in which a row has its id but is not written yet.
-#[tokio::test]
 async fn an_id_taken_before_the_mark_and_written_after_it_is_not_lost() {
     on("an_id_taken_before_the_mark", |db: Database<Postgres>| async move {
         db.pool
@@ -218,7 +225,6 @@ async fn storm<DB: TestDialect>(
     db
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sixteen_writers_and_a_reader_with_small_pages_in_postgres() {
     on("sixteen_writers_and_a_reader", |db: Database<Postgres>| {
         storm(db, 16, 60, async |connection: &mut PgConnection, key| {
@@ -230,7 +236,6 @@ async fn sixteen_writers_and_a_reader_with_small_pages_in_postgres() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn six_writers_and_a_reader_with_small_pages_in_sqlite() {
     on("six_writers_and_a_reader", |db: Database<Sqlite>| {
         storm(db, 6, 25, async |connection: &mut sqlx::SqliteConnection, key| {

@@ -2,17 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::outbox::support::{Database, Follower, granted, on};
 use outbox::NewMessage;
 use outbox::log::{Cursor, Fenced};
 use sqlx::Postgres;
-use support::{Database, Follower, granted, on};
+
+cases! { "outbox/restore":
+    postgres {
+        nothing_is_lost_after_a_restore_into_another_cluster,
+        rows_from_the_future_are_proof_enough,
+    }
+}
 
 /// Far above anything that the test server has given out.
 const FOREIGN: &str = "xid = (xid::text::numeric + 4000000000)::text::xid8";
 
-#[tokio::test]
 async fn nothing_is_lost_after_a_restore_into_another_cluster() {
     on("nothing_is_lost_after_a_restore", |db: Database<Postgres>| async move {
         let keys = |range: std::ops::Range<i32>| range.map(|n| NewMessage::new("orders").key(n.to_string()));
@@ -78,7 +82,6 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
     .await;
 }
 
-#[tokio::test]
 async fn rows_from_the_future_are_proof_enough() {
     on("rows_from_the_future", |db: Database<Postgres>| async move {
         db.enqueue([NewMessage::new("orders")]).await;

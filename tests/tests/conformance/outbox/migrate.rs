@@ -2,13 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::outbox::support::{Database, TestDialect, granted, on, postgres_database, relay, source};
 use migrations::{Identifier, Line, MigrateError, Migrator, SchemaError};
 use outbox::log::{LogError, LogOptions};
 use outbox::{Dialect, NewMessage, Outbox};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Sqlite};
-use support::{Database, TestDialect, granted, on, postgres_database, relay, source};
+
+cases! { "migrations/runner":
+    every {
+        a_schema_that_does_not_fit_is_explained,
+        a_changed_migration_is_named,
+    }
+    postgres {
+        ten_processes_migrate_postgres_at_once,
+        the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own,
+        a_sequence_that_reserves_ids_is_refused,
+    }
+    sqlite {
+        ten_processes_migrate_sqlite_at_once,
+    }
+}
 
 async fn ten_at_once<DB: Dialect>(url: &str) -> Vec<usize> {
     let up = |url: String| async move {
@@ -29,14 +42,12 @@ async fn ten_at_once<DB: Dialect>(url: &str) -> Vec<usize> {
     applied
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ten_processes_migrate_sqlite_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}?mode=rwc", directory.path().join("outbox.db").display());
     assert_eq!(ten_at_once::<Sqlite>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ten_processes_migrate_postgres_at_once() {
     let Some(url) = postgres_database().await else {
         return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
@@ -49,8 +60,6 @@ async fn ten_processes_migrate_postgres_at_once() {
     })
     .await;
 }
-
-on_every_database!(a_schema_that_does_not_fit_is_explained, a_changed_migration_is_named);
 
 async fn a_schema_that_does_not_fit_is_explained<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let explained = async || match db.log.reader(&relay()).await.map(|_| ()).unwrap_err() {
@@ -81,7 +90,6 @@ async fn a_changed_migration_is_named<DB: TestDialect>(db: Database<DB>) -> Data
     db
 }
 
-#[tokio::test]
 async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own() {
     on("the_printed_script", |db: Database<Postgres>| async move {
         let mut connection = PgConnection::connect(&db.url).await.unwrap();
@@ -108,14 +116,13 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         let log = outbox::log::open(&db.url, source(), options).unwrap();
         let (_, cursor) = granted(&mut log.keeper(&relay(), "a").await.unwrap()).await;
         let reader = log.reader(&relay()).await.unwrap();
-        assert_eq!(support::Follower::new(reader, cursor).all().await.len(), 2);
+        assert_eq!(crate::outbox::support::Follower::new(reader, cursor).all().await.len(), 2);
         assert_eq!(db.rows().await, 0);
         db
     })
     .await;
 }
 
-#[tokio::test]
 async fn a_sequence_that_reserves_ids_is_refused() {
     on("a_sequence_that_reserves_ids", |db: Database<Postgres>| async move {
         db.run("ALTER SEQUENCE outbox_message_id_seq CACHE 10").await;

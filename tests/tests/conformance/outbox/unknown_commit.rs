@@ -2,16 +2,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::outbox::support::{Database, on};
 use outbox::{CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, TransactionError};
 use sqlx::{PgPool, Postgres};
-use support::{Database, on};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+cases! { "outbox/unknown_commit":
+    postgres {
+        a_commit_that_happened_is_recognised_and_not_run_again,
+        a_commit_that_never_arrived_is_run_again,
+        without_a_message_the_outcome_stays_unknown,
+        a_caller_with_its_own_transaction_resolves_it_itself,
+        messages_rolled_back_to_a_savepoint_prove_nothing,
+    }
+}
 
 /// When to cut the line of a connection that sends COMMIT.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,7 +99,6 @@ async fn place(
         .await
 }
 
-#[tokio::test]
 async fn a_commit_that_happened_is_recognised_and_not_run_again() {
     on("a_commit_that_happened", |db: Database<Postgres>| async move {
         let (pool, left) = cut_pool(&db, Cut::After, 1).await;
@@ -105,7 +112,6 @@ async fn a_commit_that_happened_is_recognised_and_not_run_again() {
     .await;
 }
 
-#[tokio::test]
 async fn a_commit_that_never_arrived_is_run_again() {
     on("a_commit_that_never_arrived", |db: Database<Postgres>| async move {
         let (pool, left) = cut_pool(&db, Cut::Before, 2).await;
@@ -119,7 +125,6 @@ async fn a_commit_that_never_arrived_is_run_again() {
     .await;
 }
 
-#[tokio::test]
 async fn without_a_message_the_outcome_stays_unknown() {
     on("without_a_message", |db: Database<Postgres>| async move {
         db.run("CREATE TABLE business (n integer)").await;
@@ -138,7 +143,6 @@ async fn without_a_message_the_outcome_stays_unknown() {
     .await;
 }
 
-#[tokio::test]
 async fn a_caller_with_its_own_transaction_resolves_it_itself() {
     on("a_caller_with_its_own_transaction", |db: Database<Postgres>| async move {
         for (cut, expected) in
@@ -158,7 +162,6 @@ async fn a_caller_with_its_own_transaction_resolves_it_itself() {
     .await;
 }
 
-#[tokio::test]
 async fn messages_rolled_back_to_a_savepoint_prove_nothing() {
     on("messages_rolled_back_to_a_savepoint", |db: Database<Postgres>| async move {
         for (cut, kept, expected) in [

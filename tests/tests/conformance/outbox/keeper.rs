@@ -2,24 +2,27 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 use outbox::NewMessage;
 use outbox::admin::{self, DecideError, Decision, Decree};
 use outbox::log::{Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked};
-use support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
-on_every_database!(
-    a_held_lease_is_busy_and_an_expired_one_is_taken_over,
-    a_fenced_holder_changes_nothing,
-    a_released_lease_is_free_at_once,
-    exceptions_come_back_when_they_are_due,
-    the_last_change_of_an_entry_counts,
-    operators_decide_about_dead_entries_only,
-    status_tells_holder_backlog_and_exceptions,
-);
+cases! { "outbox/keeper":
+    every {
+        a_held_lease_is_busy_and_an_expired_one_is_taken_over,
+        a_fenced_holder_changes_nothing,
+        a_released_lease_is_free_at_once,
+        exceptions_come_back_when_they_are_due,
+        the_last_change_of_an_entry_counts,
+        operators_decide_about_dead_entries_only,
+        status_tells_holder_backlog_and_exceptions,
+    }
+    postgres {
+        the_transaction_that_holds_rows_back_is_named,
+    }
+}
 
 async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
     db: Database<DB>,
@@ -216,29 +219,31 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Databas
     db
 }
 
-#[tokio::test]
 async fn the_transaction_that_holds_rows_back_is_named() {
-    support::on("the_transaction_that_holds_rows_back", |db: Database<sqlx::Postgres>| async move {
-        let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
-        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
-        tx.enqueue(NewMessage::new("orders")).await.unwrap();
-        let pid: i32 =
-            sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
-        let blocker = admin.blocker().await.unwrap().unwrap();
-        assert_eq!((blocker.pid, blocker.state.as_str()), (pid, "idle in transaction"));
+    crate::outbox::support::on(
+        "the_transaction_that_holds_rows_back",
+        |db: Database<sqlx::Postgres>| async move {
+            let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+            let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+            tx.enqueue(NewMessage::new("orders")).await.unwrap();
+            let pid: i32 =
+                sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
+            let blocker = admin.blocker().await.unwrap().unwrap();
+            assert_eq!((blocker.pid, blocker.state.as_str()), (pid, "idle in transaction"));
 
-        // Once committed, its row is the oldest that is not settled, although the cursor stands behind its id.
-        db.enqueue([NewMessage::new("orders")]).await;
-        let mut keeper = db.keeper("a").await;
-        let (lease, cursor) = granted(&mut keeper).await;
-        let mut follower = Follower::new(db.reader().await, cursor);
-        assert_eq!(follower.all().await.len(), 1);
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
-        assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
-        tx.commit().await.unwrap();
-        let backlog = admin.relays().await.unwrap().remove(0).backlog;
-        assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
-        db
-    })
+            // Once committed, its row is the oldest that is not settled, although the cursor stands behind its id.
+            db.enqueue([NewMessage::new("orders")]).await;
+            let mut keeper = db.keeper("a").await;
+            let (lease, cursor) = granted(&mut keeper).await;
+            let mut follower = Follower::new(db.reader().await, cursor);
+            assert_eq!(follower.all().await.len(), 1);
+            assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+            assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
+            tx.commit().await.unwrap();
+            let backlog = admin.relays().await.unwrap().remove(0).backlog;
+            assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
+            db
+        },
+    )
     .await;
 }

@@ -2,32 +2,37 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::outbox::support::{Database, Follower, TestDialect, granted, on};
 use message::{MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
     CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, TransactionError, trace,
 };
 use sqlx::{Executor, Postgres};
-use support::{Database, Follower, TestDialect, granted, on};
 
-on_every_database!(
-    a_batch_answers_in_order_and_recognises_duplicates,
-    the_same_id_with_another_content_is_an_error,
-    a_duplicate_is_an_error_when_asked_for,
-    everything_of_a_message_arrives,
-    sizes_are_checked_per_topic,
-    a_failed_enqueue_makes_commit_refuse,
-    staged_messages_are_stored_at_commit,
-    a_dropped_caller_does_not_stop_its_transaction,
-    an_error_of_the_work_rolls_back,
-    a_commit_wakes_the_relay,
-    a_conflict_runs_again_with_the_same_ids,
-    traces_are_captured_and_carried_into_the_task,
-);
+cases! { "outbox/producer":
+    every {
+        a_batch_answers_in_order_and_recognises_duplicates,
+        the_same_id_with_another_content_is_an_error,
+        a_duplicate_is_an_error_when_asked_for,
+        everything_of_a_message_arrives,
+        sizes_are_checked_per_topic,
+        a_failed_enqueue_makes_commit_refuse,
+        staged_messages_are_stored_at_commit,
+        a_dropped_caller_does_not_stop_its_transaction,
+        an_error_of_the_work_rolls_back,
+        a_commit_wakes_the_relay,
+        a_conflict_runs_again_with_the_same_ids,
+        traces_are_captured_and_carried_into_the_task,
+    }
+    postgres {
+        a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
+        functions_for_other_languages_enqueue_and_explain,
+        two_transactions_racing_for_one_id_store_it_once,
+    }
+}
 
 async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<outbox::log::Entry> {
     let (_, cursor) = granted(&mut db.keeper("a").await).await;
@@ -274,7 +279,6 @@ async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: Data
     db
 }
 
-#[tokio::test]
 async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
     on("a_swallowed_error", |db: Database<Postgres>| async move {
         for staged in [false, true] {
@@ -299,7 +303,6 @@ async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
     .await;
 }
 
-#[tokio::test]
 async fn functions_for_other_languages_enqueue_and_explain() {
     on("functions_for_other_languages", |db: Database<Postgres>| async move {
         db.run(
@@ -334,7 +337,6 @@ async fn functions_for_other_languages_enqueue_and_explain() {
     .await;
 }
 
-#[tokio::test]
 async fn two_transactions_racing_for_one_id_store_it_once() {
     on("two_transactions_racing_for_one_id", |db: Database<Postgres>| async move {
         let id = MessageId::new();

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
-use common::database::{Database, TestDatabase};
-use common::{consumer, keyed, message, message_of};
 use inbox::{
     Admission, Backoff, ConsumerName, DeadLetterId, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
     InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution, Scope,
@@ -16,15 +14,17 @@ use inbox::{
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 use sqlx::Transaction;
 
-on_each_database!(
-    a_dead_letter_holds_the_whole_message,
-    a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
-    a_redrive_applies_once,
-    a_late_message_is_redriven_only_when_accepted_and_only_once,
-    a_failed_redrive_leaves_the_dead_letter_open,
-    what_cannot_be_redriven_is_refused_and_can_be_discarded,
-    attempts_are_counted_until_success,
-);
+cases! { "inbox/dead_letters":
+    every {
+        a_dead_letter_holds_the_whole_message,
+        a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
+        a_redrive_applies_once,
+        a_late_message_is_redriven_only_when_accepted_and_only_once,
+        a_failed_redrive_leaves_the_dead_letter_open,
+        what_cannot_be_redriven_is_refused_and_can_be_discarded,
+        attempts_are_counted_until_success,
+    }
+}
 
 struct Effect {
     fails: bool,

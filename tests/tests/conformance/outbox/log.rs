@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted, ids};
 use outbox::NewMessage;
 use outbox::log::PageLimit;
-use support::{Database, Follower, SMALL, TestDialect, granted, ids};
 
-on_every_database!(
-    a_new_relay_starts_before_the_first_entry,
-    pages_are_cut_by_rows_and_bytes_and_end_exactly,
-    a_cursor_inside_a_difference_goes_on_where_it_stood,
-    a_rollback_and_a_savepoint_leave_nothing,
-    rows_of_plain_sql_are_read,
-);
+cases! { "outbox/log":
+    every {
+        a_new_relay_starts_before_the_first_entry,
+        pages_are_cut_by_rows_and_bytes_and_end_exactly,
+        a_cursor_inside_a_difference_goes_on_where_it_stood,
+        a_rollback_and_a_savepoint_leave_nothing,
+        rows_of_plain_sql_are_read,
+    }
+}
 
 async fn a_new_relay_starts_before_the_first_entry<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     db.enqueue((0..20).map(|n| NewMessage::new("orders").json(&n))).await;

@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::outbox::support::{Database, granted, on};
 use outbox::NewMessage;
 use outbox::log::{EntryId, LogReader, Mark, PageLimit};
 use sqlx::Postgres;
-use support::{Database, granted, on};
+
+cases! { "outbox/cost":
+    postgres {
+        polls_and_pages_cost_the_same_however_long_the_backlog_is,
+        a_late_row_is_found_without_walking_the_log,
+        what_is_due_costs_the_same_however_much_waits,
+    }
+}
 
 /// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have reported them.
 const BUFFERS: &str = "SELECT (SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read \
@@ -48,7 +54,6 @@ async fn fill(db: &Database<Postgres>, rows: i64) {
     prepare(db, &insert).await;
 }
 
-#[tokio::test]
 async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
     on("polls_and_pages_cost_the_same", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;
@@ -106,7 +111,6 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
     .await;
 }
 
-#[tokio::test]
 async fn a_late_row_is_found_without_walking_the_log() {
     on("a_late_row_is_found", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;
@@ -133,7 +137,6 @@ async fn a_late_row_is_found_without_walking_the_log() {
     .await;
 }
 
-#[tokio::test]
 async fn what_is_due_costs_the_same_however_much_waits() {
     on("what_is_due_costs_the_same", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;

@@ -34,6 +34,8 @@ impl<DB: Dialect> Database<DB> {
 pub trait TestDatabase: Dialect + Sized {
     /// Nothing when there is no such database here.
     async fn create() -> Option<Database<Self>>;
+    /// Removes it.
+    async fn remove(database: Database<Self>);
     /// Writes an effect.
     async fn apply(
         tx: &mut Transaction<'static, Self>,
@@ -67,6 +69,10 @@ impl TestDatabase for Sqlite {
         let table = "CREATE TABLE effect (id INTEGER PRIMARY KEY, consumer TEXT, payload TEXT)";
         sqlx::query(table).execute(&pool).await.unwrap();
         Some(Database { pool, schema: None, _folder: Some(folder) })
+    }
+
+    async fn remove(database: Database<Self>) {
+        database.pool.close().await;
     }
 
     async fn apply(
@@ -113,6 +119,10 @@ impl TestDatabase for Postgres {
             "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, consumer text, payload text)";
         sqlx::query(table).execute(&pool).await.unwrap();
         Some(Database { pool, schema: Some(schema), _folder: None })
+    }
+
+    async fn remove(database: Database<Self>) {
+        database.drop_schema().await;
     }
 
     async fn apply(

@@ -2,21 +2,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::database::{Database, TestDatabase};
-use common::{consumer, message, message_of};
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::{consumer, message, message_of};
 use inbox::{Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, Refusal, Scope};
 use message::Message;
 
-on_each_database!(
-    a_replay_after_expiry_is_refused_by_every_process,
-    many_processes_open_and_maintain_at_once,
-    options_out_of_bounds_are_refused,
-    a_missing_schema_says_what_to_run,
-);
+cases! { "inbox/retention":
+    every {
+        a_replay_after_expiry_is_refused_by_every_process,
+        many_processes_open_and_maintain_at_once,
+        options_out_of_bounds_are_refused,
+        a_missing_schema_says_what_to_run,
+    }
+    postgres {
+        a_day_is_created_beside_an_open_transaction_on_postgres,
+        a_role_that_may_not_create_days_says_so_on_postgres,
+    }
+}
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -105,7 +109,6 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
 }
 
 /// Creating a day must not wait for, nor block, consumers at work.
-#[tokio::test]
 async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
@@ -131,7 +134,6 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
 }
 
 /// A consumer without the owner's rights runs while the days exist, and says what is missing when they do not.
-#[tokio::test]
 async fn a_role_that_may_not_create_days_says_so_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");

@@ -1,6 +1,5 @@
 //! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL is set.
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(unreachable_pub, reason = "shared between test files")]
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;
 use std::sync::Arc;
@@ -137,19 +136,10 @@ pub async fn postgres_database() -> Option<String> {
     Some(format!("{server}/{name}"))
 }
 
-/// Runs each test on each database, saying which.
-#[macro_export]
-macro_rules! on_every_database {
-    ($($name:ident),* $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-            async fn $name() { $crate::support::on::<sqlx::Sqlite, _>(stringify!($name), super::$name).await; })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-            async fn $name() { $crate::support::on::<sqlx::Postgres, _>(stringify!($name), super::$name).await; })*
-        }
-    };
+/// Runs a case on a database of its own, and removes that.
+pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(Database<DB>) -> Database<DB>) {
+    let database = DB::create().await.expect("listed only when it is there");
+    case(database).await.close().await;
 }
 
 pub async fn on<DB: TestDialect, F: Future<Output = Database<DB>>>(

@@ -2,30 +2,34 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::{consumer, message, message_of, scope};
 use bytes::Bytes;
-use common::database::{Database, TestDatabase};
-use common::{consumer, message, message_of, scope};
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, Inbox, InboxTransaction, Refusal, Scope,
 };
 use message::{Committed, Fingerprint, Message};
 
-on_each_database!(
-    racing_consumers_apply_once,
-    a_waiting_consumer_takes_over_after_a_rollback,
-    each_consumer_and_each_scope_applies,
-    a_duplicate_gets_the_stored_result,
-    a_reused_id_is_refused_before_any_effect,
-    ids_outside_the_window_are_refused_with_both_times,
-    a_batch_admits_each_message_once,
-    an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
-    a_rolled_back_savepoint_gives_no_proof,
-    a_result_is_not_stored_from_another_transaction,
-);
+cases! { "inbox/guard":
+    every {
+        racing_consumers_apply_once,
+        a_waiting_consumer_takes_over_after_a_rollback,
+        each_consumer_and_each_scope_applies,
+        a_duplicate_gets_the_stored_result,
+        a_reused_id_is_refused_before_any_effect,
+        ids_outside_the_window_are_refused_with_both_times,
+        a_batch_admits_each_message_once,
+        an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
+        a_rolled_back_savepoint_gives_no_proof,
+        a_result_is_not_stored_from_another_transaction,
+    }
+    postgres {
+        a_swallowed_error_on_postgres_gives_no_proof,
+        a_commit_without_an_answer_is_unknown_on_postgres,
+    }
+}
 
 async fn admit<DB: TestDatabase>(
     tx: &mut InboxTransaction<DB>,
@@ -232,7 +236,6 @@ async fn a_result_is_not_stored_from_another_transaction<DB: TestDatabase>(datab
 }
 
 /// PostgreSQL aborts a transaction on any error, and answers its COMMIT with a silent rollback.
-#[tokio::test]
 async fn a_swallowed_error_on_postgres_gives_no_proof() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
@@ -250,7 +253,6 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
 }
 
 /// The server goes away in the middle of COMMIT: a deferred trigger ends the session, the first time.
-#[tokio::test]
 async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");

@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::inbox::broker::Broker;
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
-use common::broker::Broker;
-use common::database::{Database, TestDatabase};
-use common::{consumer, keyed, message, message_of};
 use inbox::{
     Backoff, Consumer, ConsumerBuilder, CrashPoint, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
     Reason, RedriveOptions, RunError, Shutdown,
@@ -23,20 +21,25 @@ use sqlx::Transaction;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-on_each_database!(
-    every_message_takes_effect_once_in_the_order_of_its_key,
-    a_batch_takes_effect_once_and_its_culprit_is_found,
-    a_failing_message_holds_only_its_key_and_dies_at_the_bound,
-    refused_and_malformed_deliveries_are_dead_lettered_and_settled,
-    a_crash_between_commit_and_settle_is_harmless,
-    a_crash_between_effect_and_commit_is_harmless,
-    lost_sessions_and_settlements_are_harmless,
-    work_of_a_lost_session_is_finished_and_not_settled,
-    a_graceful_shutdown_settles_and_hands_back,
-    without_the_guard_duplicates_take_effect_twice,
-    an_outage_counts_no_attempt,
-    a_panic_of_the_handler_is_a_failure,
-);
+cases! { "inbox/runner":
+    every {
+        every_message_takes_effect_once_in_the_order_of_its_key,
+        a_batch_takes_effect_once_and_its_culprit_is_found,
+        a_failing_message_holds_only_its_key_and_dies_at_the_bound,
+        refused_and_malformed_deliveries_are_dead_lettered_and_settled,
+        a_crash_between_commit_and_settle_is_harmless,
+        a_crash_between_effect_and_commit_is_harmless,
+        lost_sessions_and_settlements_are_harmless,
+        work_of_a_lost_session_is_finished_and_not_settled,
+        a_graceful_shutdown_settles_and_hands_back,
+        without_the_guard_duplicates_take_effect_twice,
+        an_outage_counts_no_attempt,
+        a_panic_of_the_handler_is_a_failure,
+    }
+    postgres {
+        a_terminated_session_counts_no_attempt_on_postgres,
+    }
+}
 
 /// What happens after the effect, by message and call.
 type Then = dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync;
@@ -437,7 +440,6 @@ async fn a_panic_of_the_handler_is_a_failure<DB: TestDatabase>(database: &Databa
 }
 
 /// The server ends the session in the middle of the handler.
-#[tokio::test]
 async fn a_terminated_session_counts_no_attempt_on_postgres() {
     struct Terminated(AtomicU32);
 

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::path::Path;
 
+use crate::outbox::support::{Database, TestDialect};
 use migrations::{Backend, Line, Migrator};
-use support::{Database, TestDialect};
 
-on_every_database!(every_line_is_as_described);
+cases! { "migrations/snapshots":
+    every {
+        every_line_is_as_described,
+    }
+}
 
 async fn every_line_is_as_described<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let mut connection = db.pool.acquire().await.unwrap();

@@ -1,0 +1,56 @@
+//! What the tests of the inbox share: a database per test, effects that can be counted, and a broker in memory.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
+
+mod broker;
+mod database;
+mod dead_letters;
+mod guard;
+mod retention;
+mod runner;
+
+use std::time::Duration;
+
+use database::{Database, TestDatabase};
+use inbox::{ConsumerName, Scope};
+use message::{EventType, Message, MessageId, OrderingKey, Topic};
+use time::OffsetDateTime;
+
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    [dead_letters::trials(), guard::trials(), retention::trials(), runner::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Long enough for a loaded machine; reached only when something hangs.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub fn consumer(name: &str) -> ConsumerName {
+    ConsumerName::new(name).unwrap()
+}
+
+pub fn scope(name: &str) -> Scope {
+    Scope::new(name).unwrap()
+}
+
+pub fn message(payload: &str) -> Message {
+    let topic = Topic::new("orders").unwrap();
+    Message::new(topic, EventType::new("order.placed").unwrap(), payload.to_owned())
+}
+
+pub fn keyed(key: &str, payload: &str) -> Message {
+    message(payload).with_key(OrderingKey::new(key).unwrap())
+}
+
+/// A message whose id was made at another time.
+pub fn message_of(at: OffsetDateTime, payload: &str) -> Message {
+    message(payload).with_id(MessageId::derived(at, [payload, "salt"]).unwrap())
+}
+
+/// Runs a case on a database of its own, and removes that.
+pub(crate) async fn each<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
+    let database = DB::create().await.expect("listed only when it is there");
+    tokio::time::timeout(DEADLINE, case(&database)).await.unwrap();
+    DB::remove(database).await;
+}

@@ -1,0 +1,54 @@
+//! The promises of the two database seams, on PostgreSQL and SQLite: producers, the log that relays read, leases and
+//! exceptions, migrations, guard, dead letters, retention, the consumer runner.
+//!
+//! The broker seams have their own binary, `brokers`.
+
+/// One trial per case and database: `every` runs on both, on a database of its own; the others bring theirs.
+macro_rules! cases {
+    ($suite:literal:
+        $(every { $($every:ident),* $(,)? })?
+        $(postgres { $($postgres:ident),* $(,)? })?
+        $(sqlite { $($sqlite:ident),* $(,)? })?
+    ) => {
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            use tests::Backend;
+            vec![
+                $($(
+                    $crate::case($suite, Backend::Postgres, stringify!($every), || {
+                        super::each::<sqlx::Postgres>($every)
+                    }),
+                    $crate::case($suite, Backend::Sqlite, stringify!($every), || {
+                        super::each::<sqlx::Sqlite>($every)
+                    }),
+                )*)?
+                $($($crate::case($suite, Backend::Postgres, stringify!($postgres), $postgres),)*)?
+                $($($crate::case($suite, Backend::Sqlite, stringify!($sqlite), $sqlite),)*)?
+            ]
+        }
+    };
+}
+
+mod inbox;
+mod outbox;
+
+use libtest_mimic::Trial;
+use tests::{Backend, trial};
+
+/// A case fails by panicking.
+fn case<F: Future<Output = ()>>(
+    suite: &str,
+    backend: Backend,
+    name: &str,
+    body: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
+    trial(format!("{suite}/{backend}/{name}"), &[backend], |_| async {
+        body().await;
+        Ok(())
+    })
+}
+
+fn main() -> std::process::ExitCode {
+    let mut trials = outbox::trials();
+    trials.extend(inbox::trials());
+    tests::run(trials)
+}

@@ -1,0 +1,173 @@
+//! Services that stop, crash and come back in the middle of the work. These tests run alone and one by one: they
+//! stop what others would need.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{
+    ContentType, EventType, Fault, Message, OrderingKey, Receipts, Scope, Submission, Ticket, Topic,
+};
+use sqlx::Postgres;
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Backend, Broker, Outcome, RelayProcess, Stage, brokers, eventually, services, trial};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const KEYS: usize = 5;
+
+fn main() -> std::process::ExitCode {
+    let mut trials = Vec::new();
+    // The SQS server under test keeps its queues in memory: what it confirmed does not outlive it.
+    for backend in [Backend::Kafka, Backend::Rabbitmq] {
+        let needs = [Backend::Postgres, backend, Backend::Xtask];
+        let name = format!("a_broker_that_crashes_loses_nothing/postgres/{backend}");
+        trials.push(trial(name, &needs, move |stage| async move {
+            a_broker_that_crashes_loses_nothing(stage, brokers::open(backend).await?).await
+        }));
+    }
+    for backend in [Backend::Kafka, Backend::Rabbitmq, Backend::Sqs] {
+        let name = format!("a_stopped_broker_confirms_nothing_it_does_not_hold/{backend}");
+        trials.push(trial(name, &[backend, Backend::Xtask], move |stage| async move {
+            a_stopped_broker_confirms_nothing_it_does_not_hold(stage, brokers::open(backend).await?).await
+        }));
+    }
+    let needs = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
+    trials.push(trial("a_database_that_crashes_loses_nothing", &needs, |stage| async move {
+        a_database_that_crashes_loses_nothing(stage, brokers::open(Backend::Kafka).await?).await
+    }));
+    trials.push(trial("a_database_that_is_down_at_the_start_is_waited_for", &needs, |stage| async move {
+        a_database_that_is_down_at_the_start_is_waited_for(stage, brokers::open(Backend::Kafka).await?).await
+    }));
+    trial::run_alone(trials)
+}
+
+/// Places an order although the database may be away: tries again until it is there. An order whose commit was
+/// answered by nobody is in the database or not; the checker counts what is there.
+async fn place_patiently(shop: &Shop<Postgres>, key: &str) -> Outcome {
+    eventually("an order is placed", || async { Ok(shop.place(key).await.ok()) }).await
+}
+
+async fn place_many_patiently(shop: &Shop<Postgres>, orders: usize) -> Outcome {
+    for number in 0..orders {
+        place_patiently(shop, &format!("key-{}", number % KEYS)).await?;
+    }
+    Ok(())
+}
+
+/// Goal: G2, a broker that crashes in the middle loses nothing, burns no attempts, and its return is noticed.
+/// Oracle: the checker; nothing stands beside the log.
+async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let backend = broker.backend();
+    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(KEYS, 50).await?;
+    shop.applied(20).await?;
+    services::stop(&stage, backend).await?;
+    shop.place_many(KEYS, 50).await?;
+    services::start(backend).await?;
+    shop.place_many(KEYS, 50).await?;
+    shop.settled().await?;
+    eventually("nothing stands beside the log", || async {
+        Ok((shop.database.integer("SELECT count(*) FROM outbox_exception").await? == 0).then_some(()))
+    })
+    .await?;
+    assert!(!relay.log()?.contains("an operator must"), "an outage killed a message");
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: G8, when the broker stops, every submission still gets its one receipt, and it says "unknown" unless the broker holds
+/// the message. Oracle: the records, read with a plain client after the broker's return.
+async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    const COUNT: u64 = 400;
+    let topic = broker.topic_name(&stage, "outage");
+    broker.create_topic(&stage, &topic).await?;
+    let (sender, mut receipts) = Receipts::channel();
+    let mut publisher = broker.connector()?.connect(sender).await?;
+    let mut confirmed = BTreeSet::new();
+    let mut ids = Vec::new();
+    let stopping = services::stop(&stage, broker.backend());
+    let submitting = async {
+        for number in 0..COUNT {
+            let message = Message::new(Topic::new(topic.as_str())?, EventType::new("e")?, number.to_string())
+                .with_key(OrderingKey::new(format!("key-{number}"))?)
+                .with_content_type(ContentType::json());
+            ids.push(message.id);
+            publisher.submit(vec![Submission { ticket: Ticket(number), message }]).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok::<_, tests::Failure>(publisher)
+    };
+    let (stopped, publisher) = tokio::join!(stopping, submitting);
+    let (closed, ()) = (publisher?, stopped?);
+    closed.close(Duration::ZERO).await;
+    let mut answered = BTreeSet::new();
+    while let Some(receipt) = tokio::time::timeout(PATIENCE, receipts.recv()).await? {
+        assert!(answered.insert(receipt.ticket), "{:?} has two receipts", receipt.ticket);
+        match receipt.outcome {
+            Ok(()) => _ = confirmed.insert(receipt.ticket.0),
+            Err(error) => {
+                assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session), "{error}");
+            }
+        }
+    }
+    assert_eq!(answered.len(), ids.len());
+    assert!(confirmed.len() < ids.len(), "the broker was not stopped in the middle");
+    services::start(broker.backend()).await?;
+    if broker.backend() == Backend::Sqs {
+        return Ok(()); // its queues live in memory
+    }
+    let records = broker.drain(&topic, confirmed.len()).await?;
+    let held: BTreeSet<u64> = records
+        .iter()
+        .map(|record| Ok(String::from_utf8_lossy(&record.payload).parse()?))
+        .collect::<Result<_, tests::Failure>>()?;
+    let missing: Vec<_> = confirmed.difference(&held).collect();
+    assert!(missing.is_empty(), "confirmed and not there: {missing:?}");
+    Ok(())
+}
+
+/// Goal: G2, a database that crashes in the middle loses nothing; relay and consumer come back by themselves.
+/// Oracle: the checker.
+async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(KEYS, 50).await?;
+    shop.applied(10).await?;
+    let (crashed, placed) =
+        tokio::join!(services::crash(Backend::Postgres), place_many_patiently(&shop, 150));
+    crashed?;
+    placed?;
+    shop.settled().await?;
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: a database that is down when the relay starts is waited for, not an end. Oracle: the checker.
+async fn a_database_that_is_down_at_the_start_is_waited_for(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    shop.place_many(KEYS, 20).await?;
+    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), "")?;
+    services::stop(&stage, Backend::Postgres).await?;
+    let mut relay = RelayProcess::start(&stage, &config)?;
+    let waited = relay.tells("not available").await;
+    services::start(Backend::Postgres).await?;
+    waited?;
+    assert!(relay.has_ended()?.is_none(), "the relay gave up");
+    let consumer = shop.consume().await?;
+    place_many_patiently(&shop, 20).await?;
+    shop.settled().await?;
+    consumer.stop().await?;
+    relay.stop().await
+}
