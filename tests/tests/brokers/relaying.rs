@@ -45,6 +45,33 @@ enum State {
     Refused,
 }
 
+/// Holds a session to its key window.
+struct Ledger {
+    window: KeyWindow,
+    first_failure: Option<usize>,
+    last_success: Option<usize>,
+}
+
+impl Ledger {
+    /// [`KeyWindow::Pipelined`]: once a message fails, no later one of its session succeeds. A session of that kind is
+    /// given all messages at once, in the order of their numbers.
+    fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
+        match outcome {
+            Ok(()) => self.last_success = self.last_success.max(Some(*number)),
+            Err(_) => {
+                self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)))
+            }
+        }
+        match (self.first_failure, self.last_success) {
+            (Some(failure), Some(success)) if self.window == KeyWindow::Pipelined && failure < success => {
+                Err(format!("message {success} succeeded after message {failure} of its session failed")
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 struct Desk<'a> {
     messages: &'a [Message],
     states: Vec<State>,
@@ -55,6 +82,7 @@ impl Desk<'_> {
     /// One session, until it is over or nothing is left.
     async fn work(&mut self, mut session: Session) -> Result<(), Failure> {
         let window = session.key_window();
+        let mut ledger = Ledger { window, first_failure: None, last_success: None };
         loop {
             let batch = self.batch(window);
             if !batch.is_empty() {
@@ -63,11 +91,14 @@ impl Desk<'_> {
             if session.owed() == 0 {
                 break;
             }
-            if self.note(session.answer().await?, window) {
+            let answer = session.answer().await?;
+            ledger.check(&answer)?;
+            if self.note(answer, window) {
                 break;
             }
         }
         for answer in session.end(End::Close(PATIENCE)).await? {
+            ledger.check(&answer)?;
             self.note(answer, window);
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::target::{PUBLISHERS, on};
 /// What connecting is allowed to take in these cases.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 /// What may come on top: starting threads and clients on a busy machine.
-const SLACK: Duration = Duration::from_secs(9);
+const SLACK: Duration = Duration::from_secs(4);
 const PASSWORD: &str = "wr0ng-s3cret";
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -119,7 +119,7 @@ fn sasl_kafka() -> Made {
     let servers = Backend::Kafka.address()?;
     let settings = serde_json::json!({
         "bootstrap_servers": servers.split(',').collect::<Vec<_>>(),
-        "connect_timeout_ms": millis() * 5,
+        "connect_timeout_ms": millis(),
         "sasl": { "username": "relay", "password": PASSWORD },
     });
     Ok(Arc::new(kafka::Connector::new(serde_json::from_value(settings)?)?))
