@@ -77,7 +77,10 @@ impl Target for Kafka {
                 break;
             }
             for row in page {
-                let headers = OwnedHeaders::new().insert(Header { key: "id", value: Some(&row.message_id) });
+                let headers =
+                    row.attributes().into_iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+                        headers.insert(Header { key, value: Some(value) })
+                    });
                 let mut record =
                     BaseRecord::to(&row.topic).key(&row.key).payload(&row.payload).headers(headers);
                 while let Err((error, back)) = producer.send(record) {

@@ -1,13 +1,14 @@
 //! How fast a backlog leaves PostgreSQL, against the bare parts.
 //!
 //! *Bare* reads the same rows with one plain SELECT, in pages by id, and hands them to the broker's client library
-//! pipelined, with confirmations counted and nothing stored. *Relay* is the engine with its adapter, lease, cursor and
+//! pipelined, with as many bytes of headers on the wire, confirmations counted and nothing stored. *Relay* is the engine with its adapter, lease, cursor and
 //! checkpoints. Both start cold (connect included) on a fresh topic, in turns.
 
 mod kafka;
 mod rabbitmq;
 mod sqs;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,12 +49,29 @@ pub(crate) struct Args {
     /// Different ordering keys.
     #[arg(long, default_value_t = 100_000)]
     keys: u32,
+    /// Entries that the relay keeps in memory at most (default: the engine's).
+    #[arg(long)]
+    window_entries: Option<usize>,
+    /// Bytes that the relay keeps in memory at most (default: the engine's).
+    #[arg(long)]
+    window_bytes: Option<usize>,
     /// Entries of the backlog (default: by broker).
     #[arg(long)]
     messages: Option<u32>,
     /// How results are printed.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
+}
+
+impl Args {
+    fn settings(&self) -> Settings {
+        let defaults = Settings::default();
+        Settings {
+            window_entries: self.window_entries.unwrap_or(defaults.window_entries),
+            window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
+            ..defaults
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -111,6 +129,34 @@ struct BareRow {
     topic: String,
     key: String,
     payload: Vec<u8>,
+}
+
+impl BareRow {
+    /// As many and as long attributes as a CloudEvent has, so that both sides put the same on the wire; constant
+    /// but for id and key, so that making them costs nothing.
+    fn attributes(&self) -> [(&'static str, &str); 7] {
+        [
+            ("ce_specversion", "1.0"),
+            ("ce_id", &self.message_id),
+            ("ce_source", "/bench"),
+            ("ce_type", "bench.filled"),
+            ("ce_time", "2026-03-01T12:00:00.123456Z"),
+            ("ce_subject", &self.key),
+            ("content-type", "application/octet-stream"),
+        ]
+    }
+
+    /// The same as one JSON text.
+    fn envelope(&self) -> String {
+        let mut text = String::with_capacity(1_024);
+        text.push('{');
+        for (name, value) in self.attributes() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\"{name}\":\"{value}\",");
+        }
+        let _ = write!(text, "\"data\":\"{}\"}}", String::from_utf8_lossy(&self.payload));
+        text
+    }
 }
 
 /// Reads the rows of one topic in pages by id.
@@ -179,7 +225,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             for through_relay in turns {
                 let what = if through_relay { "relay" } else { "bare" };
                 progress.set_message(format!("{} {what}, round {}", series.broker, round + 1));
-                let rate = measure(&database, &*target, shape, through_relay, &published).await?;
+                let turn = through_relay.then(|| args.settings());
+                let rate = measure(&database, &*target, shape, turn, &published).await?;
                 if through_relay {
                     series.relay.push(rate)
                 } else {
@@ -201,14 +248,14 @@ async fn measure(
     database: &Database,
     target: &dyn Target,
     shape: Shape,
-    through_relay: bool,
+    through_relay: Option<Settings>,
     published: &Published,
 ) -> Result<f64, Failure> {
     let topic = format!("bench-{}", uuid::Uuid::now_v7().simple());
     target.prepare(&topic).await?;
     database.fill(&topic, shape).await?;
-    let took = if through_relay {
-        drain(database, target.connector()?, u64::from(shape.messages), published).await?
+    let took = if let Some(settings) = through_relay {
+        drain(database, target.connector()?, settings, u64::from(shape.messages), published).await?
     } else {
         let started = Instant::now();
         let confirmed = target.bare(Rows::open(&database.url, &topic).await?).await?;
@@ -228,11 +275,12 @@ const RELAY: &str = "bench";
 async fn drain(
     database: &Database,
     connector: Arc<dyn Connector>,
+    settings: Settings,
     messages: u64,
     published: &Published,
 ) -> Result<Duration, Failure> {
     let store = outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?;
-    let pipeline = Pipeline::new(RelayName::new(RELAY)?, store, connector, Settings::default());
+    let pipeline = Pipeline::new(RelayName::new(RELAY)?, store, connector, settings);
     let stop = CancellationToken::new();
     let target = published.count() + messages;
     let started = Instant::now();

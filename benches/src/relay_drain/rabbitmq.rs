@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use brokers::rabbitmq;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::types::ShortString;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
 use message::Connector;
 
@@ -61,7 +61,12 @@ impl Target for Rabbitmq {
             let channel = channels[turn % 2].clone();
             let mut confirms = Vec::with_capacity(page.len());
             for row in page {
+                let mut headers = FieldTable::default();
+                for (name, value) in row.attributes() {
+                    headers.insert(ShortString::try_new(name)?, AMQPValue::LongString(value.into()));
+                }
                 let properties = BasicProperties::default()
+                    .with_headers(headers)
                     .with_delivery_mode(2)
                     .with_message_id(ShortString::try_new(row.message_id)?);
                 let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };

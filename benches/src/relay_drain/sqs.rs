@@ -74,7 +74,7 @@ impl Target for Sqs {
                     .map(|(at, row)| {
                         SendMessageBatchRequestEntry::builder()
                             .id(at.to_string())
-                            .message_body(String::from_utf8_lossy(&row.payload))
+                            .message_body(row.envelope())
                             .build()
                     })
                     .collect::<Result<_, _>>()?;
