@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::shop::Shop;
-use tests::{Backend, Broker, Dialect, Outcome, Proxy, RelayProcess, Stage, brokers};
+use tests::{Backend, Broker, Dialect, Outcome, Proxy, RelayProcess, Stage, brokers, eventually};
 
 const RELAY: &str = "orders";
 
@@ -85,9 +85,13 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     let consumer = shop.consume().await?;
     shop.place_many(5, 20).await?;
     shop.applied(20).await?;
+    eventually("the relay has heard of all confirmations", || async {
+        Ok((relay.log()?.matches(": published ").count() == 20).then_some(()))
+    })
+    .await?;
     proxy.lose_answers();
-    shop.place_many(5, 5).await?;
-    shop.applied(25).await?;
+    shop.place("unconfirmed").await?;
+    shop.applied(21).await?;
     relay.signal("TERM").await?;
     relay.tells("waiting for outstanding confirmations").await?;
     relay.signal("TERM").await?;
