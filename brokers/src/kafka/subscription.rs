@@ -13,6 +13,9 @@ use tokio::time::{Instant, timeout_at};
 use super::inflow::Inflow;
 use super::pump::Command;
 
+/// How long a goodbye may take: a cluster that is gone never answers the last commit.
+const GOODBYE_MAX: Duration = Duration::from_secs(10);
+
 /// A member of a consumer group. Dropping it leaves the group without waiting; what is unsettled is delivered
 /// again, to whoever gets the partitions.
 #[derive(Debug)]
@@ -82,7 +85,14 @@ impl message::Subscription for Subscription {
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
-        self.ask(Command::Close).await
+        // The last commit waits for the cluster without a limit of its own.
+        match tokio::time::timeout(GOODBYE_MAX, self.ask(Command::Close)).await {
+            Ok(closed) => closed,
+            Err(_) => Err(SubscriptionError::lost(format!(
+                "{}: no answer to the goodbye within {GOODBYE_MAX:?}; what was not committed comes again",
+                self.origin
+            ))),
+        }
     }
 }
 

@@ -24,6 +24,18 @@ impl KeyBlock {
     fn is_empty(&self) -> bool {
         self.stuck.is_empty() && self.held.is_empty() && self.running.is_empty()
     }
+
+    /// Whether anything stands before `id`.
+    fn has_before(&self, id: EntryId) -> bool {
+        let firsts = [self.stuck.first(), self.held.first(), self.running.first()];
+        firsts.into_iter().flatten().any(|first| *first < id)
+    }
+
+    /// Whether the first held entry has nothing stuck before it.
+    fn is_free(&self) -> bool {
+        let before = |held| self.stuck.first().is_none_or(|stuck| stuck > held);
+        self.running.is_empty() && self.held.first().is_some_and(before)
+    }
 }
 
 /// All blocked keys and topics of one relay.
@@ -91,11 +103,14 @@ impl Blocks {
     /// One that was blocked behind it lets it pass, or the blocked one could leave first.
     #[must_use]
     pub fn holds_queued(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
-        let before = |block: &KeyBlock| {
-            let firsts = [block.stuck.first(), block.held.first(), block.running.first()];
-            firsts.into_iter().flatten().any(|first| *first < id)
-        };
-        self.topics.contains(topic) || key.and_then(|key| self.keys.get(key)).is_some_and(before)
+        self.topics.contains(topic) || self.has_before(key, id)
+    }
+
+    /// Whether an entry of the key stands before this one beside the log. A retrying entry waits for it, although it
+    /// is due: an operator can have requeued it while an earlier one is still being retried.
+    #[must_use]
+    pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
+        key.and_then(|key| self.keys.get(key)).is_some_and(|block| block.has_before(id))
     }
 
     /// An entry is stuck: its key waits for it.
@@ -125,7 +140,8 @@ impl Blocks {
             return false;
         }
         let Some(block) = self.get_mut(key) else { return false };
-        let first = key.is_none() || (block.stuck.is_empty() && block.held.first() == Some(&id));
+        let stuck_before = block.stuck.first().is_some_and(|stuck| *stuck < id);
+        let first = key.is_none() || (!stuck_before && block.held.first() == Some(&id));
         let taken = first && block.held.remove(&id);
         if taken {
             block.running.insert(id);
@@ -148,9 +164,9 @@ impl Blocks {
         block.running.remove(&id);
         block.held.remove(&id);
         // Entries can have been held behind those that were on their way.
-        let waiting = block.stuck.is_empty() && block.running.is_empty() && !block.held.is_empty();
+        let free = block.is_free();
         let gone = block.is_empty();
-        self.released |= waiting && key.is_some();
+        self.released |= free && key.is_some();
         if gone && let Some(key) = key {
             self.keys.remove(key);
         }
@@ -171,8 +187,7 @@ impl Blocks {
     /// A held entry can be read back now: if nothing keeps it waiting, that is due at once.
     pub fn held_is_stored(&mut self, topic: &str, key: Option<&str>) {
         let topic_waits = self.topics.contains(topic);
-        let free = |block: &KeyBlock| block.stuck.is_empty() && block.running.is_empty();
-        self.released |= !topic_waits && self.get(key).is_some_and(free);
+        self.released |= !topic_waits && self.get(key).is_some_and(|block| key.is_none() || block.is_free());
     }
 
     /// Whether held entries may be able to leave since the last call.

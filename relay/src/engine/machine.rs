@@ -198,6 +198,8 @@ impl Machine {
                     self.resolve(exception.entry.key(), id);
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
+                // Stays due, and is read again.
+                ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {}
                 ExceptionState::Retrying => self.aside(exception, Origin::Due),
                 ExceptionState::Held | ExceptionState::Dead => {}
             }

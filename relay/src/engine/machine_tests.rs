@@ -19,6 +19,9 @@ use super::*;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 
+/// More bytes than the destination takes.
+const OVERSIZE: usize = 2_000;
+
 struct Row {
     parked: Parked,
     due_at: Option<u64>,
@@ -36,6 +39,12 @@ impl Log {
     fn entry(&self, id: EntryId, deliver_in: Option<Duration>) -> Entry {
         let index = usize::try_from(id.0 - 1).unwrap();
         Entry { id, message: Ok(self.entries[index].clone()), deliver_in }
+    }
+
+    /// An operator shortens what was dead because it was too large.
+    fn edit(&mut self, id: EntryId) {
+        let index = usize::try_from(id.0 - 1).unwrap();
+        self.entries[index].payload.truncate(10);
     }
 
     fn store(&mut self, checkpoint: Checkpoint, now: u64) {
@@ -102,6 +111,7 @@ type MessageIdText = String;
 fn settings() -> Settings {
     let mut settings = Settings { window_entries: 40, ..Settings::default() };
     settings.retry.attempts_max = 3;
+    settings.size_limit.message_bytes_max = OVERSIZE;
     settings
 }
 
@@ -121,6 +131,9 @@ impl World {
                 message = message.with_key(OrderingKey::new(key).unwrap());
             } else if rng.random_bool(0.3) {
                 delays.insert(index + 1, rng.random_range(1..2_000));
+            }
+            if rng.random_bool(0.03) {
+                message.payload = vec![b'x'; OVERSIZE].into();
             }
             if rng.random_bool(0.05) {
                 poison.insert(message.id.to_string());
@@ -277,8 +290,11 @@ impl World {
     /// Repairs everything: topics exist, poison is edited, dead entries are requeued by an operator.
     fn heal(&mut self) {
         self.healed = true;
-        for row in self.log.rows.values_mut() {
-            if row.parked.state == ExceptionState::Dead {
+        let dead = |row: &Row| row.parked.state == ExceptionState::Dead;
+        let ids: Vec<_> = self.log.rows.iter().filter(|(_, row)| dead(row)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.log.edit(id);
+            if let Some(row) = self.log.rows.get_mut(&id) {
                 row.parked.state = ExceptionState::Retrying;
                 row.due_at = Some(0);
             }

@@ -67,8 +67,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            window_bytes: 16 << 20,
-            window_entries: 16_384,
+            window_bytes: 32 << 20,
+            window_entries: 65_536,
             page_entries: 1_000,
             page_bytes: 4 << 20,
             lease_ttl: Duration::from_secs(15),
