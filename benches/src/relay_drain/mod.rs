@@ -228,9 +228,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 let turn = through_relay.then(|| args.settings());
                 let rate = measure(&database, &*target, shape, turn, &published).await?;
                 if through_relay {
-                    series.relay.push(rate)
+                    series.relay.push(rate);
                 } else {
-                    series.bare.push(rate)
+                    series.bare.push(rate);
                 }
                 progress.inc(1);
             }
