@@ -59,7 +59,7 @@ impl Ledger {
         match outcome {
             Ok(()) => self.last_success = self.last_success.max(Some(*number)),
             Err(_) => {
-                self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)))
+                self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)));
             }
         }
         match (self.first_failure, self.last_success) {
