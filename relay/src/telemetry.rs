@@ -19,7 +19,7 @@ use std::time::Duration;
 use message::{Fault, PublishError, Receipt};
 use metrics::{counter, gauge};
 use outbox::log::{ExceptionState, LogError, RelayName};
-use tracing::{debug, error, info, warn};
+use tracing::{debug, debug_span, error, info, warn};
 
 use crate::engine::machine::{Event, Machine};
 
@@ -101,9 +101,14 @@ impl Telemetry {
         let mut published = 0;
         for event in events {
             match event {
-                Event::Published { message_id, topic, trace_id, .. } => {
+                Event::Published { message_id, topic, trace, .. } => {
                     published += 1;
-                    debug!(relay = %self.relay, %message_id, %topic, trace_id, "published");
+                    // Linked to the producer's span by the ids; the stored context itself travels on unchanged.
+                    let (trace_id, traceparent) =
+                        trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
+                    debug_span!("send", relay = %self.relay, destination = %self.destination, %topic, %message_id,
+                        trace_id, traceparent)
+                    .in_scope(|| debug!("published"));
                 }
                 Event::Parked(parked) => {
                     let state = parked.state;

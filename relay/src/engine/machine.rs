@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Fault, KeyWindow, PublishError, Receipt, Scope, Submission, Ticket};
+use message::{Fault, KeyWindow, PublishError, Receipt, Scope, Submission, Ticket, TraceContext};
 use outbox::log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, ExceptionSummary, Page,
     Parked,
@@ -47,8 +47,8 @@ pub enum Event {
         message_id: message::MessageId,
         /// Its topic.
         topic: message::Topic,
-        /// The trace it belongs to.
-        trace_id: Option<String>,
+        /// The trace in which it was enqueued.
+        trace: Option<TraceContext>,
         /// How old it was since its enqueue, by the relay's clock.
         enqueued_at: time::OffsetDateTime,
     },
@@ -343,7 +343,7 @@ impl Machine {
         self.unblock_topic(item.message.topic.as_str());
         self.events.push(Event::Published {
             message_id: item.message.id,
-            trace_id: item.message.trace.as_ref().map(|trace| trace.trace_id().to_owned()),
+            trace: item.message.trace,
             enqueued_at: item.message.time,
             topic: item.message.topic,
         });
