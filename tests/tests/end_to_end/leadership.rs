@@ -86,7 +86,7 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     shop.place_many(5, 20).await?;
     shop.applied(20).await?;
     eventually("the relay has heard of all confirmations", || async {
-        Ok((relay.log()?.matches(": published ").count() == 20).then_some(()))
+        Ok((relay.log()?.matches("telemetry: published").count() == 20).then_some(()))
     })
     .await?;
     proxy.lose_answers();
