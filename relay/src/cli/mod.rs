@@ -2,17 +2,17 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`run`] | `relay run`: the daemon |
-//! | [`preflight`] | what is looked at before anything starts |
-//! | [`once`] | `relay run --once`: when everything has left |
-//! | [`migrate`] | `relay migrate up`, `status`, `sql` |
-//! | [`status`] | `relay status` |
-//! | [`demo`] | `relay demo` |
-//! | [`dead`] | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
-//! | [`config`] | `relay config check`, and where the configuration comes from |
-//! | [`log`] | what is logged, and how |
-//! | [`output`] | standard output: tables and JSON |
-//! | [`failure`], [`exit`] | why a command failed, and the exit codes |
+//! | `run` | `relay run`: the daemon |
+//! | `preflight` | what is looked at before anything starts |
+//! | `once` | `relay run --once`: when everything has left |
+//! | `migrate` | `relay migrate up`, `status`, `sql` |
+//! | `status` | `relay status` |
+//! | `demo` | `relay demo` |
+//! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
+//! | `config` | `relay config check`, and where the configuration comes from |
+//! | `log` | what is logged, and how |
+//! | `output` | standard output: tables and JSON |
+//! | `failure`, `exit` | why a command failed, and the exit codes |
 
 mod config;
 mod database;

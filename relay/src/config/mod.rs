@@ -3,17 +3,17 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`tree`] | settings in which every key and value knows where it was written |
-//! | [`env`](mod@env) | environment variables laid over the tree |
-//! | [`decode`] | the tree made into typed sections; errors carry path and place |
-//! | [`file`](mod@file) | the sections as they are written |
-//! | [`units`] | durations and sizes as people write them |
-//! | [`engine`] | the section of the engine made into its settings |
-//! | [`check`] | what the sections mean together |
-//! | [`database`], [`broker`] | where messages come from and where they go |
-//! | [`redact`] | what is secret, and how it is kept out of everything that is printed |
-//! | [`effective`] | what is in force, for people and machines |
-//! | [`error`] | what is wrong, shown with its place |
+//! | `tree` | settings in which every key and value knows where it was written |
+//! | `env` | environment variables laid over the tree |
+//! | `decode` | the tree made into typed sections; errors carry path and place |
+//! | `file` | the sections as they are written |
+//! | `units` | durations and sizes as people write them |
+//! | `engine` | the section of the engine made into its settings |
+//! | `check` | what the sections mean together |
+//! | `database`, `broker` | where messages come from and where they go |
+//! | `redact` | what is secret, and how it is kept out of everything that is printed |
+//! | `effective` | what is in force, for people and machines |
+//! | `error` | what is wrong, shown with its place |
 
 mod broker;
 mod check;
