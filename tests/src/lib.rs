@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`backends`] | [`Backend`]: which components there are, and whether this run has them |
-//! | [`trial`] | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
+//! | [`trial`](mod@trial) | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
 //! | [`stage`] | [`Stage`]: what a test has made and what it shows when it fails |
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |

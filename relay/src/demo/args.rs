@@ -21,6 +21,10 @@ pub struct Args {
     /// schemas of its own there and removes them at the end
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_DATABASE", hide_env_values = true)]
     pub database: Option<String>,
+    #[allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "the text is also the command's help: brackets mean options"
+    )]
     /// A broker instead of the Kafka inside the process: kafka://host:port[,host:port], amqp://user:password@host/vhost
     /// (RabbitMQ, also amqps), sqs+http://host:port or sqs+https://host[?fifo=true][&region=NAME] (SQS). The demo
     /// makes topics and queues of its own there and removes them at the end
