@@ -22,8 +22,19 @@ const BUFFERS: &str = "SELECT (SELECT heap_blks_hit + heap_blks_read + idx_blks_
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay main' \
     AND datname = current_database()";
 
-/// Buffers that a reader touches while `work` uses it.
-async fn buffers(db: &Database<Postgres>, work: impl AsyncFnOnce(&mut Box<dyn LogReader>)) -> i64 {
+/// Measurements of one thing: what other sessions and the server itself report meanwhile only ever adds.
+const ROUNDS: usize = 3;
+
+/// Buffers that a reader touches while `work` uses it: the least of some rounds, each with a reader of its own.
+async fn buffers(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> i64 {
+    let mut least = i64::MAX;
+    for _ in 0..ROUNDS {
+        least = least.min(buffers_once(db, &mut work).await);
+    }
+    least
+}
+
+async fn buffers_once(db: &Database<Postgres>, work: &mut impl AsyncFnMut(&mut Box<dyn LogReader>)) -> i64 {
     let before = db.number(BUFFERS).await;
     let mut reader = db.reader().await;
     work(&mut reader).await;
@@ -153,7 +164,7 @@ async fn what_is_due_costs_the_same_however_much_waits() {
         let exceptions = "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read \
             FROM pg_statio_user_tables WHERE relname = 'outbox_exception'";
         let before = db.number(exceptions).await;
-        let messages = buffers(&db, async |reader| {
+        let messages = buffers_once(&db, &mut async |reader| {
             let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
             let due = reader.read_due(EntryId(0), limit).await.unwrap();
             assert_eq!(due.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
