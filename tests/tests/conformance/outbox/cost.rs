@@ -143,8 +143,11 @@ async fn a_late_row_is_found_without_walking_the_log() {
             assert_eq!((page.entries.len(), page.entries[0].topic(), page.exhausted), (1, "slow", true));
         })
         .await;
-        eprintln!("buffers of one late row of 100,000: {cost}");
-        assert!(cost < 40, "{cost}");
+        // Each other transaction of the cluster that was in flight at the mark is looked for as well.
+        let in_flight = head.as_str().rsplit(':').next().map_or(0, |xids| xids.split(',').count());
+        let others = i64::try_from(in_flight).unwrap() - 1;
+        eprintln!("buffers of one late row of 100,000: {cost}, with {others} other transactions in flight");
+        assert!(cost < 40 + 10 * others, "{cost} with {others} others");
         db
     })
     .await;
