@@ -81,10 +81,7 @@ impl MessageId {
         at: OffsetDateTime,
         parts: impl IntoIterator<Item = P>,
     ) -> Result<Self, InvalidId> {
-        let millis = u64::try_from(at.unix_timestamp_nanos() / 1_000_000)
-            .ok()
-            .filter(|millis| *millis < 1 << 48)
-            .ok_or(InvalidId::TimeOutOfRange { at })?;
+        let millis = millis_of(at)?;
         let mut hash = Sha256::new();
         for part in parts {
             let part = part.as_ref();
@@ -115,10 +112,7 @@ impl MessageId {
     /// # Errors
     /// [`InvalidId::TimeOutOfRange`] as for [`MessageId::derived`].
     pub fn floor(at: OffsetDateTime) -> Result<Uuid, InvalidId> {
-        let millis = u64::try_from(at.unix_timestamp_nanos() / 1_000_000)
-            .ok()
-            .filter(|millis| *millis < 1 << 48)
-            .ok_or(InvalidId::TimeOutOfRange { at })?;
+        let millis = millis_of(at)?;
         Ok(Uuid::from_u128(u128::from(millis) << 80))
     }
 
@@ -127,6 +121,14 @@ impl MessageId {
     pub fn as_uuid(self) -> Uuid {
         self.0
     }
+}
+
+/// A time as the 48 bits that version 7 has for it (RFC 9562 section 5.7).
+fn millis_of(at: OffsetDateTime) -> Result<u64, InvalidId> {
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000)
+        .ok()
+        .filter(|millis| *millis < 1 << 48)
+        .ok_or(InvalidId::TimeOutOfRange { at })
 }
 
 impl TryFrom<Uuid> for MessageId {
