@@ -101,7 +101,7 @@ impl Telemetry {
         let mut published = 0;
         for event in events {
             match event {
-                Event::Published { message_id, topic, trace, .. } => {
+                Event::Published { message_id, topic, trace } => {
                     published += 1;
                     // Linked to the producer's span by the ids; the stored context itself travels on unchanged.
                     let (trace_id, traceparent) =

@@ -49,8 +49,6 @@ pub enum Event {
         topic: message::Topic,
         /// The trace in which it was enqueued.
         trace: Option<TraceContext>,
-        /// How old it was since its enqueue, by the relay's clock.
-        enqueued_at: time::OffsetDateTime,
     },
     /// An entry was put beside the log.
     Parked(Parked),
@@ -344,7 +342,6 @@ impl Machine {
         self.events.push(Event::Published {
             message_id: item.message.id,
             trace: item.message.trace,
-            enqueued_at: item.message.time,
             topic: item.message.topic,
         });
     }
