@@ -1,0 +1,81 @@
+//! What can go wrong, each with its cure.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`kill`] | processes that end without warning |
+//! | [`tcp`] | the wire between two ends |
+
+pub mod kill;
+pub mod tcp;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::rngs::StdRng;
+
+use crate::Failure;
+use crate::pair::Pair;
+use crate::stage::Stage;
+
+/// A fault: it strikes, stays for a while, and is healed.
+///
+/// The storm calls [`strike`](Self::strike), waits for a time out of [`lasts`](Self::lasts), and calls
+/// [`heal`](Self::heal); never two strikes of one fault without a `heal` between. Different faults overlap.
+#[async_trait]
+pub trait Fault: Send {
+    /// Unique, for plan and report: lower case, words joined by hyphens.
+    fn name(&self) -> &'static str;
+
+    /// How often it is chosen in comparison with others.
+    fn weight(&self) -> u32 {
+        10
+    }
+
+    /// How long it stays until it is healed; zero for a fault that needs no healing.
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        Duration::ZERO..=Duration::ZERO
+    }
+
+    /// Makes it happen; returns within seconds. All chance comes from `rng`.
+    ///
+    /// # Errors
+    /// It could not be made to happen; the storm heals it and goes on, and the report tells.
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure>;
+
+    /// Ends it, and returns when it is over. Without a strike before, and a second time, it does nothing.
+    ///
+    /// # Errors
+    /// It goes on; the storm tries again a few times, then gives the run up.
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure>;
+}
+
+/// What a fault has done, for the report.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Struck {
+    /// Whom it hit: a process, a wire, a service.
+    pub target: String,
+    /// Its parameters; may be empty.
+    pub detail: String,
+}
+
+impl Struck {
+    /// A fault that has hit `target`.
+    pub fn new(target: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { target: target.into(), detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Struck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.target)?;
+        if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }
+    }
+}
+
+/// Every fault that makes sense for this pair, and can be had on this machine.
+#[must_use]
+pub fn catalogue(_pair: Pair) -> Vec<Box<dyn Fault>> {
+    vec![Box::new(kill::Kill)]
+}

@@ -1,0 +1,79 @@
+//! A database and a broker.
+
+use std::fmt;
+
+/// Where outbox and inbox are.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatabaseKind {
+    /// PostgreSQL.
+    Postgres,
+    /// SQLite.
+    Sqlite,
+}
+
+/// What carries the messages.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum BrokerKind {
+    /// Apache Kafka.
+    Kafka,
+    /// RabbitMQ.
+    Rabbitmq,
+    /// SQS, standard queues.
+    Sqs,
+    /// SQS, FIFO queues.
+    SqsFifo,
+    /// Kafka inside the storm's process: it keeps nothing, but its errors can be chosen.
+    MockKafka,
+}
+
+impl BrokerKind {
+    /// Whether the broker keeps the order of a key.
+    #[must_use]
+    pub fn keeps_order(self) -> bool {
+        self != Self::Sqs
+    }
+
+    /// Whether it is a Kafka, real or not.
+    #[must_use]
+    pub fn is_kafka(self) -> bool {
+        matches!(self, Self::Kafka | Self::MockKafka)
+    }
+
+    /// Whether it is an SQS, whatever its queues.
+    #[must_use]
+    pub fn is_sqs(self) -> bool {
+        matches!(self, Self::Sqs | Self::SqsFifo)
+    }
+}
+
+/// What one storm runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct Pair {
+    /// Where outbox and inbox are.
+    pub database: DatabaseKind,
+    /// What carries the messages.
+    pub broker: BrokerKind,
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let database = match self.database {
+            DatabaseKind::Postgres => "postgres",
+            DatabaseKind::Sqlite => "sqlite",
+        };
+        let broker = match self.broker {
+            BrokerKind::Kafka => "kafka",
+            BrokerKind::Rabbitmq => "rabbitmq",
+            BrokerKind::Sqs => "sqs",
+            BrokerKind::SqsFifo => "sqs-fifo",
+            BrokerKind::MockKafka => "mock-kafka",
+        };
+        f.pad(&format!("{database} × {broker}"))
+    }
+}

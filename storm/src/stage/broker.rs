@@ -1,0 +1,28 @@
+//! The broker, its topics and queues.
+
+use std::sync::Arc;
+
+use brokers::kafka::mock::Mock;
+
+/// The broker as the storm itself reaches it: directly, past every proxy.
+pub struct Broker {
+    /// Kafka: `host:port`; RabbitMQ: an AMQP URL; SQS: the endpoint's URL.
+    pub address: String,
+    /// Those that messages are published to.
+    pub topics: Vec<Topic>,
+    /// RabbitMQ: what relays publish to.
+    pub exchange: Option<String>,
+    /// RabbitMQ: the queue that copies of everything go to, for the check at the end. Faults leave it alone.
+    pub tap: Option<String>,
+    /// The cluster inside this process, for a pair with mock Kafka.
+    pub mock: Option<Arc<Mock>>,
+}
+
+/// A topic: of Kafka, a routing key of RabbitMQ, a queue of SQS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topic {
+    /// As messages name it.
+    pub name: String,
+    /// RabbitMQ: the consumers' queues that are bound by this name.
+    pub queues: Vec<String>,
+}

@@ -1,0 +1,48 @@
+//! What a fault can reach. Everything on it belongs to the storm: nothing else may be harmed.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `broker` | the broker, its topics and queues |
+//! | `database` | the producers' database and the consumers' |
+//! | `processes` | the storm's processes: kept running, killed, started with other settings |
+//! | `services` | starting and stopping of servers |
+//! | `wires` | the proxies between processes and servers |
+
+mod broker;
+mod database;
+mod processes;
+mod services;
+mod wires;
+
+use std::path::PathBuf;
+
+pub use broker::{Broker, Topic};
+pub use database::Database;
+pub use processes::{Processes, Recipe, Role, Signal};
+pub use services::{Service, Services};
+pub use wires::{Peer, Wire, Wires};
+
+use crate::pair::Pair;
+
+/// The variable that arms crash points of a process: `name` aborts it when it is reached the first time,
+/// `name=7` the seventh time; several are separated by commas. Names are those of `outbox::crash_points`,
+/// `relay::crash_points` and `inbox::crash_points`.
+pub const CRASH_POINTS: &str = "OUTBOX_CRASH_POINTS";
+
+/// What a fault can reach.
+pub struct Stage {
+    /// What this storm runs over.
+    pub pair: Pair,
+    /// Producers, relays and consumers.
+    pub processes: Processes,
+    /// The proxies between them and the servers.
+    pub wires: Wires,
+    /// The servers' private instances.
+    pub services: Services,
+    /// Where the rows are.
+    pub database: Database,
+    /// Where the messages are.
+    pub broker: Broker,
+    /// Journals, logs, configurations; faults may keep files here.
+    pub folder: PathBuf,
+}

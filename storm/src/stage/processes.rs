@@ -1,0 +1,205 @@
+//! The storm's processes: kept running, killed, started with other settings.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, kill_process};
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::Failure;
+
+pub use rustix::process::Signal;
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Runs business transactions.
+    Producer,
+    /// The `relay` program.
+    Relay,
+    /// Receives and applies.
+    Consumer,
+}
+
+impl Role {
+    /// Its name in the singular.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Producer => "producer",
+            Self::Relay => "relay",
+            Self::Consumer => "consumer",
+        }
+    }
+}
+
+/// How a process is started.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Variables besides those of the storm itself.
+    pub environment: BTreeMap<String, String>,
+    /// Where its output goes, appended.
+    pub log: PathBuf,
+}
+
+/// Pause before a process that has ended is started again.
+const RESTART: Duration = Duration::from_millis(300);
+
+struct Slot {
+    role: Role,
+    recipe: Recipe,
+    /// For one start only.
+    next: BTreeMap<String, String>,
+    pid: Option<Pid>,
+    starts: u64,
+}
+
+type Slots = Arc<Mutex<BTreeMap<String, Slot>>>;
+
+/// The processes, each kept running until [`stop`](Self::stop): whichever way one ends, it is started again.
+pub struct Processes {
+    slots: Slots,
+    running: watch::Sender<bool>,
+    keepers: tokio::sync::Mutex<JoinSet<()>>,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self {
+            slots: Slots::default(),
+            running: watch::channel(true).0,
+            keepers: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+impl Processes {
+    /// Starts a process under a unique name, and keeps it running.
+    pub async fn keep(&self, name: &str, role: Role, recipe: Recipe) {
+        let slot = Slot { role, recipe, next: BTreeMap::new(), pid: None, starts: 0 };
+        lock(&self.slots).insert(name.to_owned(), slot);
+        let (name, slots, running) = (name.to_owned(), Arc::clone(&self.slots), self.running.subscribe());
+        self.keepers.lock().await.spawn(keep(name, slots, running));
+    }
+
+    /// All names, in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        lock(&self.slots).keys().cloned().collect()
+    }
+
+    /// The names of one role, in order.
+    #[must_use]
+    pub fn of(&self, role: Role) -> Vec<String> {
+        lock(&self.slots).iter().filter(|(_, slot)| slot.role == role).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Its process, unless it is between two lives.
+    #[must_use]
+    pub fn pid(&self, name: &str) -> Option<Pid> {
+        lock(&self.slots).get(name)?.pid
+    }
+
+    /// How often it has been started.
+    #[must_use]
+    pub fn starts(&self, name: &str) -> u64 {
+        lock(&self.slots).get(name).map_or(0, |slot| slot.starts)
+    }
+
+    /// Sends a signal. One that is between two lives gets none, which is fine.
+    ///
+    /// # Errors
+    /// There is no process of this name.
+    pub fn signal(&self, name: &str, signal: Signal) -> Result<(), Failure> {
+        // The keeper clears the pid right after the process was reaped: too soon for the number to come again.
+        let slots = lock(&self.slots);
+        let slot = slots.get(name).ok_or_else(|| format!("there is no process {name:?}"))?;
+        match slot.pid.map(|pid| kill_process(pid, signal)) {
+            None | Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => Ok(()),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Gives its next start, and only that, another variable. Crash points, for example: [`CRASH_POINTS`].
+    ///
+    /// [`CRASH_POINTS`]: crate::stage::CRASH_POINTS
+    ///
+    /// # Errors
+    /// There is no process of this name.
+    pub fn set_for_next_start(&self, name: &str, variable: &str, value: &str) -> Result<(), Failure> {
+        let mut slots = lock(&self.slots);
+        let slot = slots.get_mut(name).ok_or_else(|| format!("there is no process {name:?}"))?;
+        slot.next.insert(variable.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// Asks all to end in order (SIGTERM), kills them after `limit`, and starts them no more.
+    pub async fn stop(&self, limit: Duration) {
+        self.running.send_replace(false);
+        for name in self.names() {
+            // Stopped ones must run to hear the other signal.
+            for signal in [Signal::TERM, Signal::CONT] {
+                let _ = self.signal(&name, signal);
+            }
+        }
+        let mut keepers = self.keepers.lock().await;
+        let ended = async { while keepers.join_next().await.is_some() {} };
+        if tokio::time::timeout(limit, ended).await.is_err() {
+            for name in self.names() {
+                let _ = self.signal(&name, Signal::KILL);
+            }
+            while keepers.join_next().await.is_some() {}
+        }
+    }
+}
+
+fn lock(slots: &Slots) -> MutexGuard<'_, BTreeMap<String, Slot>> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn keep(name: String, slots: Slots, mut running: watch::Receiver<bool>) {
+    while *running.borrow_and_update() {
+        match start(&name, &slots) {
+            Ok(mut child) => {
+                let _ = child.wait().await;
+                if let Some(slot) = lock(&slots).get_mut(&name) {
+                    slot.pid = None;
+                }
+            }
+            Err(error) => eprintln!("{name} cannot be started: {error}"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RESTART) => {}
+            _ = running.changed() => {}
+        }
+    }
+}
+
+fn start(name: &str, slots: &Slots) -> Result<tokio::process::Child, Failure> {
+    let mut slots = lock(slots);
+    let slot = slots.get_mut(name).ok_or("it was given up")?;
+    let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
+    let child = Command::new(&slot.recipe.program)
+        .args(&slot.recipe.arguments)
+        .envs(&slot.recipe.environment)
+        .envs(std::mem::take(&mut slot.next))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()?;
+    slot.pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    slot.starts += 1;
+    Ok(child)
+}
