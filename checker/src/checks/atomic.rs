@@ -1,0 +1,124 @@
+//! Business rows and outbox rows of one transaction: both or neither.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{NO_OUTBOX, need};
+use crate::history::{BusinessRow, Operation, OutboxRow, Outcome};
+use crate::index::Index;
+use crate::verdict::{Findings, NotChecked, Subject, Violation};
+
+pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
+    let outbox = need(&index.history.outbox, NO_OUTBOX)?;
+    if index.history.operations.is_none() && index.history.business.is_none() {
+        return Err("neither business rows nor what clients did were recorded");
+    }
+    check_twice(outbox, findings);
+    for operation in index.history.operations.iter().flatten() {
+        findings.checked(1);
+        check_parts(index, operation, findings);
+        check_undone(index, operation, findings);
+    }
+    if let Some(business) = &index.history.business {
+        findings.checked(business.len());
+        check_pairs(index, business, outbox, findings);
+    }
+    Ok(())
+}
+
+/// One id, one row.
+fn check_twice(outbox: &[OutboxRow], findings: &mut Findings) {
+    let mut seen = HashSet::with_capacity(outbox.len());
+    for row in outbox.iter().filter(|row| !seen.insert(row.id)) {
+        findings.breach(Violation::EnqueuedTwice, || Subject::message(row.id));
+    }
+}
+
+/// How many of an operation's messages and rows are there, and how many there would be.
+pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) {
+    // What was reported as done must be there, whoever else wrote it as well. Of the others only that counts which
+    // nobody else can have written.
+    let outcome = operation.outcome;
+    let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
+    let messages = operation.messages.iter().map(|message| message.id);
+    let messages =
+        messages.filter(|id| counts(index.messages.get(id).is_some_and(|claims| claims.is_only(outcome))));
+    let (mut present, mut all) = (0, 0);
+    for id in messages {
+        all += 1;
+        present += usize::from(index.is_committed(id));
+    }
+    if index.history.business.is_none() {
+        return (present, all);
+    }
+    for row in &operation.rows {
+        if counts(index.rows.get(&**row).is_some_and(|claims| claims.is_only(outcome))) {
+            all += 1;
+            present += usize::from(index.business.contains(&**row));
+        }
+    }
+    (present, all)
+}
+
+fn check_parts(index: &Index<'_>, operation: &Operation, findings: &mut Findings) {
+    let (present, all) = parts(index, operation);
+    if present > 0 && present < all {
+        findings.breach(Violation::CommittedInPart, || of_operation(operation));
+    }
+}
+
+/// Names the operation, and with it all its events.
+pub(super) fn of_operation(operation: &Operation) -> Subject {
+    Subject {
+        operation: Some(Arc::clone(&operation.id)),
+        ids: operation.messages.iter().map(|message| message.id).collect(),
+        ..Subject::default()
+    }
+}
+
+/// What was rolled back to a savepoint is not there, unless somebody else wrote it.
+fn check_undone(index: &Index<'_>, operation: &Operation, findings: &mut Findings) {
+    for id in &operation.undone_messages {
+        if index.is_committed(*id) && !index.messages.get(id).is_some_and(|claims| claims.is_possible()) {
+            findings.breach(Violation::UndoneAndPresent, || Subject::message(*id));
+        }
+    }
+    for row in &operation.undone_rows {
+        if index.business.contains(&**row)
+            && !index.rows.get(&**row).is_some_and(|claims| claims.is_possible())
+        {
+            findings.breach(Violation::UndoneAndPresent, || Subject::row(row));
+        }
+    }
+}
+
+/// Business rows and the outbox rows that name them pair off.
+fn check_pairs(index: &Index<'_>, business: &[BusinessRow], outbox: &[OutboxRow], findings: &mut Findings) {
+    let mut pairs: HashMap<&str, (&BusinessRow, u32)> =
+        business.iter().map(|row| (&*row.id, (row, 0))).collect();
+    for row in outbox {
+        let Some(cause) = &row.row else { continue };
+        let Some((business, messages)) = pairs.get_mut(&**cause) else {
+            // A row that operations name is judged with them, or as a phantom when all of them rolled it back.
+            if !index.rows.contains_key(&**cause) {
+                let subject = || Subject { row: Some(Arc::clone(cause)), ..Subject::message(row.id) };
+                findings.breach(Violation::WithoutBusinessRow, subject);
+            }
+            continue;
+        };
+        *messages += 1;
+        if matches!((business.payload, row.content.payload), (Some(due), Some(found)) if due != found) {
+            findings.breach(Violation::SaysSomethingElse, || Subject::message(row.id));
+        }
+    }
+    // Rows that retention has taken cannot be counted any more.
+    let may_lack = !index.removed.is_empty();
+    for row in business {
+        let Some((due, (_, found))) = row.messages.zip(pairs.get(&*row.id)) else { continue };
+        if *found < due && !may_lack {
+            findings.breach(Violation::WithoutMessage, || Subject::row(&row.id));
+        } else if *found > due {
+            findings.breach(Violation::TooManyMessages, || Subject::row(&row.id));
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! A message that cannot be published delays its own key only: in the end nothing is held but what stands behind a
+//! message of its own key that is in trouble. That messages of other keys got out is the promise of no loss.
+
+use std::collections::HashSet;
+
+use super::{NO_OUTBOX, NO_PARKED, need, need_quiet};
+use crate::history::Aside;
+use crate::index::Index;
+use crate::verdict::{Findings, NotChecked, Subject, Violation};
+
+pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
+    need_quiet(index)?;
+    need(&index.history.outbox, NO_OUTBOX)?;
+    let parked = need(&index.history.parked, NO_PARKED)?;
+    let causes = parked
+        .iter()
+        .filter(|parked| matches!(parked.aside, Aside::Dead | Aside::Retrying | Aside::Scheduled));
+    let causes: HashSet<_> = causes.filter_map(|parked| index.key(parked.id)).collect();
+    for held in parked.iter().filter(|parked| parked.aside == Aside::Held) {
+        findings.checked(1);
+        let key = index.key(held.id);
+        if !key.is_some_and(|key| causes.contains(key)) {
+            findings.breach(Violation::HeldWithoutCause, || Subject {
+                key: key.cloned(),
+                ..Subject::message(held.id)
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! In the end nobody holds a transaction, a lease, or a message that was never answered.
+
+use std::sync::Arc;
+
+use super::{need, need_quiet};
+use crate::index::Index;
+use crate::verdict::{Findings, NotChecked, Subject, Violation};
+
+pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
+    need_quiet(index)?;
+    let leaks = need(&index.history.leaks, "nobody looked for what is still held")?;
+    findings.checked(leaks.len());
+    for leak in leaks {
+        findings.breach(Violation::Leaked, || Subject {
+            held: Some(Arc::clone(&leak.what)),
+            ..Subject::default()
+        });
+    }
+    Ok(())
+}

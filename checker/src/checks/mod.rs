@@ -1,0 +1,85 @@
+//! Each promise decided by a function of its own. Pure, and linear in the history.
+//!
+//! | file | promises |
+//! |---|---|
+//! | `atomic.rs` | business rows and messages commit together |
+//! | `outcomes.rs` | what a client was told is so |
+//! | `delivery.rs` | no loss, no phantom |
+//! | `settlement.rs` | settled is stored, the cursor is true |
+//! | `content.rs` | every copy is the same |
+//! | `order.rs` | causal order of each key |
+//! | `effects.rs` | at most once, exactly once, inbox row if and only if effect |
+//! | `fencing.rs` | stale epochs change nothing |
+//! | `containment.rs` | a poisoned message delays its own key only |
+//! | `retention.rs` | retention removes nothing undecided |
+//! | `leaks.rs` | nothing is left held |
+
+mod atomic;
+mod containment;
+mod content;
+mod delivery;
+mod effects;
+mod fencing;
+mod leaks;
+mod order;
+mod outcomes;
+mod retention;
+mod settlement;
+
+use crate::history::History;
+use crate::index::Index;
+use crate::verdict::{Findings, NotChecked, Promise, Ruling};
+
+/// Decides one promise, or says what was not observed.
+type Check = fn(&Index<'_>, &mut Findings) -> Result<(), NotChecked>;
+
+/// The check of a promise.
+fn check_of(promise: Promise) -> Check {
+    match promise {
+        Promise::Atomic => atomic::check,
+        Promise::HonestOutcomes => outcomes::check,
+        Promise::NoLoss => delivery::check_loss,
+        Promise::NoPhantom => delivery::check_phantoms,
+        Promise::SettledIsStored => settlement::check_settled,
+        Promise::CursorIsTrue => settlement::check_cursor,
+        Promise::Unaltered => content::check,
+        Promise::CausalOrder => order::check,
+        Promise::AtMostOnce => effects::check_at_most_once,
+        Promise::ExactlyOnce => effects::check_exactly_once,
+        Promise::InboxIffEffect => effects::check_inbox,
+        Promise::Fencing => fencing::check,
+        Promise::Containment => containment::check,
+        Promise::Retention => retention::check,
+        Promise::NoLeak => leaks::check,
+    }
+}
+
+/// Decides every promise.
+pub(crate) fn all(history: &History, breaches_max: usize) -> Vec<Ruling> {
+    let index = Index::new(history);
+    let decide = |promise: Promise| {
+        let mut findings = Findings::new(breaches_max);
+        let decided = check_of(promise)(&index, &mut findings);
+        findings.ruling(promise, decided)
+    };
+    Promise::ALL.into_iter().map(decide).collect()
+}
+
+/// What is not decided before everything is quiet.
+const RUNNING: NotChecked = "the system was still running";
+const NO_OUTBOX: NotChecked = "the outbox was not read";
+const NO_TAP: NotChecked = "the broker was not read";
+const TAP_INCOMPLETE: NotChecked = "not all of the broker was read";
+const NO_PARKED: NotChecked = "what is parked was not read";
+const NO_OPERATIONS: NotChecked = "what clients did was not recorded";
+const NO_EFFECTS: NotChecked = "no effects were read";
+
+/// What is there, or the reason why nothing can be decided.
+fn need<T>(part: &Option<T>, otherwise: NotChecked) -> Result<&T, NotChecked> {
+    part.as_ref().ok_or(otherwise)
+}
+
+/// Goes on only when everything is quiet.
+fn need_quiet(index: &Index<'_>) -> Result<(), NotChecked> {
+    if index.history.quiet { Ok(()) } else { Err(RUNNING) }
+}

@@ -1,0 +1,55 @@
+//! What the relay says of itself is so.
+
+use super::{NO_OUTBOX, NO_PARKED, NO_TAP, TAP_INCOMPLETE, need};
+use crate::history::OutboxRow;
+use crate::index::Index;
+use crate::verdict::{Findings, NotChecked, Subject, Violation};
+
+/// What is marked as published is at the broker or parked.
+pub(super) fn check_settled(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
+    let outbox = done(index, |row| row.settled, "the relay marks no rows")?;
+    for row in outbox.iter().filter(|row| row.settled == Some(true)) {
+        findings.checked(1);
+        if !index.is_accounted_for(row.id) {
+            findings.breach(Violation::SettledUnpublished, || Subject::message(row.id));
+        }
+    }
+    Ok(())
+}
+
+/// What the cursor has passed is at the broker or parked; what it has not passed is not parked, so that a successor
+/// never finds something parked that it is going to read again.
+pub(super) fn check_cursor(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
+    let outbox = done(index, |row| row.passed, "the relay keeps no cursor")?;
+    for row in outbox {
+        match row.passed {
+            Some(true) if !index.is_accounted_for(row.id) => {
+                findings.breach(Violation::PassedUnpublished, || Subject::message(row.id));
+            }
+            Some(false) if index.parked.contains_key(&row.id) => {
+                findings.breach(Violation::ParkedAhead, || Subject::message(row.id));
+            }
+            _ => {}
+        }
+        findings.checked(usize::from(row.passed.is_some()));
+    }
+    Ok(())
+}
+
+/// The outbox, when the relay says something about it and everything is there to compare it with.
+fn done<'a>(
+    index: &Index<'a>,
+    said: fn(&OutboxRow) -> Option<bool>,
+    silent: NotChecked,
+) -> Result<&'a [OutboxRow], NotChecked> {
+    let outbox = need(&index.history.outbox, NO_OUTBOX)?;
+    if !outbox.is_empty() && outbox.iter().all(|row| said(row).is_none()) {
+        return Err(silent);
+    }
+    let tap = need(&index.history.tap, NO_TAP)?;
+    if !tap.complete {
+        return Err(TAP_INCOMPLETE);
+    }
+    need(&index.history.parked, NO_PARKED)?;
+    Ok(outbox)
+}

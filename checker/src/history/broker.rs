@@ -1,0 +1,32 @@
+//! What the broker has.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Content;
+
+/// What was seen at the broker, by somebody who takes nothing from anyone: a reader of its log, or a queue beside.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tap {
+    /// Whether the broker promises an order within a place.
+    pub ordered: bool,
+    /// Whether nothing is missing: the tap began before the first message, and nothing was removed under it.
+    pub complete: bool,
+    /// What was seen, copies included. In the broker's order within each place.
+    pub occurrences: Vec<Occurrence>,
+}
+
+/// One message at the broker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Occurrence {
+    /// The message id; `None` when it has none that can be read.
+    pub id: Option<Uuid>,
+    /// Partition or queue: within it, occurrences have an order.
+    pub place: Arc<str>,
+    /// What it says.
+    pub content: Content,
+}

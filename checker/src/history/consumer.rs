@@ -1,0 +1,62 @@
+//! What became of the messages on the other side.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Content;
+
+/// Somebody who applies messages under one name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Consumer {
+    /// Its name in the inbox.
+    pub name: Arc<str>,
+    /// The topics that it applies; `None` for all of them.
+    pub topics: Option<Vec<Arc<str>>>,
+    /// Whether its effects are expected in the causal order of each key.
+    pub ordered: bool,
+    /// Its inbox.
+    pub inbox: Option<Vec<InboxRow>>,
+    /// Inbox rows that retention has removed.
+    pub expired: Option<Vec<InboxRow>>,
+    /// Its effects, in the order of their commits.
+    pub effects: Option<Vec<Effect>>,
+    /// What it put aside for an operator.
+    pub dead_letters: Option<Vec<DeadLetter>>,
+}
+
+/// A message that an inbox remembers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InboxRow {
+    /// The message id.
+    pub id: Uuid,
+    /// The scope, such as a tenant; empty for none.
+    pub scope: Arc<str>,
+    /// What the row tells of the message.
+    pub content: Content,
+}
+
+/// One effect of one message.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Effect {
+    /// The message that caused it.
+    pub id: Uuid,
+    /// The scope in which it happened; empty for none.
+    pub scope: Arc<str>,
+    /// The message as it arrived.
+    pub content: Content,
+}
+
+/// A message that a consumer put aside.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeadLetter {
+    /// The message id; `None` when it had none that could be read.
+    pub id: Option<Uuid>,
+    /// The scope; empty for none.
+    pub scope: Arc<str>,
+}

@@ -1,0 +1,146 @@
+//! A history with everything found by its id. Built once, read by every check.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::history::{Aside, Content, Enqueued, History, Operation, OutboxRow, Outcome};
+
+/// Who says that it wrote a message or a business row, and kept it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    done: u32,
+    failed: u32,
+    unknown: u32,
+}
+
+impl Claims {
+    fn add(&mut self, outcome: Outcome) {
+        *match outcome {
+            Outcome::Ok => &mut self.done,
+            Outcome::Failed => &mut self.failed,
+            Outcome::Unknown => &mut self.unknown,
+        } += 1;
+    }
+
+    /// Whether it may be there.
+    pub(crate) fn is_possible(self) -> bool {
+        self.done + self.unknown > 0
+    }
+
+    /// Whether nobody but an operation of this outcome can have written it.
+    pub(crate) fn is_only(self, outcome: Outcome) -> bool {
+        let mine = u32::from(outcome != Outcome::Failed);
+        self.done + self.unknown == mine
+    }
+}
+
+/// What is known of the place of a message in its key's order.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// Its number within the key.
+    pub(crate) seq: Option<u64>,
+    /// When its transaction began.
+    pub(crate) started: Option<u64>,
+    /// When its transaction was known to be committed.
+    pub(crate) ended: Option<u64>,
+}
+
+/// See the module.
+pub(crate) struct Index<'a> {
+    pub(crate) history: &'a History,
+    pub(crate) outbox: HashMap<Uuid, &'a OutboxRow>,
+    pub(crate) removed: HashSet<Uuid>,
+    pub(crate) parked: HashMap<Uuid, Aside>,
+    pub(crate) published: HashSet<Uuid>,
+    pub(crate) business: HashSet<&'a str>,
+    pub(crate) messages: HashMap<Uuid, Claims>,
+    pub(crate) rows: HashMap<&'a str, Claims>,
+    enqueued: HashMap<Uuid, (&'a Operation, &'a Enqueued)>,
+    undone: HashSet<Uuid>,
+}
+
+impl<'a> Index<'a> {
+    pub(crate) fn new(history: &'a History) -> Self {
+        let mut index = Self {
+            history,
+            outbox: history.outbox.iter().flatten().map(|row| (row.id, row)).collect(),
+            removed: history.removed.iter().flatten().copied().collect(),
+            parked: history.parked.iter().flatten().map(|parked| (parked.id, parked.aside)).collect(),
+            published: HashSet::new(),
+            business: history.business.iter().flatten().map(|row| &*row.id).collect(),
+            messages: HashMap::new(),
+            rows: HashMap::new(),
+            enqueued: HashMap::new(),
+            undone: HashSet::new(),
+        };
+        index
+            .published
+            .extend(history.tap.iter().flat_map(|tap| &tap.occurrences).filter_map(|seen| seen.id));
+        history.operations.iter().flatten().for_each(|operation| index.claim(operation));
+        index
+    }
+
+    fn claim(&mut self, operation: &'a Operation) {
+        for row in &operation.rows {
+            self.rows.entry(row).or_default().add(operation.outcome);
+        }
+        self.undone.extend(&operation.undone_messages);
+        for message in &operation.messages {
+            self.messages.entry(message.id).or_default().add(operation.outcome);
+            // Of several operations with one id, one that did not fail speaks for it.
+            let speaker = self.enqueued.entry(message.id).or_insert((operation, message));
+            if speaker.0.outcome == Outcome::Failed {
+                *speaker = (operation, message);
+            }
+        }
+    }
+
+    /// Whether a message is committed: its outbox row is there, or was until retention took it.
+    pub(crate) fn is_committed(&self, id: Uuid) -> bool {
+        self.outbox.contains_key(&id) || self.removed.contains(&id)
+    }
+
+    /// Whether a message is at the broker or where an operator sees it.
+    pub(crate) fn is_accounted_for(&self, id: Uuid) -> bool {
+        self.published.contains(&id) || self.parked.contains_key(&id)
+    }
+
+    /// Whether somebody enqueued it and rolled back to a savepoint.
+    pub(crate) fn is_undone(&self, id: Uuid) -> bool {
+        self.undone.contains(&id)
+    }
+
+    /// What a client sent under this id.
+    pub(crate) fn sent(&self, id: Uuid) -> Option<&'a Content> {
+        self.enqueued.get(&id).map(|(_, message)| &message.content)
+    }
+
+    /// The ordering key of a message, as far upstream as it is known.
+    pub(crate) fn key(&self, id: Uuid) -> Option<&'a Arc<str>> {
+        let stored = || self.outbox.get(&id).and_then(|row| row.content.key.as_ref());
+        let key = self.sent(id).and_then(|content| content.key.as_ref()).or_else(stored);
+        key.filter(|key| !key.is_empty())
+    }
+
+    /// The place of a message in the order of its key; nothing for one that need not keep it.
+    pub(crate) fn turn(&self, id: Uuid) -> Option<Turn> {
+        let row = self.outbox.get(&id);
+        let operation = self.enqueued.get(&id);
+        if row.is_some_and(|row| row.out_of_turn) || operation.is_some_and(|(_, message)| message.out_of_turn)
+        {
+            return None;
+        }
+        let seq = operation.and_then(|(_, message)| message.seq).or_else(|| row.and_then(|row| row.seq));
+        // Times order an operation only where nobody else claims the id, and its end only where it is a commit.
+        let operation = operation.map(|(operation, _)| *operation);
+        let operation = operation.filter(|operation| {
+            self.messages.get(&id).is_some_and(|claims| claims.is_only(operation.outcome))
+        });
+        let started = operation.and_then(|operation| operation.started);
+        let ended =
+            operation.filter(|operation| operation.outcome == Outcome::Ok).and_then(|done| done.ended);
+        Some(Turn { seq, started, ended })
+    }
+}

@@ -1,0 +1,72 @@
+//! The independent judge of an outbox and inbox system: [`History`] in, [`Verdict`] out. Pure; it knows no database,
+//! no broker and nothing of the toolkit that it judges.
+//!
+//! A history is what somebody observed of one pipeline: what clients did and were told, business rows, outbox rows, what
+//! the broker has, inboxes and effects. Each part may be missing; the promises that need it are then reported as *not
+//! checked*, and never as kept.
+//!
+//! # Building a history of your own service
+//!
+//! 1. **Clients** write down each transaction before it begins and after its outcome is known ([`Operation`]). A client that
+//!    died in between has the outcome [`Outcome::Unknown`]. Count the messages of each key under the lock that protects
+//!    the business row, and the causal order is known too ([`Enqueued::seq`]).
+//! 2. Wait until everything is healed and quiet, and set [`History::quiet`]; or leave it out, and what a system owes only in
+//!    the end is not checked.
+//! 3. **Read the stores** with plain SQL and a plain client of the broker, downstream first: effects, inboxes, the broker
+//!    ([`Tap`]), what is parked, the outbox last. A system that never stands still shows no phantom that way.
+//! 4. Ask for the [`Verdict`].
+//!
+//! ```
+//! use checker::{Content, Consumer, Effect, History, Occurrence, OutboxRow, Promise, Tap, Verdict};
+//! use uuid::Uuid;
+//!
+//! let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+//! let row = |id, position| OutboxRow { id, position, content: Content::of("order-7", b"{}"), ..OutboxRow::default() };
+//! let seen = |id| Occurrence { id: Some(id), content: Content::of("order-7", b"{}"), ..Occurrence::default() };
+//! let effect = |id| Effect { id, ..Effect::default() };
+//!
+//! let history = History {
+//!     quiet: true,
+//!     outbox: Some(vec![row(first, 1), row(second, 2)]),
+//!     parked: Some(Vec::new()),
+//!     tap: Some(Tap { complete: true, occurrences: vec![seen(first), seen(second), seen(second)], ..Tap::default() }),
+//!     consumers: vec![Consumer {
+//!         name: "billing".into(),
+//!         // The second copy of the second message was applied again.
+//!         effects: Some(vec![effect(first), effect(second), effect(second)]),
+//!         ..Consumer::default()
+//!     }],
+//!     ..History::default()
+//! };
+//!
+//! let verdict = Verdict::of(&history);
+//! assert!(verdict.ruling(Promise::NoLoss).holds());
+//! let again = verdict.ruling(Promise::AtMostOnce);
+//! assert_eq!((again.breached, again.breaches[0].subject.ids.as_slice()), (1, [second].as_slice()));
+//! // All that was seen of that message: its row, both copies, both effects.
+//! assert_eq!(again.breaches[0].events.len(), 5);
+//! // Nobody recorded what clients did, so nothing is claimed about it.
+//! assert!(verdict.ruling(Promise::HonestOutcomes).not_checked.is_some());
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`history`] | what was observed |
+//! | [`verdict`] | what became of every promise |
+//! | [`digest`] | what stands for bytes that must not change |
+
+mod checks;
+pub mod digest;
+pub mod history;
+mod index;
+pub mod verdict;
+
+pub use digest::Digest;
+pub use history::{
+    Aside, BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, History, InboxRow, Leak, LeakKind,
+    LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
+};
+pub use verdict::{Breach, Event, Limits, Promise, Ruling, Subject, Verdict, Violation};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+//! Every promise against a history that keeps it and against histories that break it.
+
+mod broken;
+mod generated;
+mod sample;
+mod unchecked;
+
+use crate::{History, Promise, Verdict, Violation};
+
+/// What is wrong, sorted, without repetition.
+fn violations(history: &History) -> Vec<Violation> {
+    let mut violations: Vec<_> = Verdict::of(history).breaches().map(|breach| breach.violation).collect();
+    violations.sort_unstable();
+    violations.dedup();
+    violations
+}
+
+/// The promises that are broken.
+fn broken(history: &History) -> Vec<Promise> {
+    let verdict = Verdict::of(history);
+    verdict.rulings.iter().filter(|ruling| ruling.breached > 0).map(|ruling| ruling.promise).collect()
+}

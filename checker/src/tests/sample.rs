@@ -1,0 +1,128 @@
+//! A small system in which everything went well: two keys, six messages, two consumers, a takeover.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::{
+    Aside, BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, History, InboxRow,
+    LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
+};
+
+/// The id of the message with this number.
+pub(super) fn id(number: u64) -> Uuid {
+    Uuid::from_u128(u128::from(number))
+}
+
+/// The name of the business row that caused it.
+pub(super) fn row_name(number: u64) -> Arc<str> {
+    format!("order-{number}").into()
+}
+
+/// Odd numbers have one key, even ones the other.
+pub(super) fn content(number: u64) -> Content {
+    let key = if number % 2 == 1 { "odd" } else { "even" };
+    let headers = Some(Digest::of_headers([("number", number.to_string())]));
+    Content { headers, ..Content::of(key, &number.to_be_bytes()) }
+}
+
+/// One transaction after another: a row and its message.
+pub(super) fn operation(number: u64, outcome: Outcome) -> Operation {
+    let message = Enqueued {
+        id: id(number),
+        seq: Some(number.div_ceil(2)),
+        content: content(number),
+        ..Enqueued::default()
+    };
+    Operation {
+        id: format!("op-{number}").into(),
+        outcome,
+        started: Some(number * 10),
+        ended: (outcome != Outcome::Unknown).then_some(number * 10 + 5),
+        messages: vec![message],
+        rows: vec![row_name(number)],
+        ..Operation::default()
+    }
+}
+
+pub(super) fn business(number: u64) -> BusinessRow {
+    let payload = Some(Digest::of(&number.to_be_bytes()));
+    BusinessRow { id: row_name(number), messages: Some(1), payload }
+}
+
+pub(super) fn outbox(number: u64) -> OutboxRow {
+    OutboxRow {
+        id: id(number),
+        position: number as i64,
+        row: Some(row_name(number)),
+        settled: Some(true),
+        passed: Some(true),
+        content: content(number),
+        ..OutboxRow::default()
+    }
+}
+
+pub(super) fn occurrence(number: u64) -> Occurrence {
+    Occurrence { id: Some(id(number)), place: "events/0".into(), content: content(number) }
+}
+
+pub(super) fn effect(number: u64) -> Effect {
+    Effect { id: id(number), scope: "".into(), content: content(number) }
+}
+
+pub(super) fn inbox(number: u64) -> InboxRow {
+    InboxRow { id: id(number), scope: "".into(), content: Content::default() }
+}
+
+pub(super) fn granted(epoch: u64) -> LeaseEvent {
+    LeaseEvent::Granted { lease: "main".into(), epoch, holder: format!("relay-{epoch}").into() }
+}
+
+pub(super) fn wrote(epoch: u64, applied: bool) -> LeaseEvent {
+    let holder = format!("relay-{epoch}").into();
+    LeaseEvent::Wrote { lease: "main".into(), epoch, holder, applied, what: "cursor".into() }
+}
+
+/// Operations 1 to 6 are there; 7 failed, 8 is unknown and did not happen, 6 is unknown and did. Message 5 is dead and
+/// 3 before it was published twice. Message 4 is a dead letter of the second consumer. Message 9 was removed by retention,
+/// 10 was undone.
+pub(super) fn good() -> History {
+    let outcome = |number| match number {
+        6 | 8 => Outcome::Unknown,
+        7 => Outcome::Failed,
+        _ => Outcome::Ok,
+    };
+    let mut operations: Vec<_> = (1..=9).map(|number| operation(number, outcome(number))).collect();
+    operations[0].undone_messages.push(id(10));
+    operations[0].undone_rows.push(row_name(10));
+    let mut rows: Vec<_> = (1..=6).map(outbox).collect();
+    rows[4].settled = Some(false);
+    let applied = [1, 2, 3, 4, 6, 9];
+    let consumer = |name: &str, applied: &[u64]| Consumer {
+        name: name.into(),
+        ordered: true,
+        inbox: Some(applied.iter().map(|number| inbox(*number)).collect()),
+        expired: Some(Vec::new()),
+        effects: Some(applied.iter().map(|number| effect(*number)).collect()),
+        dead_letters: Some(Vec::new()),
+        ..Consumer::default()
+    };
+    let mut second = consumer("second", &[1, 2, 3, 6, 9]);
+    second.dead_letters = Some(vec![DeadLetter { id: Some(id(4)), scope: "".into() }]);
+    History {
+        quiet: true,
+        operations: Some(operations),
+        business: Some([1, 2, 3, 4, 5, 6, 9].map(business).into()),
+        outbox: Some(rows),
+        parked: Some(vec![Parked { id: id(5), aside: Aside::Dead }]),
+        removed: Some(vec![id(9)]),
+        tap: Some(Tap {
+            ordered: true,
+            complete: true,
+            occurrences: [1, 2, 3, 1, 4, 3, 6, 9].map(occurrence).into(),
+        }),
+        consumers: vec![consumer("first", &applied), second],
+        leases: Some(vec![granted(1), wrote(1, true), granted(2), wrote(1, false), wrote(2, true)]),
+        leaks: Some(Vec::new()),
+    }
+}

@@ -1,0 +1,85 @@
+//! What was not observed is not claimed.
+
+use super::sample::good;
+use crate::{History, Promise, Verdict};
+
+type Forget = fn(&mut History);
+
+/// What is forgotten, and the promises that can then not be checked.
+const FORGOTTEN: [(Forget, &[Promise]); 11] = [
+    (|h| h.operations = None, &[Promise::HonestOutcomes, Promise::CausalOrder]),
+    (
+        |h| h.outbox = None,
+        &[
+            Promise::Atomic,
+            Promise::HonestOutcomes,
+            Promise::NoLoss,
+            Promise::NoPhantom,
+            Promise::SettledIsStored,
+            Promise::CursorIsTrue,
+            Promise::ExactlyOnce,
+            Promise::Containment,
+        ],
+    ),
+    (
+        |h| h.parked = None,
+        &[
+            Promise::NoLoss,
+            Promise::SettledIsStored,
+            Promise::CursorIsTrue,
+            Promise::ExactlyOnce,
+            Promise::Containment,
+            Promise::Retention,
+        ],
+    ),
+    (
+        |h| h.tap = None,
+        &[Promise::NoLoss, Promise::SettledIsStored, Promise::CursorIsTrue, Promise::Retention],
+    ),
+    (
+        |h| h.tap.iter_mut().for_each(|tap| tap.complete = false),
+        &[Promise::NoLoss, Promise::SettledIsStored, Promise::CursorIsTrue, Promise::Retention],
+    ),
+    (|h| h.consumers.clear(), &[Promise::AtMostOnce, Promise::ExactlyOnce, Promise::InboxIffEffect]),
+    (|h| h.consumers.iter_mut().for_each(|consumer| consumer.inbox = None), &[Promise::InboxIffEffect]),
+    (|h| h.leases = None, &[Promise::Fencing]),
+    (|h| h.leaks = None, &[Promise::NoLeak]),
+    (|h| h.quiet = false, &[Promise::NoLoss, Promise::ExactlyOnce, Promise::Containment, Promise::NoLeak]),
+    (
+        |h| {
+            h.tap.iter_mut().for_each(|tap| tap.ordered = false);
+            h.consumers.iter_mut().for_each(|consumer| consumer.ordered = false);
+        },
+        &[Promise::CausalOrder],
+    ),
+];
+
+#[test]
+fn what_needs_a_part_that_is_absent_is_not_checked() {
+    for (forget, expected) in FORGOTTEN {
+        let mut history = good();
+        forget(&mut history);
+        // Without the list of what was removed, an absent row is one that never was.
+        if history.outbox.is_none() {
+            history.removed = None;
+        }
+        let verdict = Verdict::of(&history);
+        let unchecked: Vec<_> = verdict.unchecked().map(|ruling| ruling.promise).collect();
+        let mut expected = expected.to_vec();
+        if history.removed.is_none() {
+            expected.push(Promise::Retention);
+        }
+        assert_eq!(unchecked, expected, "{verdict}");
+        assert!(verdict.holds(), "{verdict}");
+        assert!(verdict.unchecked().all(|ruling| !ruling.holds()));
+    }
+}
+
+#[test]
+fn of_an_empty_history_nothing_is_claimed() {
+    let verdict = Verdict::of(&History::default());
+    let claimed: Vec<_> = verdict.rulings.iter().filter(|ruling| ruling.holds()).collect();
+    // No copies, so none that differ.
+    assert_eq!(claimed.iter().map(|ruling| ruling.promise).collect::<Vec<_>>(), [Promise::Unaltered]);
+    assert_eq!(claimed[0].checked, 0);
+}

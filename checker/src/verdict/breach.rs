@@ -1,0 +1,95 @@
+//! One thing that must not be, with all that was seen of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{Event, Violation};
+
+/// What a breach is about; nothing of what does not apply.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Subject {
+    /// Messages. Where two are compared, the one that is wrong stands first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<Uuid>,
+    /// A business row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row: Option<Arc<str>>,
+    /// An operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Arc<str>>,
+    /// An ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Arc<str>>,
+    /// A consumer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumer: Option<Arc<str>>,
+    /// A scope of that consumer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Arc<str>>,
+    /// A lease, or a thing that somebody holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<Arc<str>>,
+    /// What differs, where copies do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<&'static str>,
+}
+
+impl Subject {
+    /// One message.
+    #[must_use]
+    pub fn message(id: Uuid) -> Self {
+        Self { ids: vec![id], ..Self::default() }
+    }
+
+    /// One business row.
+    #[must_use]
+    pub fn row(row: &Arc<str>) -> Self {
+        Self { row: Some(Arc::clone(row)), ..Self::default() }
+    }
+}
+
+/// One thing that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Breach {
+    /// What is wrong.
+    pub violation: Violation,
+    /// With what.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// All that was seen of it, in order: the shortest history that shows it.
+    pub events: Vec<Event>,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Subject { ids, row, operation, key, consumer, scope, held, part } = &self.subject;
+        match (operation, row, ids.first(), held) {
+            (Some(operation), ..) => write!(f, "operation {operation}: ")?,
+            (_, _, Some(id), _) => write!(f, "message {id}: ")?,
+            (_, Some(row), ..) => write!(f, "row {row}: ")?,
+            (.., Some(held)) => write!(f, "{held}: ")?,
+            _ => {}
+        }
+        f.write_str(self.violation.text())?;
+        if let Some(part) = part {
+            write!(f, ": the {part} differs")?;
+        }
+        if let Some(other) = ids.get(1).filter(|_| operation.is_none()) {
+            write!(f, ", which is {other}")?;
+        }
+        if let Some(key) = key {
+            write!(f, " (key {key:?})")?;
+        }
+        if let Some(consumer) = consumer {
+            write!(f, " (consumer {consumer:?}")?;
+            if let Some(scope) = scope.as_ref().filter(|scope| !scope.is_empty()) {
+                write!(f, ", scope {scope:?}")?;
+            }
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}

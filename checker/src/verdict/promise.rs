@@ -1,0 +1,90 @@
+//! What is promised.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A promise that a history can keep or break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Promise {
+    /// Business rows and outbox rows of one transaction: both or neither.
+    Atomic,
+    /// What a client was told is so: done is there, failed is not.
+    HonestOutcomes,
+    /// In the end every outbox row is at the broker or parked.
+    NoLoss,
+    /// Nothing is anywhere that was not committed.
+    NoPhantom,
+    /// What the relay marked as published is at the broker.
+    SettledIsStored,
+    /// What the cursor has passed is at the broker or parked, and nothing is parked that it has not passed.
+    CursorIsTrue,
+    /// Every copy of a message is the same.
+    Unaltered,
+    /// First occurrences of one key come in causal order.
+    CausalOrder,
+    /// No message takes effect twice for one consumer and scope.
+    AtMostOnce,
+    /// In the end every message has taken effect.
+    ExactlyOnce,
+    /// An inbox row is there if and only if its effect is.
+    InboxIffEffect,
+    /// Who lost a lease changes nothing any more.
+    Fencing,
+    /// A message that cannot be published delays its own key only.
+    Containment,
+    /// Retention removes nothing that is undecided.
+    Retention,
+    /// In the end nobody holds a transaction, lease or unanswered message.
+    NoLeak,
+}
+
+impl Promise {
+    /// All of them, in the order in which they are reported.
+    pub const ALL: [Self; 15] = [
+        Self::Atomic,
+        Self::HonestOutcomes,
+        Self::NoLoss,
+        Self::NoPhantom,
+        Self::SettledIsStored,
+        Self::CursorIsTrue,
+        Self::Unaltered,
+        Self::CausalOrder,
+        Self::AtMostOnce,
+        Self::ExactlyOnce,
+        Self::InboxIffEffect,
+        Self::Fencing,
+        Self::Containment,
+        Self::Retention,
+        Self::NoLeak,
+    ];
+
+    /// The promise in one line, for people.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Atomic => "business rows and messages commit together",
+            Self::HonestOutcomes => "what a client was told is so",
+            Self::NoLoss => "every message is published or parked",
+            Self::NoPhantom => "nothing is anywhere that did not commit",
+            Self::SettledIsStored => "what is marked as published is at the broker",
+            Self::CursorIsTrue => "nothing unpublished is below the cursor",
+            Self::Unaltered => "every copy of a message is the same",
+            Self::CausalOrder => "messages of a key come in causal order",
+            Self::AtMostOnce => "no message takes effect twice",
+            Self::ExactlyOnce => "every message takes effect",
+            Self::InboxIffEffect => "inbox rows and effects commit together",
+            Self::Fencing => "who lost a lease changes nothing",
+            Self::Containment => "a poisoned message delays its own key only",
+            Self::Retention => "retention removes nothing undecided",
+            Self::NoLeak => "nothing is left held",
+        }
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.title())
+    }
+}

@@ -1,0 +1,161 @@
+//! In which ways promises break.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Promise;
+
+/// What is wrong, without saying with which message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Violation {
+    /// Part of a transaction is there, part of it is not.
+    CommittedInPart,
+    /// Rolled back to a savepoint, and there.
+    UndoneAndPresent,
+    /// An outbox row names a business row that is not there.
+    WithoutBusinessRow,
+    /// A business row has fewer outbox rows than it must have.
+    WithoutMessage,
+    /// A business row has more outbox rows than it must have.
+    TooManyMessages,
+    /// An outbox row says something else than its business row.
+    SaysSomethingElse,
+    /// Two outbox rows have one message id.
+    EnqueuedTwice,
+    /// The client was told that it is done, and nothing of it is there.
+    DoneAndAbsent,
+    /// The client was told that it failed, and all of it is there.
+    FailedAndPresent,
+    /// In the outbox, neither at the broker nor parked.
+    NeverPublished,
+    /// At the broker without an id.
+    PublishedWithoutId,
+    /// At the broker and not in the outbox.
+    PublishedUncommitted,
+    /// In an inbox and not in the outbox.
+    RememberedUncommitted,
+    /// Took effect and is not in the outbox.
+    AppliedUncommitted,
+    /// Among a consumer's dead letters and not in the outbox.
+    DeadLetterUncommitted,
+    /// In the outbox, and no transaction wrote it.
+    EnqueuedByNobody,
+    /// In the outbox, and the transaction of its business row was rolled back.
+    EnqueuedByRolledBack,
+    /// Marked as published, neither at the broker nor parked.
+    SettledUnpublished,
+    /// Passed by the cursor, neither at the broker nor parked.
+    PassedUnpublished,
+    /// Parked ahead of the cursor.
+    ParkedAhead,
+    /// Two copies of one message differ.
+    Altered,
+    /// The first occurrence came after that of a later message of its key.
+    CameLate,
+    /// The first effect came after that of a later message of its key.
+    AppliedLate,
+    /// Took effect again.
+    AppliedAgain,
+    /// In the outbox, not parked, and took no effect.
+    NeverApplied,
+    /// In the inbox, and took no effect.
+    RememberedUnapplied,
+    /// Took effect, and is not in the inbox.
+    AppliedUnremembered,
+    /// A write under an epoch that was over.
+    StaleWrite,
+    /// A lease was granted with an epoch that is not above all earlier ones.
+    EpochReused,
+    /// Held, and nothing of its key is in trouble.
+    HeldWithoutCause,
+    /// Removed by retention before it was published.
+    RemovedUnpublished,
+    /// Removed by retention while it was parked.
+    RemovedWhileParked,
+    /// Still held by somebody when everything was healed.
+    Leaked,
+}
+
+impl Violation {
+    /// The promise that it breaks.
+    #[must_use]
+    pub const fn promise(self) -> Promise {
+        match self {
+            Self::CommittedInPart
+            | Self::UndoneAndPresent
+            | Self::WithoutBusinessRow
+            | Self::WithoutMessage
+            | Self::TooManyMessages
+            | Self::SaysSomethingElse
+            | Self::EnqueuedTwice => Promise::Atomic,
+            Self::DoneAndAbsent | Self::FailedAndPresent => Promise::HonestOutcomes,
+            Self::NeverPublished => Promise::NoLoss,
+            Self::PublishedWithoutId
+            | Self::PublishedUncommitted
+            | Self::RememberedUncommitted
+            | Self::AppliedUncommitted
+            | Self::DeadLetterUncommitted
+            | Self::EnqueuedByNobody
+            | Self::EnqueuedByRolledBack => Promise::NoPhantom,
+            Self::SettledUnpublished => Promise::SettledIsStored,
+            Self::PassedUnpublished | Self::ParkedAhead => Promise::CursorIsTrue,
+            Self::Altered => Promise::Unaltered,
+            Self::CameLate | Self::AppliedLate => Promise::CausalOrder,
+            Self::AppliedAgain => Promise::AtMostOnce,
+            Self::NeverApplied => Promise::ExactlyOnce,
+            Self::RememberedUnapplied | Self::AppliedUnremembered => Promise::InboxIffEffect,
+            Self::StaleWrite | Self::EpochReused => Promise::Fencing,
+            Self::HeldWithoutCause => Promise::Containment,
+            Self::RemovedUnpublished | Self::RemovedWhileParked => Promise::Retention,
+            Self::Leaked => Promise::NoLeak,
+        }
+    }
+
+    /// What is wrong, to be read after the name of what it is wrong with.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::CommittedInPart => "is committed in part only",
+            Self::UndoneAndPresent => "was rolled back to a savepoint and is there",
+            Self::WithoutBusinessRow => "is in the outbox without its committed business row",
+            Self::WithoutMessage => "is committed and has too few messages in the outbox",
+            Self::TooManyMessages => "has too many messages in the outbox",
+            Self::SaysSomethingElse => "says something else than its business row",
+            Self::EnqueuedTwice => "is in the outbox more than once",
+            Self::DoneAndAbsent => "was reported as done and left nothing",
+            Self::FailedAndPresent => "was reported as failed and is committed",
+            Self::NeverPublished => "is in the outbox and was never published",
+            Self::PublishedWithoutId => "was published without a message id",
+            Self::PublishedUncommitted => "was published and is not in the outbox",
+            Self::RememberedUncommitted => "is in the inbox and not in the outbox",
+            Self::AppliedUncommitted => "took effect and is not in the outbox",
+            Self::DeadLetterUncommitted => "is a dead letter and not in the outbox",
+            Self::EnqueuedByNobody => "is in the outbox and no transaction wrote it",
+            Self::EnqueuedByRolledBack => "was rolled back and is in the outbox",
+            Self::SettledUnpublished => "is marked as published and is not at the broker",
+            Self::PassedUnpublished => "is below the cursor, not at the broker and not parked",
+            Self::ParkedAhead => "is parked ahead of the cursor",
+            Self::Altered => "is not the same in every place",
+            Self::CameLate => "came after a later message of its key",
+            Self::AppliedLate => "took effect after a later message of its key",
+            Self::AppliedAgain => "took effect again",
+            Self::NeverApplied => "is in the outbox and took no effect",
+            Self::RememberedUnapplied => "is in the inbox and took no effect",
+            Self::AppliedUnremembered => "took effect and is not in the inbox",
+            Self::StaleWrite => "was changed under an epoch that was over",
+            Self::EpochReused => "was granted with an epoch that is not new",
+            Self::HeldWithoutCause => "is held, and nothing of its key is in trouble",
+            Self::RemovedUnpublished => "was removed before it was published",
+            Self::RemovedWhileParked => "was removed while it was parked",
+            Self::Leaked => "is still held",
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.text())
+    }
+}
