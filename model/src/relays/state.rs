@@ -1,0 +1,123 @@
+//! What there is.
+
+use crate::sets::{Cursor, Entry, Read, Set};
+
+/// A producer's transaction; it holds one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transaction {
+    /// Not begun: the entry has no id yet.
+    Unborn,
+    /// The id is taken, the row is not visible.
+    Open,
+    /// The row is visible.
+    Committed,
+    /// The row will never be visible.
+    RolledBack,
+}
+
+/// The lease in the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Lease {
+    /// The last epoch granted; 0 before the first.
+    pub epoch: u8,
+    /// Whether it may be granted anew.
+    pub is_free: bool,
+}
+
+/// One relay process.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Relay {
+    /// It does not publish.
+    Standby,
+    /// It believes that it leads; perhaps it is wrong.
+    Leading(Leader),
+}
+
+/// What a leading relay remembers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Leader {
+    /// The epoch it was granted.
+    pub epoch: u8,
+    /// The cursor it loaded or stored last.
+    pub stored: Cursor,
+    /// What it has read since, in order.
+    pub run: Vec<Read>,
+    /// Places in the run whose messages are with this session.
+    pub sent: Set,
+    /// Places whose messages the broker has.
+    pub arrived: Set,
+    /// Places whose confirmation the relay has.
+    pub confirmed: Set,
+    /// Places that a lost session may have left out.
+    pub lost: Set,
+}
+
+/// Everything.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    /// One for each entry.
+    pub transactions: Vec<Transaction>,
+    /// For each entry the earlier ones of its key that had committed when it was enqueued.
+    pub before: Vec<Set>,
+    /// In the database.
+    pub lease: Lease,
+    /// In the database.
+    pub cursor: Cursor,
+    /// Two processes.
+    pub relays: [Relay; 2],
+    /// For each process what it sent over a connection that it has given up, and what may still arrive.
+    pub stragglers: [Vec<Entry>; 2],
+    /// What the broker took, in its order.
+    pub log: Vec<Entry>,
+    /// How far the consumer has acknowledged.
+    pub acknowledged: usize,
+    /// Ids in the consumer's inbox.
+    pub inbox: Set,
+    /// How often each entry took effect.
+    pub effects: Vec<u8>,
+    /// A delivery that was acknowledged and is not committed: only when the breakage allows it.
+    pub acked_early: Option<Entry>,
+    /// Crashes, lost sessions and lost acknowledgements so far.
+    pub faults: u8,
+    /// Whether a relay published with an epoch that was over.
+    pub zombie_published: bool,
+    /// Whether a checkpoint with an epoch that was over changed the cursor.
+    pub stale_checkpoint: bool,
+}
+
+impl State {
+    /// Before anything has happened.
+    #[must_use]
+    pub fn new(entries: usize) -> Self {
+        Self {
+            transactions: vec![Transaction::Unborn; entries],
+            before: vec![Set::default(); entries],
+            lease: Lease { epoch: 0, is_free: true },
+            cursor: Cursor::default(),
+            relays: [Relay::Standby, Relay::Standby],
+            stragglers: [Vec::new(), Vec::new()],
+            log: Vec::new(),
+            acknowledged: 0,
+            inbox: Set::default(),
+            effects: vec![0; entries],
+            acked_early: None,
+            faults: 0,
+            zombie_published: false,
+            stale_checkpoint: false,
+        }
+    }
+
+    /// What a snapshot taken now shows.
+    #[must_use]
+    pub fn visible(&self) -> Set {
+        let is_committed = |(_, transaction): &(usize, &Transaction)| **transaction == Transaction::Committed;
+        let committed = self.transactions.iter().enumerate().filter(is_committed);
+        committed.fold(Set::default(), |set, (entry, _)| set.with(entry as Entry))
+    }
+
+    /// What the broker holds.
+    #[must_use]
+    pub fn published(&self) -> Set {
+        self.log.iter().fold(Set::default(), |set, entry| set.with(*entry))
+    }
+}

@@ -1,0 +1,29 @@
+//! The models hold, and every rule that is left out is missed.
+
+use crate::{consumers, explore, relays};
+
+#[test]
+fn with_all_rules_every_promise_holds_and_everything_that_should_be_reached_is() {
+    for is_pipelined in [false, true] {
+        let found = explore(relays::Relays::small(is_pipelined));
+        assert!(found.holds(), "{found:#?}");
+    }
+    let found = explore(consumers::Consumers::small());
+    assert!(found.holds(), "{found:#?}");
+}
+
+#[test]
+fn every_rule_left_out_of_the_relays_is_found() {
+    for breakage in relays::Breakage::ALL {
+        let found = explore(relays::Relays::without(breakage));
+        assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
+    }
+}
+
+#[test]
+fn every_rule_left_out_of_the_consumers_is_found() {
+    for breakage in consumers::Breakage::ALL {
+        let found = explore(consumers::Consumers::without(breakage));
+        assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
+    }
+}
