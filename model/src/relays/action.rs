@@ -21,7 +21,7 @@ pub enum Action {
     Expire,
     /// A relay is granted the lease and loads the cursor.
     Acquire(usize),
-    /// A relay reads its next entry.
+    /// A relay reads to the end of a difference. Its set is fixed when it is opened, so one step stands for all pages.
     Read(usize),
     /// A relay sends the message at this place of its run.
     Send(usize, Entry),
@@ -198,7 +198,7 @@ impl Relays {
         let Relay::Leading(mut leader) = state.relays[relay].clone() else { return None };
         let is_over = leader.epoch != state.lease.epoch;
         match action {
-            Action::Read(_) => leader.run.push(leader.next_read(self, state)?),
+            Action::Read(_) => leader.read(self, state),
             Action::Send(_, place) => {
                 leader.sent = leader.sent.with(place);
                 if self.breakage == Breakage::ConfirmIgnored {

@@ -18,6 +18,16 @@ impl Leader {
         next_read(model, position, state.visible())
     }
 
+    /// Reads the difference that it is in, or the next one, to its end.
+    pub(super) fn read(&mut self, model: &Relays, state: &State) {
+        let first = self.next_read(model, state);
+        while let Some(read) = self.next_read(model, state)
+            && first.is_some_and(|first| first.base == read.base)
+        {
+            self.run.push(read);
+        }
+    }
+
     /// Whether the message at this place may leave: the earlier ones of its key have left, and are confirmed
     /// where the broker takes one at a time.
     pub(super) fn may_send(&self, model: &Relays, place: Entry) -> bool {

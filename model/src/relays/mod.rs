@@ -62,10 +62,16 @@ impl Relays {
         }
     }
 
-    /// Bounds that explore within minutes.
+    /// Bounds that explore within minutes and a few gigabytes: more grants and faults for two entries, and a third
+    /// entry, of another key or of the same.
     #[must_use]
-    pub fn large(is_pipelined: bool) -> Self {
-        Self { keys: vec![0, 1, 0], log_max: 4, ..Self::small(is_pipelined) }
+    pub fn large(is_pipelined: bool) -> Vec<Self> {
+        let small = Self::small(is_pipelined);
+        vec![
+            Self { epochs_max: 3, log_max: 5, faults_max: 2, ..small.clone() },
+            Self { keys: vec![0, 0, 0], faults_max: 0, ..small.clone() },
+            Self { keys: vec![0, 1, 0], faults_max: 0, ..small },
+        ]
     }
 
     /// The smallest bounds within which the absence of a rule shows.
