@@ -10,7 +10,6 @@
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`services`] | restarting a service in the middle of a test |
-//! | [`proxy`] | [`Proxy`]: a connection that loses its answers on demand |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
 //! | [`shop`] | a producer and a consumer whose effects can be counted |
 //! | [`checker`] | what was placed against what took effect; pure |
@@ -20,7 +19,6 @@ pub mod brokers;
 pub mod checker;
 pub mod databases;
 pub mod eventually;
-pub mod proxy;
 pub mod relay_process;
 pub mod services;
 pub mod shop;
@@ -31,7 +29,6 @@ pub use backends::Backend;
 pub use brokers::Broker;
 pub use databases::{Database, Dialect};
 pub use eventually::eventually;
-pub use proxy::Proxy;
 pub use relay_process::RelayProcess;
 pub use stage::Stage;
 pub use trial::{Failure, Outcome, run, trial};

@@ -3,9 +3,17 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`kill`] | processes that end without warning |
+//! | [`pause`] | processes that stand still |
+//! | [`clock`] | processes whose wall clock jumps |
 //! | [`tcp`] | the wire between two ends |
+//! | [`servers`] | servers that go away and come back |
+//! | [`database`] | other sessions, and the disk |
 
+pub mod clock;
+pub mod database;
 pub mod kill;
+pub mod pause;
+pub mod servers;
 pub mod tcp;
 
 use std::fmt;
@@ -76,6 +84,25 @@ impl fmt::Display for Struck {
 
 /// Every fault that makes sense for this pair, and can be had on this machine.
 #[must_use]
-pub fn catalogue(_pair: Pair) -> Vec<Box<dyn Fault>> {
-    vec![Box::new(kill::Kill)]
+pub fn catalogue(pair: Pair) -> Vec<Box<dyn Fault>> {
+    let mut faults: Vec<Box<dyn Fault>> = vec![Box::new(kill::Kill), Box::new(pause::Pause::default())];
+    faults.extend(clock::ClockJump::from_environment().map(|fault| Box::new(fault) as Box<dyn Fault>));
+    faults.extend(servers::Server::all(pair).into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>));
+    faults.extend(tcp::Tcp::all(pair).into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>));
+    faults.extend(database::all(pair.database));
+    faults
+}
+
+/// The faults that cannot be had on this machine, and why. A report names them; CI requires that there are none.
+#[must_use]
+pub fn missing() -> Vec<(&'static str, String)> {
+    clock::ClockJump::from_environment().err().map(|why| (clock::NAME, why)).into_iter().collect()
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
 }

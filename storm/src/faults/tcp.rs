@@ -1,51 +1,224 @@
-//! The wire between two ends: a proxy that forwards.
+//! The wire between two ends: what a network does to the connections of one role with one server.
 
-use std::io;
-use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use async_trait::async_trait;
+use proxy::{End, Pass, Way};
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom as _, IteratorRandom as _};
 
-/// A running proxy; it stops when this is dropped.
+pub use proxy::Proxy;
+
+use super::{Fault, Struck, millis, seconds};
+use crate::Failure;
+use crate::pair::{BrokerKind, DatabaseKind, Pair};
+use crate::stage::{Stage, Wire};
+
+/// What happens on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Everything takes longer, by a random time.
+    Latency,
+    /// A narrow line.
+    Bandwidth,
+    /// All connections are reset, once.
+    Cut,
+    /// Every connection is reset some bytes later: in the middle of a frame.
+    CutInFrame,
+    /// Requests arrive, their answers do not; such connections are reset in the end.
+    AnswersLost,
+    /// Nothing arrives in one direction, or in both, until it is over.
+    Partition,
+    /// One end is gone, and the other one hears nothing of it.
+    HalfOpen,
+    /// Open connections are reset, and no new one comes through.
+    Down,
+}
+
+/// A network fault on one wire.
 #[derive(Debug)]
-pub struct Proxy {
-    address: SocketAddr,
-    task: JoinHandle<()>,
+pub struct Tcp {
+    kind: Kind,
+    hit: Option<Wire>,
 }
 
-impl Proxy {
-    /// Listens on a port of this machine (0: a free one) and connects every client to `upstream` (`host:port`).
-    ///
-    /// # Errors
-    /// The port cannot be had.
-    pub async fn start(port: u16, upstream: String) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-        let address = listener.local_addr()?;
-        let task = tokio::spawn(async move {
-            loop {
-                let Ok((mut client, _)) = listener.accept().await else { continue };
-                let upstream = upstream.clone();
-                tokio::spawn(async move {
-                    let Ok(mut server) = TcpStream::connect(&upstream).await else { return };
-                    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                    // How it ended is the business of client and server.
-                    let _ = copy_bidirectional(&mut client, &mut server).await;
-                });
-            }
-        });
-        Ok(Self { address, task })
-    }
-
-    /// Where it listens.
+impl Tcp {
+    /// A fault of this kind.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, hit: None }
+    }
+
+    /// One of each kind, unless this pair has no wire at all.
+    #[must_use]
+    pub fn all(pair: Pair) -> Vec<Self> {
+        use Kind::{AnswersLost, Bandwidth, Cut, CutInFrame, Down, HalfOpen, Latency, Partition};
+        if pair.database == DatabaseKind::Sqlite && pair.broker == BrokerKind::MockKafka {
+            return Vec::new();
+        }
+        let kinds = [Latency, Bandwidth, Cut, CutInFrame, AnswersLost, Partition, HalfOpen, Down];
+        kinds.into_iter().map(Self::new).collect()
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.task.abort();
+#[async_trait]
+impl Fault for Tcp {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Latency => "tcp-latency",
+            Kind::Bandwidth => "tcp-bandwidth",
+            Kind::Cut => "tcp-cut",
+            Kind::CutInFrame => "tcp-cut-in-frame",
+            Kind::AnswersLost => "tcp-answers-lost",
+            Kind::Partition => "tcp-partition",
+            Kind::HalfOpen => "tcp-half-open",
+            Kind::Down => "tcp-down",
+        }
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        match self.kind {
+            Kind::Cut => Duration::ZERO..=Duration::ZERO,
+            Kind::CutInFrame => millis(500)..=seconds(3),
+            Kind::AnswersLost => seconds(1)..=seconds(8),
+            // Now and then longer than a lease.
+            Kind::Partition | Kind::HalfOpen => seconds(2)..=seconds(15),
+            Kind::Latency | Kind::Bandwidth | Kind::Down => seconds(2)..=seconds(8),
+        }
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (&wire, proxy) = stage.wires.proxies.iter().choose(rng).ok_or("there is no wire")?;
+        self.hit = Some(wire);
+        Ok(Struck::new(wire.to_string(), apply(self.kind, proxy, rng)))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        let Some(wire) = self.hit.take() else { return Ok(()) };
+        if let Some(proxy) = stage.wires.proxies.get(&wire) {
+            revert(self.kind, proxy);
+        }
+        Ok(())
+    }
+}
+
+/// Does it, and says how. Other faults on the same wire stay.
+fn apply(kind: Kind, proxy: &Proxy, rng: &mut StdRng) -> String {
+    match kind {
+        Kind::Latency => {
+            let delay = millis(rng.random_range(5..=400));
+            proxy.change(|network| {
+                for way in [Way::Requests, Way::Answers] {
+                    (network.flow_mut(way).delay, network.flow_mut(way).jitter) = (delay, delay);
+                }
+            });
+            format!("{delay:?} to {:?} each way", 2 * delay)
+        }
+        Kind::Bandwidth => {
+            let rate = rng.random_range(2_000..=50_000);
+            proxy.change(|network| {
+                for way in [Way::Requests, Way::Answers] {
+                    network.flow_mut(way).bytes_per_second = NonZeroU32::new(rate);
+                }
+            });
+            format!("{rate} bytes/s per connection")
+        }
+        Kind::Cut => {
+            proxy.cut();
+            String::new()
+        }
+        Kind::CutInFrame => {
+            let (way, bytes) = (a_way(rng), rng.random_range(1..=2_000));
+            proxy.change(|network| network.flow_mut(way).pass = Pass::CutAfter(bytes));
+            format!("{} after {bytes} bytes", said(way))
+        }
+        Kind::AnswersLost => {
+            proxy.change(|network| network.answers.pass = Pass::Lose);
+            String::new()
+        }
+        Kind::Partition => {
+            let ways: &[Way] = match rng.random_range(0..3) {
+                0 => &[Way::Requests],
+                1 => &[Way::Answers],
+                _ => &[Way::Requests, Way::Answers],
+            };
+            proxy.change(|network| ways.iter().for_each(|way| network.flow_mut(*way).pass = Pass::Hold));
+            ways.iter().map(|way| said(*way)).collect::<Vec<_>>().join(" and ")
+        }
+        Kind::HalfOpen => {
+            let gone = if rng.random() { End::Client } else { End::Server };
+            proxy.abandon(gone);
+            let gone = if gone == End::Client { "client" } else { "server" };
+            format!("the {gone} has gone")
+        }
+        Kind::Down => {
+            proxy.down();
+            String::new()
+        }
+    }
+}
+
+/// Ends what [`apply`] has begun.
+fn revert(kind: Kind, proxy: &Proxy) {
+    match kind {
+        Kind::Latency => proxy.change(|network| {
+            for way in [Way::Requests, Way::Answers] {
+                (network.flow_mut(way).delay, network.flow_mut(way).jitter) = Default::default();
+            }
+        }),
+        Kind::Bandwidth => proxy.change(|network| {
+            for way in [Way::Requests, Way::Answers] {
+                network.flow_mut(way).bytes_per_second = None;
+            }
+        }),
+        Kind::Cut => {}
+        Kind::CutInFrame | Kind::AnswersLost | Kind::Partition => proxy.change(|network| {
+            for way in [Way::Requests, Way::Answers] {
+                network.flow_mut(way).pass = Pass::Forward;
+            }
+        }),
+        Kind::HalfOpen => proxy.end_abandonment(),
+        Kind::Down => proxy.change(|network| network.refuse = false),
+    }
+}
+
+fn a_way(rng: &mut StdRng) -> Way {
+    *[Way::Requests, Way::Answers].choose(rng).unwrap_or(&Way::Requests)
+}
+
+fn said(way: Way) -> &'static str {
+    match way {
+        Way::Requests => "requests",
+        Way::Answers => "answers",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng as _;
+
+    #[tokio::test]
+    async fn what_was_applied_is_reverted_and_nothing_else() {
+        let pair = Pair { database: DatabaseKind::Postgres, broker: BrokerKind::Rabbitmq };
+        for fault in Tcp::all(pair) {
+            let proxy = Proxy::start(0, "127.0.0.1:1").await.unwrap();
+            let healthy = proxy.conditions();
+            let mut rng = StdRng::seed_from_u64(7);
+            apply(fault.kind, &proxy, &mut rng);
+            let at_once = matches!(fault.kind, Kind::Cut | Kind::HalfOpen);
+            assert_eq!(proxy.conditions() == healthy, at_once, "{}", fault.name());
+            revert(fault.kind, &proxy);
+            assert_eq!(proxy.conditions(), healthy, "{}", fault.name());
+        }
+        let proxy = Proxy::start(0, "127.0.0.1:1").await.unwrap();
+        apply(Kind::Latency, &proxy, &mut StdRng::seed_from_u64(7));
+        let slow = proxy.conditions();
+        apply(Kind::AnswersLost, &proxy, &mut StdRng::seed_from_u64(7));
+        revert(Kind::AnswersLost, &proxy);
+        assert_eq!(proxy.conditions(), slow);
     }
 }

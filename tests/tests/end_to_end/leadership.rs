@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::shop::Shop;
-use tests::{Backend, Broker, Dialect, Outcome, Proxy, RelayProcess, Stage, brokers, eventually};
+use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers, eventually};
 
 const RELAY: &str = "orders";
 
@@ -79,8 +80,8 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     let address = Backend::Rabbitmq.address()?;
     let (_, server) = address.rsplit_once('@').ok_or("an address without a user")?;
     let server = server.split('/').next().unwrap_or(server).to_owned();
-    let proxy = Proxy::start(&server).await?;
-    let behind = std::fs::read_to_string(direct.path())?.replace(&server, proxy.address());
+    let proxy = Proxy::start(0, server.as_str()).await?;
+    let behind = std::fs::read_to_string(direct.path())?.replace(&server, &proxy.address().to_string());
     let mut relay = RelayProcess::start(&stage, &Config::text(&stage, &behind)?)?;
     let consumer = shop.consume().await?;
     shop.place_many(5, 20).await?;
@@ -89,7 +90,7 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
         Ok((relay.log()?.matches("telemetry: published").count() == 20).then_some(()))
     })
     .await?;
-    proxy.lose_answers();
+    proxy.set(Conditions { answers: Flow { pass: Pass::Lose, ..Flow::default() }, ..Conditions::default() });
     shop.place("unconfirmed").await?;
     shop.applied(21).await?;
     relay.signal("TERM").await?;

@@ -1,7 +1,7 @@
 //! `cargo xtask services …`: what each command prints and how it exits.
 
 use super::{
-    Name, Outcome, Stop, UpReport,
+    Name, Outcome, Stop, UpReport, faketime,
     fault::Fault,
     home::Home,
     manager::{self, Stopped},
@@ -62,6 +62,8 @@ pub(crate) enum Command {
         #[arg(long)]
         immediate: bool,
     },
+    /// Install libfaketime, which gives one process another wall clock, and print its file.
+    Faketime,
     /// Stop one service, start it again and wait until it answers.
     Restart {
         name: Name,
@@ -92,6 +94,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, String> {
         Command::Env { selection, output } => env(&selection.names(), *output),
         Command::Start { name } => start(*name),
         Command::Stop { name, immediate } => stop(*name, *immediate),
+        Command::Faketime => faketime(),
         Command::Restart { name, immediate } => stop(*name, *immediate).and_then(|_| start(*name)),
     }
 }
@@ -283,6 +286,20 @@ fn stop(name: Name, immediate: bool) -> Result<ExitCode, String> {
     let stopped = manager::stop(name, how, false).map_err(|fault| format!("{name}: {fault}"))?;
     eprintln!("{name:10} {}", if stopped == Stopped::Stopped { "stopped" } else { "was not running" });
     Ok(ExitCode::SUCCESS)
+}
+
+fn faketime() -> Result<ExitCode, String> {
+    match faketime::library(&|phase| eprintln!("libfaketime: {phase}")) {
+        Ok(file) => {
+            println!("{}", file.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(Fault::Unavailable(why)) => {
+            eprintln!("libfaketime: {why}");
+            Ok(ExitCode::from(NOT_AVAILABLE))
+        }
+        Err(Fault::Failed(why)) => Err(format!("libfaketime: {why}")),
+    }
 }
 
 fn refuse_external(name: Name) -> Result<(), String> {

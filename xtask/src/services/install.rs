@@ -1,13 +1,13 @@
 //! Debian packages, installed only where that needs no question to a person.
 
 use super::{
-    fault::Fault,
+    fault::{Doing, Fault},
     home::lock_file,
     process::{is_root, run, which},
     settings,
 };
 use std::{
-    fs::File,
+    fs::{self, File},
     process::{Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -22,7 +22,9 @@ pub(crate) struct Turn {
 pub(crate) fn turn() -> Result<Turn, Fault> {
     static THREADS: Mutex<()> = Mutex::new(());
     let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    let processes = lock_file(&settings::services_dir()?.join("install.lock"))?;
+    let folder = settings::services_dir()?;
+    fs::create_dir_all(&folder).doing(format_args!("cannot create {}", folder.display()))?;
+    let processes = lock_file(&folder.join("install.lock"))?;
     Ok(Turn { _threads: threads, _processes: processes })
 }
 

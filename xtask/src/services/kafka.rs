@@ -7,7 +7,7 @@ use super::{
     java::{self, Bundle},
     probe,
     process::run,
-    settings::Port,
+    settings::{self, Port, Proxied},
 };
 use std::{fs, process::Command};
 
@@ -52,7 +52,12 @@ impl Service for Kafka {
         let logging = home.write("log4j2.properties", LOGGING)?;
         let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
         let [controller] = &OTHERS;
-        let properties = properties(PORT.number()?, controller.number()?, &data.display().to_string());
+        let properties = properties(
+            PORT.number()?,
+            controller.number()?,
+            &settings::kafka_proxied()?,
+            &data.display().to_string(),
+        );
         let properties = home.write("server.properties", &properties)?;
         if !data.join("meta.properties").exists() {
             let mut format = java::command(&installed.programs, 128);
@@ -75,13 +80,21 @@ impl Service for Kafka {
     }
 }
 
-fn properties(port: u16, controller_port: u16, data: &str) -> String {
+fn properties(port: u16, controller_port: u16, proxied: &[Proxied], data: &str) -> String {
+    let (mut listeners, mut announced, mut protocols) = (String::new(), String::new(), String::new());
+    for (number, ports) in proxied.iter().enumerate() {
+        listeners.push_str(&format!(",PROXIED{number}://127.0.0.1:{}", ports.listening));
+        announced.push_str(&format!(",PROXIED{number}://127.0.0.1:{}", ports.announced));
+        protocols.push_str(&format!(",PROXIED{number}:PLAINTEXT"));
+    }
     format!(
         "process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}{listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{announced}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
+inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={data}
 auto.create.topics.enable=false
@@ -118,3 +131,20 @@ appender.console.layout.pattern=%d{ISO8601} %p %c{1} %m%n
 logger.server.name=kafka.server.KafkaRaftServer
 logger.server.level=INFO
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxied_listener_is_announced_under_the_proxys_port() {
+        let text = properties(1, 2, &[Proxied { listening: 3, announced: 4 }], "/data");
+        for line in [
+            "listeners=PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2,PROXIED0://127.0.0.1:3",
+            "advertised.listeners=PLAINTEXT://127.0.0.1:1,PROXIED0://127.0.0.1:4",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED0:PLAINTEXT",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
+}

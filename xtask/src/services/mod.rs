@@ -1,6 +1,7 @@
 //! Private instances of the real components, without Docker: own ports, own data folders.
 
 mod commands;
+pub(crate) mod faketime;
 mod fault;
 mod home;
 mod install;

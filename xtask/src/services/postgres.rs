@@ -6,7 +6,7 @@ use super::{
     home::{Home, remove},
     install, probe,
     process::{Signal, is_root, run, which, working_in},
-    settings::Port,
+    settings::{self, Port},
 };
 use std::{
     fs,
@@ -80,7 +80,7 @@ impl Service for Postgres {
             ("listen_addresses", "127.0.0.1"),
             ("unix_socket_directories", &sockets),
             ("max_connections", "200"),
-            ("max_prepared_transactions", "10"),
+            ("max_prepared_transactions", "20"),
             ("fsync", "on"),
             ("log_timezone", "UTC"),
             ("timezone", "UTC"),
@@ -149,6 +149,9 @@ impl Server<'_> {
         }
         let mut initdb = self.command("initdb");
         initdb.args(["--username", WHO, "--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale"]);
+        if let Some(size) = settings::wal_segment_mb()? {
+            initdb.arg(format!("--wal-segsize={size}"));
+        }
         initdb.arg("--pwfile").arg(&given).arg("--pgdata").arg(&aside);
         run(&mut initdb, "initdb")?;
         fs::remove_file(&given).doing("cannot remove the password file")?;

@@ -28,6 +28,63 @@ fn parse(variable: &str, text: &str) -> Result<u16, Fault> {
     })
 }
 
+/// More listeners of Kafka, each announced under the port of a proxy: pairs `listening:announced`, separated by commas.
+pub(crate) const KAFKA_PROXIED: &str = "OUTBOX_KAFKA_PROXIED";
+
+/// The size of PostgreSQL's log files in a cluster that is created: a power of two from 1 to 1024. With small ones, a
+/// limit on the size of files hits tables without hitting the log.
+pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
+
+/// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
+pub(crate) const SQS_DURABLE: &str = "OUTBOX_SQS_DURABLE";
+
+/// A listener of Kafka that clients reach through a proxy.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Proxied {
+    pub(crate) listening: u16,
+    pub(crate) announced: u16,
+}
+
+/// The value of [`KAFKA_PROXIED`].
+pub(crate) fn kafka_proxied() -> Result<Vec<Proxied>, Fault> {
+    given(KAFKA_PROXIED).map_or_else(|| Ok(Vec::new()), |text| parse_proxied(&text))
+}
+
+fn parse_proxied(text: &str) -> Result<Vec<Proxied>, Fault> {
+    text.split(',')
+        .map(|pair| {
+            let (listening, announced) = pair.split_once(':').ok_or_else(|| {
+                Fault::Failed(format!(
+                    "{KAFKA_PROXIED}={text}: {pair:?} is not of the form listening:announced"
+                ))
+            })?;
+            let port = |text| parse(KAFKA_PROXIED, text);
+            Ok(Proxied { listening: port(listening)?, announced: port(announced)? })
+        })
+        .collect()
+}
+
+/// The value of [`WAL_SEGMENT_MB`], if a person set one.
+pub(crate) fn wal_segment_mb() -> Result<Option<u32>, Fault> {
+    given(WAL_SEGMENT_MB).map(|text| parse_segment(&text)).transpose()
+}
+
+fn parse_segment(text: &str) -> Result<u32, Fault> {
+    text.parse()
+        .ok()
+        .filter(|size: &u32| size.is_power_of_two() && *size <= 1024)
+        .ok_or_else(|| Fault::Failed(format!("{WAL_SEGMENT_MB}={text}: use a power of two from 1 to 1024")))
+}
+
+/// The value of [`SQS_DURABLE`].
+pub(crate) fn sqs_durable() -> Result<bool, Fault> {
+    match given(SQS_DURABLE).as_deref() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(Fault::Failed(format!("{SQS_DURABLE}={other}: use true or false"))),
+    }
+}
+
 /// The folder that holds one folder per service, and what is shared between them.
 pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     match std::env::var_os(DIR_VARIABLE).filter(|value| !value.is_empty()) {
@@ -39,12 +96,16 @@ pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
 
 /// The address in the service's variable, if a person set one.
 pub(crate) fn given_address(name: Name) -> Option<String> {
-    std::env::var(name.variable()).ok().filter(|value| !value.is_empty())
+    given(name.variable())
+}
+
+fn given(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{Proxied, parse, parse_proxied, parse_segment};
 
     #[test]
     fn a_port_is_a_number_above_zero() {
@@ -52,6 +113,24 @@ mod tests {
         for bad in ["0", "65536", "-1", "", "http"] {
             let error = parse("P", bad).expect_err(bad).to_string();
             assert!(error.contains(&format!("P={bad} is not a port")), "{error}");
+        }
+    }
+
+    #[test]
+    fn proxied_listeners_are_pairs_of_ports() {
+        let pair = |listening, announced| Proxied { listening, announced };
+        assert_eq!(parse_proxied("1:2,3:4").ok(), Some(vec![pair(1, 2), pair(3, 4)]));
+        for bad in ["1", "1:", ":2", "1:2,", "1:2:3", "0:1"] {
+            assert!(parse_proxied(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_log_file_has_a_size_that_postgres_takes() {
+        assert_eq!(parse_segment("1").ok(), Some(1));
+        assert_eq!(parse_segment("64").ok(), Some(64));
+        for bad in ["0", "3", "2048", "-1", "1MB", ""] {
+            assert!(parse_segment(bad).is_err(), "{bad}");
         }
     }
 }

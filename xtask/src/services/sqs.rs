@@ -1,14 +1,14 @@
-//! SQS: `ElasticMQ`, queues in memory.
+//! SQS: `ElasticMQ`, queues in memory, or in files if they have to survive a crash.
 
 use super::{
     Installed, Service,
-    fault::Fault,
+    fault::{Doing, Fault},
     home::Home,
     java::{self, Bundle},
     probe,
-    settings::Port,
+    settings::{self, Port},
 };
-use std::process::Command;
+use std::{fs, path::Path, process::Command};
 
 pub(crate) struct Sqs;
 
@@ -32,7 +32,13 @@ impl Service for Sqs {
     }
 
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
-        let configuration = home.write("elasticmq.conf", &configuration(PORT.number()?))?;
+        let mut configuration = configuration(PORT.number()?);
+        if settings::sqs_durable()? {
+            let data = self.data(home)?;
+            fs::create_dir_all(&data).doing(format_args!("cannot create {}", data.display()))?;
+            configuration.push_str(&storage(&data));
+        }
+        let configuration = home.write("elasticmq.conf", &configuration)?;
         let mut command = java::command(&installed.programs, 256);
         command
             .arg(format!("-Dconfig.file={}", configuration.display()))
@@ -57,6 +63,16 @@ rest-sqs {{ enabled = true, bind-hostname = "127.0.0.1", bind-port = {port}, sqs
 rest-stats {{ enabled = false }}
 generate-node-address = false
 queues {{}}
+"#
+    )
+}
+
+/// Queues and messages in files. Without the delay of zero, H2 would write what it has acknowledged half a second later.
+fn storage(data: &Path) -> String {
+    let data = data.display();
+    format!(
+        r#"queues-storage {{ enabled = true, path = "{data}/queues.conf" }}
+messages-storage {{ enabled = true, uri = "jdbc:h2:{data}/messages;WRITE_DELAY=0" }}
 "#
     )
 }

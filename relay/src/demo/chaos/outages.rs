@@ -41,7 +41,7 @@ fn switch(outage: &Outage, up: bool) -> Result<(), DemoError> {
         }
         Outage::Proxy(proxy) => {
             if up {
-                proxy.up();
+                proxy.heal();
             } else {
                 proxy.down();
             }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use brokers::kafka::mock::Mock;
 use brokers::{kafka, rabbitmq, sqs};
 use message::{Connector, Subscription, SubscriptionError};
+use proxy::Proxy;
 use url::Url;
 
-use super::proxy::Proxy;
 use super::url::BrokerUrl;
 use crate::demo::error::DemoError;
 
@@ -306,7 +306,7 @@ fn kafka_spec(servers: Vec<String>, run: &str) -> BrokerSpec {
 }
 
 async fn start_proxy(upstream: String) -> Result<Proxy, DemoError> {
-    Proxy::start(upstream).await.map_err(DemoError::during("listen on a port of this machine"))
+    Proxy::start(0, upstream).await.map_err(DemoError::during("listen on a port of this machine"))
 }
 
 fn redirect(url: &mut Url, proxy: &Proxy) -> Result<(), DemoError> {

@@ -5,11 +5,9 @@
 //! | `database.rs` | two databases or schemas: the producer's and the consumer's |
 //! | `broker.rs` | topics, queues and where clients connect |
 //! | `url.rs` | a broker's URL taken apart |
-//! | `proxy.rs` | a TCP proxy whose connections can be cut |
 
 mod broker;
 mod database;
-mod proxy;
 mod url;
 
 pub(crate) use broker::{Broker, BrokerSpec, Outage};

@@ -1,0 +1,33 @@
+//! A TCP proxy whose network goes wrong on command.
+//!
+//! Clients connect to the [`Proxy`] instead of the server. What its network does is data, [`Conditions`]: for each
+//! way latency, bandwidth, and whether bytes pass, wait, get lost, or pass up to a place where the connection breaks.
+//! What happens at one moment is a method: [`Proxy::cut`], [`Proxy::abandon`]. [`Proxy::heal`] ends all of it.
+//!
+//! | fault | how |
+//! |---|---|
+//! | latency, jitter, bandwidth | [`Flow::delay`], [`Flow::jitter`], [`Flow::bytes_per_second`] |
+//! | a cut, with RST on both ends | [`Proxy::cut`] |
+//! | a cut in the middle of a frame | [`Pass::CutAfter`] |
+//! | acknowledgements lost: requests arrive, answers do not | [`Pass::Lose`] for the answers |
+//! | a partition, one way or both: bytes arrive once it is over | [`Pass::Hold`] |
+//! | half-open: one end has gone and the other does not know | [`Proxy::abandon`] |
+//! | no new connections | [`Conditions::refuse`] |
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `conditions` | [`Conditions`], [`Flow`], [`Pass`], [`Way`], [`End`]: what the network does |
+//! | `server` | [`Proxy`]: the listener and its commands |
+//! | `connection` | one client and its server, until either ends or the network says so |
+//! | `pump` | one way of one connection |
+//! | `counts` | [`Counts`]: what has happened so far |
+
+mod conditions;
+mod connection;
+mod counts;
+mod pump;
+mod server;
+
+pub use conditions::{Conditions, End, Flow, Pass, Way};
+pub use counts::Counts;
+pub use server::Proxy;

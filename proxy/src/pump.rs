@@ -1,0 +1,161 @@
+//! One way of one connection.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
+
+use crate::conditions::{Flow, Pass, Way};
+use crate::counts::Counters;
+use crate::server::State;
+
+/// Bytes taken over at a time.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// Pieces per second that a limited throughput is cut into, so that it flows rather than jumps.
+const PIECES_PER_SECOND: u32 = 20;
+
+/// How one way ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Its sender said that nothing more comes.
+    Finished,
+    /// The network breaks the connection.
+    Broken,
+}
+
+/// One way of one connection.
+pub(crate) struct Pump<'a> {
+    pub(crate) way: Way,
+    pub(crate) state: watch::Receiver<State>,
+    pub(crate) counters: &'a Counters,
+}
+
+impl Pump<'_> {
+    /// Carries bytes until the sender ends, either end breaks, or the network does.
+    pub(crate) async fn run(
+        mut self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+    ) -> io::Result<Ended> {
+        let mut buffer = vec![0; CHUNK_BYTES];
+        let mut damaged = false;
+        let mut until_cut = Countdown::default();
+        loop {
+            let flow = self.flow();
+            until_cut.see(flow.pass);
+            if (damaged && flow.pass != Pass::Lose) || until_cut.left == Some(0) {
+                return Ok(Ended::Broken);
+            }
+            let limit = chunk(&flow, until_cut.left);
+            let count = tokio::select! {
+                // Nothing is taken over that could not be passed on: the sender's buffers fill, as they do for real.
+                read = from.read(&mut buffer[..limit]), if flow.pass != Pass::Hold => read?,
+                changed = self.state.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return Ok(Ended::Broken),
+                },
+            };
+            if count == 0 {
+                to.shutdown().await?;
+                return Ok(Ended::Finished);
+            }
+            tokio::time::sleep(flow.delay + part_of(flow.jitter)).await;
+            // What arrives is decided when it would arrive.
+            match self.passable().await {
+                None => return Ok(Ended::Broken),
+                Some(Pass::Lose) => {
+                    damaged = true;
+                    self.counters.lost(count);
+                }
+                Some(pass) => {
+                    let count = until_cut.take(pass, count);
+                    to.write_all(&buffer[..count]).await?;
+                    self.counters.arrived(self.way, count);
+                    tokio::time::sleep(time_of(count, &flow)).await;
+                }
+            }
+        }
+    }
+
+    fn flow(&mut self) -> Flow {
+        *self.state.borrow_and_update().conditions.flow(self.way)
+    }
+
+    /// Waits while bytes are held; nothing once the proxy has ended.
+    async fn passable(&mut self) -> Option<Pass> {
+        let way = self.way;
+        let state = self.state.wait_for(|state| state.conditions.flow(way).pass != Pass::Hold).await;
+        state.ok().map(|state| state.conditions.flow(way).pass)
+    }
+}
+
+/// Bytes until the cut, counted from the moment at which it was ordered.
+#[derive(Default)]
+struct Countdown {
+    ordered: Option<u64>,
+    left: Option<u64>,
+}
+
+impl Countdown {
+    fn see(&mut self, pass: Pass) {
+        let ordered = if let Pass::CutAfter(bytes) = pass { Some(bytes) } else { None };
+        if ordered != self.ordered {
+            (self.ordered, self.left) = (ordered, ordered);
+        }
+    }
+
+    /// How many of the bytes arrive.
+    fn take(&mut self, pass: Pass, count: usize) -> usize {
+        self.see(pass);
+        let Some(left) = &mut self.left else { return count };
+        let arriving = count.min(usize::try_from(*left).unwrap_or(usize::MAX));
+        *left -= arriving as u64;
+        arriving
+    }
+}
+
+/// Bytes to take over at once; at least one.
+fn chunk(flow: &Flow, until_cut: Option<u64>) -> usize {
+    let paced = flow.bytes_per_second.map_or(CHUNK_BYTES, |rate| (rate.get() / PIECES_PER_SECOND) as usize);
+    let cut = until_cut.map_or(CHUNK_BYTES, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_BYTES));
+    CHUNK_BYTES.min(paced).min(cut).max(1)
+}
+
+/// How long so many bytes occupy the line.
+fn time_of(count: usize, flow: &Flow) -> Duration {
+    flow.bytes_per_second.map_or(Duration::ZERO, |rate| Duration::from_secs(count as u64) / rate.get())
+}
+
+fn part_of(jitter: Duration) -> Duration {
+    if jitter.is_zero() { jitter } else { rand::random_range(Duration::ZERO..=jitter) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn a_slow_line_is_fed_in_pieces() {
+        let slow = Flow { bytes_per_second: NonZeroU32::new(2_000), ..Flow::default() };
+        assert_eq!(chunk(&slow, None), 100);
+        assert_eq!(chunk(&slow, Some(7)), 7);
+        assert_eq!(chunk(&Flow { bytes_per_second: NonZeroU32::new(1), ..slow }, None), 1);
+        assert_eq!(chunk(&Flow::default(), None), CHUNK_BYTES);
+        assert_eq!(time_of(100, &slow), Duration::from_millis(50));
+        assert_eq!(time_of(CHUNK_BYTES, &Flow::default()), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_cut_is_counted_from_its_order() {
+        let mut countdown = Countdown::default();
+        assert_eq!(countdown.take(Pass::Forward, 50), 50);
+        assert_eq!(countdown.take(Pass::CutAfter(5), 3), 3);
+        assert_eq!(countdown.take(Pass::CutAfter(5), 3), 2);
+        assert_eq!(countdown.left, Some(0));
+        assert_eq!(countdown.take(Pass::Forward, 3), 3);
+        assert_eq!(countdown.take(Pass::CutAfter(5), 9), 5);
+    }
+}

@@ -1,0 +1,138 @@
+//! The listener and its commands.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::conditions::{Conditions, End};
+use crate::connection;
+use crate::counts::{Counters, Counts};
+
+/// What every connection watches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State {
+    pub(crate) conditions: Conditions,
+    /// How often all connections were cut.
+    pub(crate) cuts: u64,
+    /// How often an end has gone, and which one the last time.
+    pub(crate) abandoned: (u64, End),
+    /// How often the network was healed.
+    pub(crate) heals: u64,
+}
+
+/// A running proxy. It stops when this is dropped, and its connections with it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    upstream: String,
+    state: watch::Sender<State>,
+    counters: Arc<Counters>,
+    _accepting: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Listens on this port of this machine (0: a free one) and connects every client to `upstream` (`host:port`).
+    ///
+    /// # Errors
+    /// The port cannot be had.
+    pub async fn start(port: u16, upstream: impl Into<String>) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let address = listener.local_addr()?;
+        let upstream = upstream.into();
+        let healthy =
+            State { conditions: Conditions::default(), cuts: 0, abandoned: (0, End::Client), heals: 0 };
+        let state = watch::Sender::new(healthy);
+        let counters = Arc::new(Counters::default());
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, upstream.clone(), state.subscribe(), Arc::clone(&counters)));
+        Ok(Self { address, upstream, state, counters, _accepting: accepting })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it connects to: `host:port`.
+    #[must_use]
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// What the network does now.
+    #[must_use]
+    pub fn conditions(&self) -> Conditions {
+        self.state.borrow().conditions
+    }
+
+    /// What the network does from now on, for open connections and new ones.
+    pub fn set(&self, conditions: Conditions) {
+        self.state.send_modify(|state| state.conditions = conditions);
+    }
+
+    /// Changes a part of what the network does.
+    pub fn change(&self, change: impl FnOnce(&mut Conditions)) {
+        self.state.send_modify(|state| change(&mut state.conditions));
+    }
+
+    /// Breaks every open connection, with RST on both ends.
+    pub fn cut(&self) {
+        self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Breaks every open connection and refuses new ones, until [`heal`](Self::heal).
+    pub fn down(&self) {
+        self.state.send_modify(|state| {
+            state.conditions.refuse = true;
+            state.cuts += 1;
+        });
+    }
+
+    /// One end of every open connection is gone, and the other one hears nothing of it until [`heal`](Self::heal).
+    /// New connections are not concerned.
+    pub fn abandon(&self, gone: End) {
+        self.state.send_modify(|state| state.abandoned = (state.abandoned.0 + 1, gone));
+    }
+
+    /// Resets the connections that [`abandon`](Self::abandon) left with one end.
+    pub fn end_abandonment(&self) {
+        self.state.send_modify(|state| state.heals += 1);
+    }
+
+    /// A healthy network from now on. Connections that lost bytes or an end are reset.
+    pub fn heal(&self) {
+        self.set(Conditions::default());
+        self.end_abandonment();
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counters.read()
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    upstream: String,
+    state: watch::Receiver<State>,
+    counters: Arc<Counters>,
+) {
+    let upstream: Arc<str> = upstream.into();
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            // An error of `accept` concerns one client, or a lack of file descriptors, which passes.
+            accepted = listener.accept() => if let Ok((client, _)) = accepted {
+                let (upstream, state, counters) = (Arc::clone(&upstream), state.clone(), Arc::clone(&counters));
+                connections.spawn(async move { connection::serve(client, &upstream, state, &counters).await });
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The wall clock of one process jumps; the monotonic clock does not. With libfaketime, a library that answers instead
+//! of the system when the process asks for the time.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+
+use super::{Fault, Struck, seconds};
+use crate::Failure;
+use crate::stage::{Signal, Stage};
+
+/// The variable that names the library's file; `cargo xtask services faketime` prints it.
+pub const LIBRARY: &str = "OUTBOX_FAKETIME";
+
+/// Its name.
+pub(super) const NAME: &str = "clock-jump";
+
+/// How far a clock jumps at most, either way: within what the inbox takes from the future, and far beyond any lease.
+const JUMP_SECS_MAX: i64 = 240;
+
+/// A jump of the wall clock of one process at random, while it runs, and back in the end.
+#[derive(Debug)]
+pub struct ClockJump {
+    library: PathBuf,
+    jumped: Option<PathBuf>,
+}
+
+impl ClockJump {
+    /// With this library.
+    #[must_use]
+    pub fn new(library: PathBuf) -> Self {
+        Self { library, jumped: None }
+    }
+
+    /// With the library that the environment names.
+    ///
+    /// # Errors
+    /// There is none: what to do.
+    pub fn from_environment() -> Result<Self, String> {
+        match std::env::var_os(LIBRARY).map(PathBuf::from) {
+            Some(library) if library.is_file() => Ok(Self::new(library)),
+            Some(library) => Err(format!("{LIBRARY}={} is no file", library.display())),
+            None => Err(format!("{LIBRARY} is not set; `cargo xtask services faketime` prints its value")),
+        }
+    }
+
+    /// The variables of a process whose wall clock is off by what the file says.
+    fn variables(&self, file: &Path) -> [(&'static str, String); 4] {
+        [
+            ("LD_PRELOAD", self.library.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+            // Read again every second: the clock jumps while the process runs.
+            ("FAKETIME_CACHE_DURATION", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ]
+    }
+}
+
+#[async_trait]
+impl Fault for ClockJump {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(5)..=seconds(20)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let names = stage.processes.names();
+        let name = names.choose(rng).ok_or("there is no process")?.clone();
+        let jump = rng.random_range(1..=JUMP_SECS_MAX) * if rng.random() { 1 } else { -1 };
+        let file = stage.folder.join(format!("clock-{name}"));
+        write(&file, 0).await?;
+        for (variable, value) in self.variables(&file) {
+            stage.processes.set_for_next_start(&name, variable, &value)?;
+        }
+        self.jumped = Some(file.clone());
+        let before = stage.processes.starts(&name);
+        stage.processes.signal(&name, Signal::KILL)?;
+        let began = async {
+            while stage.processes.starts(&name) == before {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            // A moment with the right time, so that the jump is one.
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+        };
+        tokio::time::timeout(seconds(5), began).await.map_err(|_| format!("{name} does not start"))?;
+        write(&file, jump).await?;
+        Ok(Struck::new(name, format!("{jump:+} s")))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        if let Some(file) = &self.jumped {
+            write(file, 0).await?;
+        }
+        self.jumped = None;
+        Ok(())
+    }
+}
+
+async fn write(file: &Path, jump: i64) -> Result<(), Failure> {
+    // Renamed, so that nobody reads half of it.
+    let aside = file.with_extension("new");
+    tokio::fs::write(&aside, format!("{jump:+}\n")).await?;
+    tokio::fs::rename(&aside, file).await?;
+    Ok(())
+}

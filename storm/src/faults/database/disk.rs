@@ -1,0 +1,155 @@
+//! A disk that is full: files cannot grow any more.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use sqlx::postgres::PgConnection;
+use tokio::task::JoinSet;
+
+use super::session;
+use crate::Failure;
+use crate::faults::{Fault, Struck, millis, seconds};
+use crate::stage::Stage;
+
+/// PostgreSQL: the outbox, or the inbox, cannot grow by a page. The sizes of files that the sessions of that database may
+/// write are limited (`RLIMIT_FSIZE`) to what the largest of its growing tables has already, and half a page: a write
+/// beyond it is cut short, which the server reports as 53100, "disk full".
+///
+/// The server's log must be in files below that size, or it would be the log that cannot grow, which is a crash:
+/// `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`. The server must run on this machine.
+#[derive(Debug, Default)]
+pub struct PostgresFull {
+    limiting: JoinSet<()>,
+    url: Option<String>,
+}
+
+/// How often sessions are looked for that are not limited yet.
+const LOOK: Duration = Duration::from_millis(100);
+const PAGE_BYTES: u64 = 8_192;
+
+#[async_trait]
+impl Fault for PostgresFull {
+    fn name(&self) -> &'static str {
+        "disk-full"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (url, table) = if rng.random() {
+            (&stage.database.producers, "outbox_message")
+        } else {
+            (&stage.database.consumers, "inbox_message")
+        };
+        let mut session = session::connect(url).await?;
+        let limit = limit(&mut session, table).await?;
+        self.url = Some(url.clone());
+        restrict(&mut session, Some(limit)).await?;
+        self.limiting.spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                // The session ends with the server's crash, and all limited ones with it.
+                if restrict(&mut session, Some(limit)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Struck::new(table, format!("files end at {limit} bytes")))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        self.limiting.shutdown().await;
+        let Some(url) = &self.url else { return Ok(()) };
+        let mut session = session::connect(url).await?;
+        restrict(&mut session, None).await?;
+        session::end(session).await;
+        self.url = None;
+        Ok(())
+    }
+}
+
+/// Bytes that a file may have: the largest part of the table now, and half a page; more than a file of the log.
+async fn limit(session: &mut PgConnection, table: &str) -> Result<u64, Failure> {
+    let largest: i64 = sqlx::query_scalar(
+        "SELECT coalesce(max(pg_relation_size(relid)), 0)::bigint FROM pg_partition_tree($1::regclass) WHERE isleaf",
+    )
+    .bind(table)
+    .fetch_one(&mut *session)
+    .await?;
+    let segment: i64 = sqlx::query_scalar("SELECT pg_size_bytes(current_setting('wal_segment_size'))")
+        .fetch_one(&mut *session)
+        .await?;
+    let (largest, segment) = (u64::try_from(largest)?, u64::try_from(segment)?);
+    Ok(largest.max(segment) + PAGE_BYTES / 2)
+}
+
+/// Limits the files of this database's sessions, or lifts the limit; the asking session excepted.
+async fn restrict(session: &mut PgConnection, limit: Option<u64>) -> Result<(), Failure> {
+    let pids: Vec<i32> = sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' \
+         AND application_name <> $1",
+    )
+    .bind(session::APPLICATION)
+    .fetch_all(session)
+    .await?;
+    for pid in pids.into_iter().filter_map(Pid::from_raw) {
+        match prlimit(Some(pid), Resource::Fsize, Rlimit { current: limit, maximum: None }) {
+            // It has just ended.
+            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => {
+                return Err(format!("the files of process {pid:?} cannot be limited: {error}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the process's other files as
+/// well: producers apply the limit of a file to their own connections, `PRAGMA max_page_count`.
+#[derive(Debug, Default)]
+pub struct SqliteFull {
+    ordered: bool,
+}
+
+impl SqliteFull {
+    /// The file that producers look into before every transaction: while it is there, they set `max_page_count` to 1,
+    /// which SQLite reads as "no more than there are".
+    #[must_use]
+    pub fn order(folder: &Path) -> PathBuf {
+        folder.join("sqlite-full")
+    }
+}
+
+#[async_trait]
+impl Fault for SqliteFull {
+    fn name(&self) -> &'static str {
+        "disk-full"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        millis(500)..=seconds(4)
+    }
+
+    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+        self.ordered = true;
+        tokio::fs::write(Self::order(&stage.folder), "").await?;
+        Ok(Struck::new("producers' file", "no page more"))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if self.ordered {
+            match tokio::fs::remove_file(Self::order(&stage.folder)).await {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                _ => self.ordered = false,
+            }
+        }
+        Ok(())
+    }
+}

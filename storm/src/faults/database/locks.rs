@@ -1,0 +1,96 @@
+//! Rows and tables that somebody holds for a while: producers run into their `lock_timeout`, everybody else waits.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use sqlx::postgres::PgConnection;
+
+use super::session;
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::{Database, Stage};
+
+/// A session holds some accounts.
+#[derive(Debug, Default)]
+pub struct RowLocks {
+    holder: Option<PgConnection>,
+}
+
+#[async_trait]
+impl Fault for RowLocks {
+    fn name(&self) -> &'static str {
+        "row-locks"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let accounts = stage.database.accounts;
+        let count = rng.random_range(1..=accounts.max(2) / 2);
+        let names: Vec<String> =
+            (0..count).map(|_| Database::account(rng.random_range(0..accounts.max(1)))).collect();
+        let holder = self.holder.insert(session::connect(&stage.database.producers).await?);
+        session::run(holder, "BEGIN".to_owned()).await?;
+        // In the order in which producers lock, so that this is no deadlock.
+        let held = sqlx::query("SELECT FROM account WHERE name = ANY($1) ORDER BY name FOR UPDATE")
+            .bind(&names)
+            .fetch_all(&mut *holder)
+            .await?;
+        Ok(Struck::new("account", format!("{} rows", held.len())))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        if let Some(holder) = self.holder.take() {
+            session::end(holder).await;
+        }
+        Ok(())
+    }
+}
+
+/// Tables of the producers' database and of the consumers', and locks that stop writers, or readers as well.
+const PRODUCERS: [&str; 4] = ["account", "outbox_message", "outbox_relay", "outbox_exception"];
+const CONSUMERS: [&str; 3] = ["inbox_message", "inbox_attempt", "inbox_dead_letter"];
+const MODES: [&str; 2] = ["SHARE ROW EXCLUSIVE", "ACCESS EXCLUSIVE"];
+
+/// A session holds a table.
+#[derive(Debug, Default)]
+pub struct TableLock {
+    holder: Option<PgConnection>,
+}
+
+#[async_trait]
+impl Fault for TableLock {
+    fn name(&self) -> &'static str {
+        "table-lock"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (url, tables): (_, &[&str]) = if rng.random() {
+            (&stage.database.producers, &PRODUCERS)
+        } else {
+            (&stage.database.consumers, &CONSUMERS)
+        };
+        let table = tables.choose(rng).ok_or("no table")?;
+        let mode = MODES.choose(rng).ok_or("no mode")?;
+        let holder = self.holder.insert(session::connect(url).await?);
+        session::run(holder, format!("BEGIN; LOCK TABLE {table} IN {mode} MODE")).await?;
+        Ok(Struck::new(*table, mode.to_lowercase()))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        if let Some(holder) = self.holder.take() {
+            session::end(holder).await;
+        }
+        Ok(())
+    }
+}

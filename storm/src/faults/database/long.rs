@@ -1,0 +1,51 @@
+//! A transaction that stays open: it holds a transaction id, and with it the horizon of every snapshot.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use sqlx::postgres::PgConnection;
+
+use super::session;
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::Stage;
+
+/// A session that is idle in a transaction, in the producers' database or the consumers'.
+#[derive(Debug, Default)]
+pub struct LongTransaction {
+    idle: Option<PgConnection>,
+}
+
+#[async_trait]
+impl Fault for LongTransaction {
+    fn name(&self) -> &'static str {
+        "long-transaction"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(15)..=seconds(120)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (url, database) = if rng.random() {
+            (&stage.database.producers, "producers' database")
+        } else {
+            (&stage.database.consumers, "consumers' database")
+        };
+        let idle = self.idle.insert(session::connect(url).await?);
+        session::run(idle, "BEGIN ISOLATION LEVEL REPEATABLE READ".to_owned()).await?;
+        let id: String =
+            sqlx::query_scalar("SELECT pg_current_xact_id()::text").fetch_one(&mut *idle).await?;
+        Ok(Struck::new(database, format!("transaction {id}")))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        if let Some(idle) = self.idle.take() {
+            session::end(idle).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! What other sessions do to a database, and what its disk does.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`locks`] | rows and tables that somebody holds |
+//! | [`rivals`] | deadlocks, and updates under the feet of serializable transactions |
+//! | [`long`] | transactions that stay open |
+//! | [`backends`] | sessions and statements that are ended from outside |
+//! | [`disk`] | a disk that is full |
+//! | [`sqlite`] | a file that is busy |
+//! | `session` | a fault's own connection |
+
+pub mod backends;
+pub mod disk;
+pub mod locks;
+pub mod long;
+pub mod rivals;
+mod session;
+pub mod sqlite;
+
+use super::Fault;
+use crate::pair::DatabaseKind;
+
+/// What can go wrong in this database.
+#[must_use]
+pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
+    match kind {
+        DatabaseKind::Postgres => vec![
+            Box::new(locks::RowLocks::default()),
+            Box::new(locks::TableLock::default()),
+            Box::new(rivals::Deadlocks::default()),
+            Box::new(rivals::Conflicts::default()),
+            Box::new(long::LongTransaction::default()),
+            Box::new(backends::Terminated),
+            Box::new(backends::Cancelled),
+            Box::new(disk::PostgresFull::default()),
+        ],
+        DatabaseKind::Sqlite => {
+            vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull::default())]
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Sessions that touch what producers touch: in the opposite order, or between their reading and their writing.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use sqlx::postgres::PgConnection;
+use tokio::task::JoinSet;
+
+use super::session;
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::{Database, Stage};
+
+/// The names of a few accounts, in the order in which producers never lock: descending.
+fn descending(accounts: u32, rng: &mut StdRng) -> Vec<String> {
+    let mut names: Vec<String> = (0..accounts).map(Database::account).collect();
+    names.shuffle(rng);
+    names.truncate(3);
+    names.sort_unstable();
+    names.reverse();
+    names
+}
+
+/// Sessions that lock accounts in the opposite order: whoever loses, a producer or a rival, gets 40P01.
+#[derive(Debug, Default)]
+pub struct Deadlocks {
+    rivals: JoinSet<()>,
+    met: Arc<AtomicU64>,
+}
+
+impl Deadlocks {
+    /// How often a rival was the loser; producers lose as well.
+    #[must_use]
+    pub fn lost_by_rivals(&self) -> u64 {
+        self.met.load(Relaxed)
+    }
+}
+
+/// Rivals at a time.
+const RIVALS: usize = 2;
+
+#[async_trait]
+impl Fault for Deadlocks {
+    fn name(&self) -> &'static str {
+        "deadlocks"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(3)..=seconds(8)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        for _ in 0..RIVALS {
+            let mut session = session::connect(&stage.database.producers).await?;
+            let (accounts, met) = (stage.database.accounts, Arc::clone(&self.met));
+            let mut rng = StdRng::seed_from_u64(rng.random());
+            self.rivals.spawn(async move {
+                loop {
+                    let names = descending(accounts, &mut rng);
+                    match embrace(&mut session, &names, rng.random_range(5..=60)).await {
+                        Ok(()) => {}
+                        Err(error) if is(&error, "40P01") => drop(met.fetch_add(1, Relaxed)),
+                        // Too long a wait is none of a rival's business; a lost session is.
+                        Err(error) if is(&error, "57014") => {}
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        Ok(Struck::new("account", format!("{RIVALS} rivals")))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        // Their sessions end with them.
+        self.rivals.shutdown().await;
+        Ok(())
+    }
+}
+
+async fn embrace(session: &mut PgConnection, names: &[String], pause_ms: u64) -> Result<(), sqlx::Error> {
+    let mut transaction = sqlx::Connection::begin(session).await?;
+    for name in names {
+        sqlx::query("SELECT FROM account WHERE name = $1 FOR UPDATE")
+            .bind(name)
+            .execute(&mut *transaction)
+            .await?;
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+    }
+    transaction.rollback().await
+}
+
+/// A session that updates accounts all the time, to what they are: transactions at REPEATABLE READ and above that read
+/// one before get 40001.
+#[derive(Debug, Default)]
+pub struct Conflicts {
+    rivals: JoinSet<()>,
+}
+
+#[async_trait]
+impl Fault for Conflicts {
+    fn name(&self) -> &'static str {
+        "serialization-failures"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(3)..=seconds(8)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let mut session = session::connect(&stage.database.producers).await?;
+        let accounts = stage.database.accounts.max(1);
+        let mut rng = StdRng::seed_from_u64(rng.random());
+        self.rivals.spawn(async move {
+            loop {
+                let updated = sqlx::query("UPDATE account SET name = name WHERE name = $1")
+                    .bind(Database::account(rng.random_range(0..accounts)))
+                    .execute(&mut session)
+                    .await;
+                match updated {
+                    Ok(_) => {}
+                    Err(error) if is(&error, "57014") || is(&error, "40P01") => {}
+                    Err(_) => return,
+                }
+                tokio::time::sleep(Duration::from_millis(rng.random_range(1..=10))).await;
+            }
+        });
+        Ok(Struck::new("account", ""))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        self.rivals.shutdown().await;
+        Ok(())
+    }
+}
+
+fn is(error: &sqlx::Error, code: &str) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|found| found == code)
+}

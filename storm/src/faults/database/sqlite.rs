@@ -1,0 +1,54 @@
+//! A SQLite file that is busy: somebody else writes, and takes long.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::Stage;
+
+/// A connection that holds `BEGIN IMMEDIATE` on the producers' file or the consumers'.
+#[derive(Debug, Default)]
+pub struct Busy {
+    writer: Option<SqliteConnection>,
+}
+
+/// How long the rival itself waits for the file.
+const WAIT: Duration = Duration::from_secs(3);
+
+#[async_trait]
+impl Fault for Busy {
+    fn name(&self) -> &'static str {
+        "sqlite-busy"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(8)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (url, file) = if rng.random() {
+            (&stage.database.producers, "producers' file")
+        } else {
+            (&stage.database.consumers, "consumers' file")
+        };
+        let options = SqliteConnectOptions::from_str(url)?.create_if_missing(false).busy_timeout(WAIT);
+        let writer = self.writer.insert(options.connect().await?);
+        sqlx::query("BEGIN IMMEDIATE").execute(writer).await?;
+        Ok(Struck::new(file, ""))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        if let Some(writer) = self.writer.take() {
+            writer.close().await?;
+        }
+        Ok(())
+    }
+}

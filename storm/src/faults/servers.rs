@@ -1,0 +1,86 @@
+//! A server goes away and comes back.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::rngs::StdRng;
+
+use super::{Fault, Struck, millis, seconds};
+use crate::Failure;
+use crate::pair::{BrokerKind, DatabaseKind, Pair};
+use crate::stage::{Service, Stage};
+
+/// How a server goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// At once, nothing is flushed: SIGKILL; PostgreSQL's immediate stop, then crash recovery.
+    Crash,
+    /// In order.
+    Restart,
+}
+
+/// The database's server or the broker's is stopped, and started again in the end.
+#[derive(Debug)]
+pub struct Server {
+    name: &'static str,
+    service: Service,
+    manner: Manner,
+    stopped: bool,
+}
+
+impl Server {
+    /// What can go away in this pair.
+    #[must_use]
+    pub fn all(pair: Pair) -> Vec<Self> {
+        let new = |name, service, manner| Self { name, service, manner, stopped: false };
+        let mut all = Vec::new();
+        if pair.database == DatabaseKind::Postgres {
+            all.push(new("database-crash", Service::Postgres, Manner::Crash));
+            all.push(new("database-restart", Service::Postgres, Manner::Restart));
+        }
+        let broker = match pair.broker {
+            BrokerKind::Kafka => Some(Service::Kafka),
+            BrokerKind::Rabbitmq => Some(Service::Rabbitmq),
+            BrokerKind::Sqs | BrokerKind::SqsFifo => Some(Service::Sqs),
+            BrokerKind::MockKafka => None,
+        };
+        if let Some(broker) = broker {
+            all.push(new("broker-crash", broker, Manner::Crash));
+            all.push(new("broker-restart", broker, Manner::Restart));
+        }
+        all
+    }
+}
+
+#[async_trait]
+impl Fault for Server {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn weight(&self) -> u32 {
+        match self.manner {
+            Manner::Crash => 6,
+            Manner::Restart => 3,
+        }
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        millis(200)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+        self.stopped = true;
+        stage.services.stop(self.service, self.manner == Manner::Crash).await?;
+        Ok(Struck::new(self.service.as_str(), ""))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if self.stopped {
+            stage.services.start(self.service).await?;
+            self.stopped = false;
+        }
+        Ok(())
+    }
+}
