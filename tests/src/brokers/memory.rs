@@ -13,19 +13,16 @@ use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
 /// The in-memory broker with topics that must exist.
-pub struct Memory(MemoryBroker);
-
-impl Memory {
-    /// An empty one.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(MemoryBroker::with_strict_topics())
-    }
+pub struct Memory {
+    broker: MemoryBroker,
+    key_window: KeyWindow,
 }
 
-impl Default for Memory {
-    fn default() -> Self {
-        Self::new()
+impl Memory {
+    /// An empty one whose sessions have this key window.
+    #[must_use]
+    pub fn new(key_window: KeyWindow) -> Self {
+        Self { broker: MemoryBroker::with_strict_topics(), key_window }
     }
 }
 
@@ -36,26 +33,26 @@ impl Broker for Memory {
     }
 
     fn key_window(&self) -> KeyWindow {
-        KeyWindow::One
+        self.key_window
     }
 
     async fn create_topic(&self, _: &Stage, topic: &str) -> Outcome {
-        self.0.create_topic(&Topic::new(topic)?);
+        self.broker.create_topic(&Topic::new(topic)?);
         Ok(())
     }
 
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        Ok(Arc::new(self.0.connector(KeyWindow::One)))
+        Ok(Arc::new(self.broker.connector(self.key_window)))
     }
 
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
         let dead = MemoryBroker::new();
         dead.faults().unreachable();
-        Ok(Arc::new(dead.connector(KeyWindow::One)))
+        Ok(Arc::new(dead.connector(self.key_window)))
     }
 
     async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
-        Ok(Box::new(self.0.subscribe(group, [Topic::new(topic)?])?))
+        Ok(Box::new(self.broker.subscribe(group, [Topic::new(topic)?])?))
     }
 
     fn relay_section(&self) -> Option<String> {
@@ -68,14 +65,14 @@ impl Broker for Memory {
 
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
         let topic = Topic::new(topic)?;
-        self.0.stored(&topic, at_least).await;
+        self.broker.stored(&topic, at_least).await;
         let record = |message: message::Message| Record {
             key: message.key.as_ref().map(ToString::to_string),
             message_id: Some(message.id.to_string()),
             headers: message.headers.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
             payload: message.payload.to_vec(),
         };
-        Ok(self.0.log(&topic).into_iter().map(record).collect())
+        Ok(self.broker.log(&topic).into_iter().map(record).collect())
     }
 
     async fn put(&self, topic: &str, record: Record) -> Outcome {
@@ -87,7 +84,7 @@ impl Broker for Memory {
             headers: headers.into_iter().collect(),
             payload: record.payload.into(),
         };
-        self.0.put(&Topic::new(topic)?, Err(malformed));
+        self.broker.put(&Topic::new(topic)?, Err(malformed));
         Ok(())
     }
 }

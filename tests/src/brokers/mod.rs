@@ -91,7 +91,7 @@ pub struct Record {
 /// It is not there, or its client could not be made.
 pub async fn open(backend: Backend) -> Result<Arc<dyn Broker>, Failure> {
     Ok(match backend {
-        Backend::Memory => Arc::new(Memory::new()),
+        Backend::Memory => Arc::new(Memory::new(KeyWindow::One)),
         Backend::KafkaMock => Arc::new(KafkaMock::start()?),
         Backend::Kafka => Arc::new(Kafka::new(backend.address()?)),
         Backend::Rabbitmq => Arc::new(Rabbitmq::new(backend.address()?)),

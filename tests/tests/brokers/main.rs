@@ -10,10 +10,9 @@
 //! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting as the relay does |
 //! | [`consuming`] | receiving and settling as a consumer does |
 //! | [`sample`] | the messages |
-//! | [`pipelined`], [`sqs`] | what the shared harness does not have: memory with pipelined keys, plain SQS |
+//! | [`sqs`] | what the shared harness does not have: plain SQS |
 
 mod consuming;
-mod pipelined;
 mod publisher;
 mod relaying;
 mod sample;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
+use message::KeyWindow;
+use tests::brokers::Memory;
 use tests::{Backend, Broker, Failure, Outcome, Stage, brokers, trial};
-
-use crate::pipelined::PipelinedMemory;
 
 /// A broker, and how it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Target {
     pub(crate) async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
         match self {
             Self::Shared(backend) => brokers::open(backend).await,
-            Self::MemoryPipelined => Ok(Arc::new(PipelinedMemory::new())),
+            Self::MemoryPipelined => Ok(Arc::new(Memory::new(KeyWindow::Pipelined))),
         }
     }
 }
