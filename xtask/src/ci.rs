@@ -3,7 +3,7 @@
 use crate::{
     backends::Backends,
     cargo::{cargo, step},
-    report, test,
+    deny, report, test,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -27,12 +27,20 @@ enum Check {
     Clippy,
     /// Documentation of our crates, warnings are errors.
     Doc,
+    /// Licences, bans, sources and known vulnerabilities of all dependencies.
+    Deny,
     /// One short benchmark, so that the benchmarks cannot rot.
     Bench,
     /// The demo with few messages.
     Demo,
     /// `cargo xtask test --require all`.
     Test,
+}
+
+/// A part of a check that could not run: neither passed nor failed.
+struct Ignored {
+    what: &'static str,
+    why: String,
 }
 
 pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
@@ -51,6 +59,9 @@ pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
             failures += 1;
         }
         rows.push([check.name(), if result.is_ok() { "passed" } else { "FAILED" }.to_owned(), seconds]);
+        for Ignored { what, why } in result.unwrap_or_default() {
+            rows.push([format!("{}: {what}", check.name()), format!("ignored: {why}"), String::new()]);
+        }
     }
     println!("\n{}", report::table(["check", "result", "seconds"], rows));
     if let Some(summary) = summary {
@@ -64,7 +75,8 @@ impl Check {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    fn run(self, summary: &mut Option<test::Summary>) -> Result<(), String> {
+    /// What of it could not run; nothing, as a rule.
+    fn run(self, summary: &mut Option<test::Summary>) -> Result<Vec<Ignored>, String> {
         match self {
             Self::Fmt => step("formatting", &mut cargo(["fmt", "--all", "--check"])?),
             Self::Clippy => {
@@ -74,6 +86,10 @@ impl Check {
                 "documentation",
                 cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
             ),
+            Self::Deny => {
+                let ignored = deny::run()?.map(|why| Ignored { what: "advisories", why });
+                return Ok(ignored.into_iter().collect());
+            }
             // Unoptimised: it proves that the benchmark runs, and spares a second build of everything.
             Self::Bench => with_backends(
                 "benchmark relay_drain, unoptimised",
@@ -87,7 +103,8 @@ impl Check {
                 *summary = Some(found);
                 if found.is_success() { Ok(()) } else { Err(found.to_string()) }
             }
-        }
+        }?;
+        Ok(Vec::new())
     }
 }
 

@@ -5,6 +5,7 @@ mod bench;
 mod cargo;
 mod cargo_output;
 mod ci;
+mod deny;
 mod report;
 mod require;
 mod services;

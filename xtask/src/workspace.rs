@@ -13,6 +13,15 @@ pub(crate) fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no workspace above {}: run xtask inside the checkout", here.display()))
 }
 
+/// The folder that cargo builds into.
+pub(crate) fn target() -> Result<PathBuf, String> {
+    match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => std::path::absolute(folder)
+            .map_err(|error| format!("CARGO_TARGET_DIR is not a usable path: {error}")),
+        None => Ok(root()?.join("target")),
+    }
+}
+
 fn is_root(folder: &Path) -> bool {
     std::fs::read_to_string(folder.join("Cargo.toml"))
         .is_ok_and(|text| text.lines().any(|line| line.trim() == "[workspace]"))

@@ -1,0 +1,99 @@
+//! Licences, bans, sources and known vulnerabilities of everything in the build, by cargo-deny and `deny.toml`.
+
+use crate::{
+    cargo::{cargo, step},
+    workspace,
+};
+use std::{
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long the advisory database may take to arrive; it is a git repository of a few megabytes.
+const FETCH_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Checks everything. The advisories need a database from the network: where that is out of reach, they are not
+/// checked, and the answer is why.
+pub(crate) fn run() -> Result<Option<String>, String> {
+    let program = installed()?;
+    let deny = |arguments: &[&str]| -> Result<Command, String> {
+        let mut command = Command::new(&program);
+        command.args(["--workspace", "--all-features"]).args(arguments).current_dir(workspace::root()?);
+        Ok(command)
+    };
+    step(
+        "licences, bans, sources",
+        &mut deny(&["check", "--hide-inclusion-graph", "licenses", "bans", "sources"])?,
+    )?;
+    println!("\n── fetching the advisory database");
+    let fetching =
+        deny(&["fetch", "db"])?.spawn().map_err(|error| format!("cannot run cargo-deny: {error}"))?;
+    match wait(fetching, FETCH_PATIENCE)? {
+        Some(status) if status.success() => {
+            step("advisories", &mut deny(&["--offline", "check", "advisories"])?)?;
+            Ok(None)
+        }
+        ended => {
+            let why = ended
+                .map_or_else(|| format!("not there after {FETCH_PATIENCE:?}"), |status| status.to_string());
+            let ignored = format!("the advisory database cannot be fetched ({why})");
+            eprintln!("\nWARNING: known vulnerabilities were NOT CHECKED: {ignored}\n");
+            Ok(Some(ignored))
+        }
+    }
+}
+
+/// The program: on the PATH, or in the build folder, where it is installed when it is missing.
+fn installed() -> Result<PathBuf, String> {
+    let tools = workspace::target()?.join("tools");
+    let own = tools.join("bin/cargo-deny");
+    for candidate in [PathBuf::from("cargo-deny"), own.clone()] {
+        let asked =
+            Command::new(&candidate).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if asked.is_ok_and(|status| status.success()) {
+            return Ok(candidate);
+        }
+    }
+    println!("cargo-deny is not installed; it is built once into {} (minutes)", tools.display());
+    // Unoptimised: it runs for seconds, and is built in less than half the time.
+    let mut install =
+        cargo(["install", "--locked", "--debug", "--no-default-features", "cargo-deny", "--root"])?;
+    // A folder of its own: its profile and features share nothing with the workspace's build.
+    install.arg(&tools).env("CARGO_TARGET_DIR", tools.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "false");
+    step("installing cargo-deny", &mut install)?;
+    Ok(own)
+}
+
+/// Waits for a child; one that takes too long is ended, and there is no status.
+fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
+    let begun = Instant::now();
+    let failed = |error: std::io::Error| format!("cannot wait for cargo-deny: {error}");
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() > patience {
+            child.kill().and_then(|()| child.wait()).map_err(failed)?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_takes_too_long_is_ended() {
+        let sleeping = Command::new("sleep").arg("60").spawn().expect("sleep");
+        assert_eq!(wait(sleeping, Duration::ZERO).expect("waited"), None);
+        let quick = Command::new("false").spawn().expect("false");
+        assert_eq!(
+            wait(quick, Duration::from_secs(60)).expect("waited").and_then(|status| status.code()),
+            Some(1)
+        );
+    }
+}
