@@ -72,5 +72,10 @@ pub use retention::Maintained;
 #[doc(hidden)]
 pub use runner::CrashPoint;
 pub use runner::{BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, SubscriptionFactory};
+#[doc(hidden)]
+pub mod simulation {
+    //! What a simulation of the runner needs: its seam towards the database. No part of the stable interface.
+    pub use crate::runner::{Admitted, Parts, Runner, Settings, Store};
+}
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;

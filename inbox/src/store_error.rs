@@ -68,6 +68,11 @@ impl StoreError {
         Self { what: what.into(), trouble, source: source.into() }
     }
 
+    /// Something ended in the middle, or a simulation says so: try again.
+    pub fn broken(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(what, Trouble::Outage, source)
+    }
+
     /// An adapter for `map_err`.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| Self::new(what, Trouble::of(&error), error)

@@ -15,12 +15,14 @@
 //! | [`fault`] | [`Fault`] and [`Scope`]: whose fault a failure is, and how far it reaches |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
+//! | [`host`] | [`Host`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod cloudevents;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;
+pub mod host;
 pub mod id;
 pub mod limits;
 pub mod message;
@@ -33,6 +35,7 @@ pub mod trace;
 pub use fault::{Fault, Scope};
 pub use fingerprint::Fingerprint;
 pub use header::{HeaderName, HeaderValue, Headers};
+pub use host::Host;
 pub use id::MessageId;
 pub use limits::SizeLimit;
 pub use message::Message;

@@ -6,28 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Message, MessageId, Subscription, SubscriptionError};
-use tokio::sync::Semaphore;
 
 use super::crash::{CrashHook, CrashPoint};
-use super::drive::{Drive, RunError};
+use super::drive::RunError;
 use super::link::SubscriptionFactory;
+use super::parts::{Parts, Runner};
+use super::settings::Settings;
 use super::shutdown::Shutdown;
-use super::worker::{ScopeOf, Worker};
+use super::store::InboxStore;
+use super::worker::ScopeOf;
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::handler::Handler;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
-use crate::telemetry::Meter;
-
-/// What the runner is told besides its parts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
-    pub(super) prefetch: NonZeroUsize,
-    pub(super) batch: Option<NonZeroUsize>,
-    pub(super) keep_alive_interval: Duration,
-    pub(super) maintain_interval: Option<Duration>,
-}
 
 /// Describes a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {
@@ -36,9 +28,6 @@ pub struct ConsumerBuilder<DB: Dialect> {
     factory: Option<SubscriptionFactory>,
     handler: Option<Arc<dyn Handler<DB>>>,
     scope_of: ScopeOf,
-    backoff: Backoff,
-    attempts_max: u32,
-    concurrency: NonZeroUsize,
     settings: Settings,
     guarded: bool,
     crash: Option<CrashHook>,
@@ -61,18 +50,7 @@ pub enum BuildError {
 
 /// A consumer that is ready to run.
 #[derive(Debug)]
-pub struct Consumer<DB: Dialect> {
-    worker: Arc<Worker<DB>>,
-    factory: SubscriptionFactory,
-    settings: Settings,
-}
-
-const fn non_zero(value: usize) -> NonZeroUsize {
-    match NonZeroUsize::new(value) {
-        Some(value) => value,
-        None => NonZeroUsize::MIN,
-    }
-}
+pub struct Consumer<DB: Dialect>(Runner<InboxStore<DB>>);
 
 impl<DB: Dialect> Consumer<DB> {
     /// Begins to describe a consumer.
@@ -84,15 +62,7 @@ impl<DB: Dialect> Consumer<DB> {
             factory: None,
             handler: None,
             scope_of: Arc::new(|_| Scope::none()),
-            backoff: Backoff::MESSAGES,
-            attempts_max: 10,
-            concurrency: non_zero(8),
-            settings: Settings {
-                prefetch: non_zero(256),
-                batch: None,
-                keep_alive_interval: Duration::from_secs(10),
-                maintain_interval: Some(Duration::from_secs(3_600)),
-            },
+            settings: Settings::default(),
             guarded: true,
             crash: None,
         }
@@ -103,7 +73,7 @@ impl<DB: Dialect> Consumer<DB> {
     /// # Errors
     /// [`RunError`] when it was aborted. Dropping the future is an abort.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), RunError> {
-        Drive::new(self.worker, self.factory, self.settings, shutdown).run().await
+        self.0.run(shutdown).await
     }
 }
 
@@ -137,7 +107,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// more. SQLite writes one transaction at a time whatever this says.
     #[must_use]
     pub fn concurrency(mut self, concurrency: NonZeroUsize) -> Self {
-        self.concurrency = concurrency;
+        self.settings.concurrency = concurrency;
         self
     }
 
@@ -160,14 +130,14 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// How often a handler may fail before its message is dead-lettered; 10 by default.
     #[must_use]
     pub fn attempts_max(mut self, attempts_max: u32) -> Self {
-        self.attempts_max = attempts_max;
+        self.settings.attempts_max = attempts_max;
         self
     }
 
     /// How long a failed message waits; [`Backoff::MESSAGES`] by default.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
+        self.settings.backoff = backoff;
         self
     }
 
@@ -210,22 +180,14 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     pub fn build(self) -> Result<Consumer<DB>, BuildError> {
         let factory = self.factory.ok_or(BuildError::NoSubscription)?;
         let handler = self.handler.ok_or(BuildError::NoHandler)?;
-        if self.attempts_max == 0 {
+        if self.settings.attempts_max == 0 {
             return Err(BuildError::NoAttempts);
         }
-        let worker = Worker {
-            meter: Meter::new(&self.consumer),
-            inbox: self.inbox,
-            consumer: self.consumer,
-            handler,
-            scope_of: self.scope_of,
-            backoff: self.backoff,
-            attempts_max: self.attempts_max,
-            permits: Semaphore::new(self.concurrency.get().min(Semaphore::MAX_PERMITS)),
-            guarded: self.guarded,
-            crash: self.crash,
-        };
-        Ok(Consumer { worker: Arc::new(worker), factory, settings: self.settings })
+        let Self { inbox, consumer, settings, guarded, .. } = self;
+        let store = InboxStore { inbox, consumer: consumer.clone(), handler, guarded };
+        let parts =
+            Parts { settings, scope_of: self.scope_of, crash: self.crash, ..Parts::new(consumer, factory) };
+        Ok(Consumer(Runner::new(store, parts)))
     }
 }
 

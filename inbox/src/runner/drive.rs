@@ -5,18 +5,19 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use message::{Committed, Delivery, DeliveryToken, Settlement};
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::builder::Settings;
 use super::lanes::{Held, Lanes};
 use super::link::{Event, Link, SubscriptionFactory};
 use super::many::Sorted;
+use super::settings::Settings;
 use super::shutdown::Shutdown;
+use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::error_text;
-use crate::dialect::Dialect;
 
 /// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled comes again.
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +49,8 @@ enum Step {
     KeepAlive,
 }
 
-pub(super) struct Drive<DB: Dialect> {
-    worker: Arc<Worker<DB>>,
+pub(super) struct Drive<S> {
+    worker: Arc<Worker<S>>,
     settings: Settings,
     shutdown: Shutdown,
     link: Link,
@@ -64,17 +65,18 @@ pub(super) struct Drive<DB: Dialect> {
     give_up: CancellationToken,
 }
 
-impl<DB: Dialect> Drive<DB> {
+impl<S: Store> Drive<S> {
     pub(super) fn new(
-        worker: Arc<Worker<DB>>,
+        worker: Arc<Worker<S>>,
         factory: SubscriptionFactory,
         settings: Settings,
         shutdown: Shutdown,
     ) -> Self {
+        let link = Link::new(factory, worker.host.clone());
         Self {
             worker,
             settings,
-            link: Link::new(factory),
+            link,
             lanes: Lanes::default(),
             batchable: VecDeque::new(),
             is_batch_running: false,
@@ -89,9 +91,7 @@ impl<DB: Dialect> Drive<DB> {
     pub(super) async fn run(mut self) -> Result<(), RunError> {
         let maintenance = self.maintain();
         let result = self.receive_and_settle().await;
-        if let Some(maintenance) = maintenance {
-            maintenance.abort();
-        }
+        drop(maintenance);
         self.running.abort_all();
         self.worker.meter.held(0);
         result?;
@@ -170,10 +170,11 @@ impl<DB: Dialect> Drive<DB> {
     fn dispatch(&mut self) {
         while let Some(held) = self.lanes.next() {
             let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
-            self.running.spawn(async move {
+            let host = self.worker.host.clone();
+            self.running.spawn(host.run(async move {
                 let proof = worker.run_one(&held.delivery, &give_up).await.ok();
                 Finished::One(Box::new(held), proof)
-            });
+            }));
         }
         let Some(batch_max) = self.settings.batch else { return };
         if self.is_batch_running || self.batchable.is_empty() {
@@ -182,7 +183,8 @@ impl<DB: Dialect> Drive<DB> {
         let batch: Vec<_> = self.batchable.drain(..batch_max.get().min(self.batchable.len())).collect();
         let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
         self.is_batch_running = true;
-        self.running.spawn(async move { Finished::Many(worker.run_many(batch, &give_up).await) });
+        let host = self.worker.host.clone();
+        self.running.spawn(host.run(async move { Finished::Many(worker.run_many(batch, &give_up).await) }));
     }
 
     /// Takes back what has ended, and settles all of it in one call.
@@ -292,24 +294,17 @@ impl<DB: Dialect> Drive<DB> {
         self.batchable.clear();
     }
 
-    fn maintain(&self) -> Option<JoinHandle<()>> {
+    fn maintain(&self) -> Option<AbortOnDropHandle<()>> {
         let period = self.settings.maintain_interval?;
         let worker = Arc::clone(&self.worker);
-        Some(tokio::spawn(async move {
+        let host = self.worker.host.clone();
+        Some(AbortOnDropHandle::new(host.spawn(async move {
             loop {
                 tokio::time::sleep(period).await;
-                // A task of its own: aborting this loop must not cut a transaction in half.
-                let inbox = worker.inbox.clone();
-                match tokio::spawn(async move { inbox.maintain().await }).await {
-                    Ok(Ok(done)) => tracing::debug!(?done, "inbox maintained"),
-                    Ok(Err(error)) => {
-                        tracing::error!(error = error_text(&error), "the inbox was not maintained");
-                    }
-                    Err(error) => {
-                        tracing::error!(error = error_text(&error), "maintaining the inbox broke down");
-                    }
+                if let Err(error) = worker.store.maintain().await {
+                    tracing::error!(error = error_text(&error), "the inbox was not maintained");
                 }
             }
-        }))
+        })))
     }
 }

@@ -61,7 +61,7 @@ impl Lanes {
         }
     }
 
-    /// Takes out everything that is not being worked on.
+    /// Takes out everything that is not being worked on, in the order in which it came.
     pub(super) fn drain(&mut self) -> Vec<Held> {
         let mut drained: Vec<_> = self.ready.drain(..).collect();
         // Lanes whose first delivery was only ready are free; the others stay busy until their work has ended.
@@ -69,6 +69,7 @@ impl Lanes {
             drained.iter().filter_map(|held| self.waiting.remove(held.key()?)).flatten().collect();
         drained.append(&mut freed);
         drained.extend(self.waiting.values_mut().flat_map(|queue| queue.drain(..)));
+        drained.sort_unstable_by_key(|held| (held.session, held.delivery.token));
         drained
     }
 }
@@ -122,8 +123,7 @@ mod tests {
             lanes.push(held(number, key));
         }
         let running = lanes.next().unwrap();
-        let mut drained: Vec<_> = lanes.drain().into_iter().map(|held| held.delivery.token.0).collect();
-        drained.sort_unstable();
+        let drained: Vec<_> = lanes.drain().into_iter().map(|held| held.delivery.token.0).collect();
         assert_eq!(drained, [2, 3, 4, 5]);
         assert!(lanes.is_busy(running.key()) && !lanes.is_busy(held(0, "b").key()));
         lanes.push(held(6, "a"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use message::{Delivery, Fault, Subscription, SubscriptionError};
+use message::{Delivery, Fault, Host, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
 use crate::attempts::error_text;
@@ -51,11 +51,12 @@ pub(super) struct Link {
     making: Option<BoxFuture<'static, Made>>,
     failures: u32,
     retry_at: Instant,
+    host: Host,
 }
 
 impl Link {
-    pub(super) fn new(factory: SubscriptionFactory) -> Self {
-        Self { factory, subscription: None, making: None, failures: 0, retry_at: Instant::now() }
+    pub(super) fn new(factory: SubscriptionFactory, host: Host) -> Self {
+        Self { factory, subscription: None, making: None, failures: 0, retry_at: Instant::now(), host }
     }
 
     /// The subscription while there is one.
@@ -104,7 +105,7 @@ impl Link {
     pub(super) fn lost(&mut self, error: &SubscriptionError) {
         self.subscription = None;
         self.failures = self.failures.saturating_add(1);
-        let delay = Backoff::OUTAGES.delay(self.failures, rand::random());
+        let delay = Backoff::OUTAGES.delay(self.failures, self.host.uniform());
         self.retry_at = Instant::now() + delay;
         let text = error_text(error);
         if error.fault() == Fault::Operator || self.failures > 3 {

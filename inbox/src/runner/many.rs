@@ -13,12 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::crash::CrashPoint;
 use super::lanes::Held;
+use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
-use crate::dialect::Dialect;
-use crate::guard::Admission;
-use crate::transaction::InboxTransaction;
 
 /// What a batch came to.
 #[derive(Debug, Default)]
@@ -56,7 +54,7 @@ enum Attempt {
     Outage(Box<dyn Error + Send + Sync>),
 }
 
-impl<DB: Dialect> Worker<DB> {
+impl<S: Store> Worker<S> {
     /// Works on a batch of readable deliveries.
     pub(super) async fn run_many(&self, batch: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut sorted = Sorted::default();
@@ -110,7 +108,7 @@ impl<DB: Dialect> Worker<DB> {
             Err(error) => return Attempt::Outage(error.into()),
         };
         let begun_at = Instant::now();
-        let mut tx = match self.inbox.begin().await {
+        let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
             Err(error) => return Attempt::Outage(error.into()),
         };
@@ -118,15 +116,17 @@ impl<DB: Dialect> Worker<DB> {
             part.iter().filter_map(|(_, held)| held.delivery.message.as_ref().ok()).collect();
         let candidates: Vec<_> =
             messages.iter().map(|message| Candidate { scope: (self.scope_of)(message), message }).collect();
-        let admissions = match self.admit_many(&mut tx, &candidates).await {
-            Ok(admissions) => admissions,
-            Err(error) => return Attempt::Outage(error),
-        };
+        // Nothing for what is refused; the way of single deliveries dead-letters it.
+        let admissions: Vec<Option<Admitted<S::Guard>>> =
+            match self.store.admit_batch(&mut tx, &candidates).await {
+                Ok(admissions) => admissions.into_iter().map(Result::ok).collect(),
+                Err(error) => return Attempt::Outage(error.into()),
+            };
         let admitted: Vec<_> = admissions.iter().map(Option::is_some).collect();
         let (mut applied, mut duplicates) = (Vec::new(), 0);
         for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
             match admission {
-                Some(Admission::Fresh(guard)) => {
+                Some(Ok(guard)) => {
                     let redelivered = part[at].1.delivery.redelivered;
                     match self.apply(&mut tx, guard, candidate, redelivered).await {
                         Ok(()) => applied.push(candidate.message.id),
@@ -134,12 +134,12 @@ impl<DB: Dialect> Worker<DB> {
                         Err(None) => return Attempt::Culprit(at),
                     }
                 }
-                Some(Admission::Duplicate(_)) => duplicates += 1,
+                Some(Err(_)) => duplicates += 1,
                 None => {}
             }
         }
         applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
-        match tx.commit().await {
+        match self.store.commit(tx).await {
             Ok(proofs) => {
                 self.meter.applied(applied.len(), begun_at.elapsed());
                 self.meter.duplicates(duplicates);
@@ -157,27 +157,11 @@ impl<DB: Dialect> Worker<DB> {
         }
     }
 
-    /// Nothing for what is refused; the way of single deliveries dead-letters it.
-    async fn admit_many(
-        &self,
-        tx: &mut InboxTransaction<DB>,
-        candidates: &[Candidate<'_>],
-    ) -> Result<Vec<Option<Admission<DB>>>, Box<dyn Error + Send + Sync>> {
-        if self.guarded {
-            let admissions = tx.admit_batch(&self.consumer, candidates).await?;
-            return Ok(admissions.into_iter().map(Result::ok).collect());
-        }
-        let unguarded = candidates
-            .iter()
-            .map(|Candidate { scope, message }| tx.admit_unguarded(&self.consumer, scope, message));
-        Ok(unguarded.map(|guard| Some(Admission::Fresh(guard))).collect())
-    }
-
     /// An error without a cause is the message's own.
     async fn apply(
         &self,
-        tx: &mut InboxTransaction<DB>,
-        guard: crate::guard::Guard<DB>,
+        tx: &mut S::Tx,
+        guard: S::Guard,
         candidate: &Candidate<'_>,
         redelivered: bool,
     ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
@@ -193,11 +177,11 @@ impl<DB: Dialect> Worker<DB> {
         };
         let stored = async {
             if redelivered {
-                self.forget(tx, scope, message).await?;
+                self.store.forget_attempts(tx, scope, message.id).await?;
             }
             match result {
-                Some(result) if self.guarded => guard.complete(tx, &result).await,
-                _ => Ok(()),
+                Some(result) => self.store.complete(tx, guard, &result).await,
+                None => Ok(()),
             }
         };
         match stored.await {

@@ -18,12 +18,18 @@ mod drive;
 mod lanes;
 mod link;
 mod many;
+mod parts;
+mod settings;
 mod shutdown;
 mod single;
+mod store;
 mod worker;
 
 pub use builder::{BuildError, Consumer, ConsumerBuilder};
 pub use crash::CrashPoint;
 pub use drive::RunError;
 pub use link::SubscriptionFactory;
+pub use parts::{Parts, Runner};
+pub use settings::Settings;
 pub use shutdown::Shutdown;
+pub use store::{Admitted, Store};

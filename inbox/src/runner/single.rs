@@ -6,23 +6,19 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use message::{Committed, Delivery, Message};
-use sqlx::Transaction;
-use time::OffsetDateTime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::crash::CrashPoint;
+use super::store::Store;
 use super::worker::{GivenUp, Worker, closed, is_innocent};
 use crate::attempts::error_text;
 use crate::dead_letter::Reason;
-use crate::dialect::{Dialect, Key};
 use crate::error::AdmitError;
-use crate::guard::Admission;
 use crate::handler::{HandlerError, Next};
 use crate::name::Scope;
 use crate::store_error::StoreError;
-use crate::transaction::InboxTransaction;
 
 /// What one attempt came to.
 enum Step {
@@ -36,7 +32,7 @@ enum Step {
     Outage(Box<dyn Error + Send + Sync>),
 }
 
-impl<DB: Dialect> Worker<DB> {
+impl<S: Store> Worker<S> {
     /// Works on a delivery until it can be settled, or until it is to give up while waiting.
     pub(super) async fn run_one(
         &self,
@@ -99,8 +95,8 @@ impl<DB: Dialect> Worker<DB> {
         let mut outages = 0;
         loop {
             let looked_up = async {
-                let buried = self.inbox.buried(&self.consumer, scope, message).await?;
-                let attempt = self.inbox.attempt(&self.consumer, scope, message.id).await?;
+                let buried = self.store.buried(scope, message).await?;
+                let attempt = self.store.attempt(scope, message.id).await?;
                 Ok::<_, StoreError>((buried, attempt))
             };
             match looked_up.await {
@@ -110,8 +106,7 @@ impl<DB: Dialect> Worker<DB> {
                 }
                 Ok((None, None)) => return Ok(Err(false)),
                 Ok((None, Some(attempt))) => {
-                    let left: OffsetDateTime = self.inbox.window().now;
-                    let left = Duration::try_from(attempt.next_at - left).unwrap_or_default();
+                    let left = Duration::try_from(attempt.next_at - self.store.now()).unwrap_or_default();
                     self.wait(left.min(self.backoff.max), give_up).await?;
                     return Ok(Err(true));
                 }
@@ -126,18 +121,13 @@ impl<DB: Dialect> Worker<DB> {
             Err(error) => return Step::Outage(error.into()),
         };
         let begun_at = Instant::now();
-        let mut tx = match self.inbox.begin().await {
+        let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
             Err(error) => return Step::Outage(error.into()),
         };
-        let admission = if self.guarded {
-            tx.admit(&self.consumer, scope, message).await
-        } else {
-            Ok(Admission::Fresh(tx.admit_unguarded(&self.consumer, scope, message)))
-        };
-        let guard = match admission {
-            Ok(Admission::Fresh(guard)) => guard,
-            Ok(Admission::Duplicate(duplicate)) => {
+        let guard = match self.store.admit(&mut tx, scope, message).await {
+            Ok(Ok(guard)) => guard,
+            Ok(Err(duplicate)) => {
                 tracing::info!(processed_at = %duplicate.processed_at, "duplicate suppressed");
                 self.meter.duplicates(1);
                 return self.commit(tx, scope, message).await;
@@ -153,12 +143,11 @@ impl<DB: Dialect> Worker<DB> {
             Ok(result) => result,
             Err(error) => return self.failed(tx, scope, message, error).await,
         };
-        if failed_before && let Err(error) = self.forget(&mut tx, scope, message).await {
+        if failed_before && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id).await {
             return Step::Outage(error.into());
         }
-        if self.guarded
-            && let Some(result) = result
-            && let Err(error) = guard.complete(&mut tx, &result).await
+        if let Some(result) = result
+            && let Err(error) = self.store.complete(&mut tx, guard, &result).await
         {
             return self.failed_to_store(tx, scope, message, error).await;
         }
@@ -175,17 +164,17 @@ impl<DB: Dialect> Worker<DB> {
     /// Runs the handler; a panic is a failure like any other.
     pub(super) async fn handle(
         &self,
-        tx: &mut Transaction<'static, DB>,
+        tx: &mut S::Tx,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
-        match AssertUnwindSafe(self.handler.handle(tx, message)).catch_unwind().await {
+        match AssertUnwindSafe(self.store.handle(tx, message)).catch_unwind().await {
             Ok(result) => result,
             Err(_) => Err(HandlerError::retry("the handler panicked")),
         }
     }
 
-    async fn commit(&self, tx: InboxTransaction<DB>, scope: &Scope, message: &Message) -> Step {
-        match tx.commit().await {
+    async fn commit(&self, tx: S::Tx, scope: &Scope, message: &Message) -> Step {
+        match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
                 Some(proof) => Step::Settle(proof),
                 None => Step::Outage("the commit proved nothing".into()),
@@ -195,14 +184,8 @@ impl<DB: Dialect> Worker<DB> {
         }
     }
 
-    async fn failed(
-        &self,
-        tx: InboxTransaction<DB>,
-        scope: &Scope,
-        message: &Message,
-        error: HandlerError,
-    ) -> Step {
-        if let Err(rollback) = tx.rollback().await {
+    async fn failed(&self, tx: S::Tx, scope: &Scope, message: &Message, error: HandlerError) -> Step {
+        if let Err(rollback) = self.store.rollback(tx).await {
             tracing::warn!(error = error_text(&error), "the handler failed");
             return Step::Outage(rollback.into());
         }
@@ -216,13 +199,7 @@ impl<DB: Dialect> Worker<DB> {
         }
     }
 
-    async fn failed_to_store(
-        &self,
-        tx: InboxTransaction<DB>,
-        scope: &Scope,
-        message: &Message,
-        error: StoreError,
-    ) -> Step {
+    async fn failed_to_store(&self, tx: S::Tx, scope: &Scope, message: &Message, error: StoreError) -> Step {
         if error.is_transient() {
             return Step::Outage(error.into());
         }
@@ -240,7 +217,7 @@ impl<DB: Dialect> Worker<DB> {
     ) -> Step {
         self.meter.failed();
         let text = error_text(error);
-        match self.inbox.record_failure(&self.consumer, scope, message.id, &text, self.backoff).await {
+        match self.store.record_failure(scope, message.id, &text, self.backoff).await {
             Ok((attempts, _)) if attempts >= self.attempts_max => Step::Bury(Reason::Poison, text, attempts),
             Ok((attempts, delay)) => {
                 let attempts_max = self.attempts_max;
@@ -249,18 +226,5 @@ impl<DB: Dialect> Worker<DB> {
             }
             Err(error) => Step::Outage(error.into()),
         }
-    }
-
-    pub(super) async fn forget(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        scope: &Scope,
-        message: &Message,
-    ) -> Result<(), StoreError> {
-        let (consumer, scope) = (self.consumer.as_str(), scope.as_str());
-        let key = Key { consumer, scope, id: message.id.as_uuid() };
-        DB::forget_attempts(tx, self.inbox.statements(), key)
-            .await
-            .map_err(StoreError::during("forget the attempts of a message that succeeded"))
     }
 }

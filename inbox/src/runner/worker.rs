@@ -4,17 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Committed, Delivery, Message, MessageId};
+use message::{Committed, Delivery, Host, Message, MessageId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::crash::{CrashHook, CrashPoint};
+use super::store::Store;
 use crate::CommitError;
 use crate::backoff::Backoff;
 use crate::dead_letter::Reason;
-use crate::dialect::Dialect;
-use crate::handler::Handler;
-use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
 use crate::store_error::{StoreError, Trouble};
 use crate::telemetry::Meter;
@@ -22,25 +20,24 @@ use crate::telemetry::Meter;
 /// Which scope a message belongs to.
 pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Scope + Send + Sync>;
 
-pub(super) struct Worker<DB: Dialect> {
-    pub(super) inbox: Inbox<DB>,
+pub(super) struct Worker<S> {
+    pub(super) store: S,
     pub(super) consumer: ConsumerName,
-    pub(super) handler: Arc<dyn Handler<DB>>,
     pub(super) scope_of: ScopeOf,
     pub(super) backoff: Backoff,
     pub(super) attempts_max: u32,
     /// Bounds the transactions at work; waiting for the next attempt takes none.
     pub(super) permits: Semaphore,
-    pub(super) guarded: bool,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
+    pub(super) host: Host,
 }
 
 /// The session is over, or the consumer is to stop: hand back what waits.
 #[derive(Debug)]
 pub(super) struct GivenUp;
 
-impl<DB: Dialect> Worker<DB> {
+impl<S: Store> Worker<S> {
     /// Waits, unless it is to give up.
     pub(super) async fn wait(&self, delay: Duration, give_up: &CancellationToken) -> Result<(), GivenUp> {
         tokio::select! {
@@ -59,7 +56,7 @@ impl<DB: Dialect> Worker<DB> {
     ) -> Result<(), GivenUp> {
         *outages = outages.saturating_add(1);
         self.meter.outage();
-        let delay = Backoff::OUTAGES.delay(*outages, rand::random());
+        let delay = Backoff::OUTAGES.delay(*outages, self.host.uniform());
         let text = crate::attempts::error_text(error);
         tracing::warn!(consumer = %self.consumer, error = text, ?delay, "not done, not counted; trying again");
         self.wait(delay, give_up).await
@@ -76,7 +73,7 @@ impl<DB: Dialect> Worker<DB> {
         let mut outages = 0;
         loop {
             let cause = (reason, error.clone(), attempts);
-            match self.inbox.dead_letter(&self.consumer, scope, delivery, cause).await {
+            match self.store.dead_letter(scope, delivery, cause).await {
                 Ok(proof) => {
                     self.meter.dead(reason);
                     let (subject, origin) = (delivery.subject(), &delivery.origin);
@@ -112,7 +109,7 @@ pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
     StoreError::new("be asked: the consumer is ending", Trouble::Outage, error)
 }
 
-impl<DB: Dialect> fmt::Debug for Worker<DB> {
+impl<S> fmt::Debug for Worker<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker").field("consumer", &self.consumer).finish_non_exhaustive()
     }

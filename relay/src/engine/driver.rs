@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::Connector;
+use message::{Connector, Host};
 use outbox::log::{Cursor, EntryId, ExceptionSummary, Lease, LogError, LogKeeper, LogReader};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::keeper::{Command, Keeper, KeeperEnd, Report};
 use crate::engine::link::{Link, LinkEvent};
@@ -43,6 +43,7 @@ pub(crate) struct Lead {
     pub(crate) hint: Arc<Notify>,
     pub(crate) stop: CancellationToken,
     pub(crate) telemetry: Telemetry,
+    pub(crate) host: Host,
 }
 
 /// Checkpoints with many changes are stored at once: memory stays bounded while a topic is down.
@@ -53,6 +54,7 @@ struct Driver {
     link: Link,
     settings: Settings,
     telemetry: Telemetry,
+    host: Host,
     pages: mpsc::Receiver<ReadPage>,
     asks: mpsc::Sender<Ask>,
     answers: mpsc::Receiver<Answer>,
@@ -102,13 +104,15 @@ impl Lead {
             renew_interval,
             look_interval,
         };
-        let mut reader = tokio::spawn(reader.run(self.cursor.clone()));
-        let mut keeper = tokio::spawn(keeper.run());
+        // Nobody holds on to the connections when this future is dropped.
+        let mut reader = AbortOnDropHandle::new(self.host.spawn(reader.run(self.cursor.clone())));
+        let mut keeper = AbortOnDropHandle::new(self.host.spawn(keeper.run()));
         let mut driver = Driver {
             machine: Machine::new(settings.clone(), self.cursor, self.blocking),
-            link: Link::new(self.connector, settings.retry, trusted.clone()),
+            link: Link::new(self.connector, settings.retry, trusted.clone(), self.host.clone()),
             settings,
             telemetry: self.telemetry,
+            host: self.host,
             pages,
             asks,
             answers,
@@ -122,18 +126,15 @@ impl Lead {
             held_from: None,
             draining: None,
         };
-        let ended = driver.drive(&mut reader, &mut keeper, trusted, &self.stop).await;
-        reader.abort();
-        keeper.abort();
-        ended
+        driver.drive(&mut reader, &mut keeper, trusted, &self.stop).await
     }
 }
 
 impl Driver {
     async fn drive(
         &mut self,
-        reader: &mut JoinHandle<Result<(), LogError>>,
-        keeper: &mut JoinHandle<Result<KeeperEnd, LogError>>,
+        reader: &mut AbortOnDropHandle<Result<(), LogError>>,
+        keeper: &mut AbortOnDropHandle<Result<KeeperEnd, LogError>>,
         mut trusted: watch::Receiver<Instant>,
         stop: &CancellationToken,
     ) -> Ended {
@@ -145,32 +146,32 @@ impl Driver {
                 return self.finish(keeper).await;
             }
             let trusted_until = *trusted.borrow_and_update();
+            // In this order: what ends the term, then what comes at most once per checkpoint, question or interval and
+            // so cannot shut the rest out, then the two streams. Pages go before receipts, to keep the publisher busy;
+            // the room in the window bounds how many of them can come in a row.
             tokio::select! {
-                event = self.link.next() => self.on_link(event),
+                biased;
                 ended = &mut *keeper => return ended_by_keeper(ended),
                 ended = &mut *reader => return ended_by_reader(ended),
-                () = stop.cancelled(), if self.draining.is_none() => self.begin_draining(),
-                Some(page) = self.pages.recv(), if self.draining.is_none() && self.machine.has_room() => {
-                    self.machine.page(&page.difference, page.page);
-                }
-                Some(answer) = self.answers.recv() => self.on_answer(answer),
-                Some(report) = self.reports.recv() => self.on_report(&report),
-                () = sleep_until(self.due_at), if self.may_ask() => self.ask_due(EntryId::default()),
-                _ = tick.tick() => {
-                    self.telemetry.gauges(&self.machine);
-                    self.store();
-                }
                 // The lease could not be renewed in time: whatever the database says later, stop now.
                 () = tokio::time::sleep_until(trusted_until) => {
                     if *trusted.borrow() <= trusted_until {
                         return Ended::LeaseLost;
                     }
                 }
-                () = sleep_until(self.draining) => {
-                    if self.draining.is_some() {
-                        return self.finish(keeper).await;
-                    }
+                () = sleep_until(self.draining) => return self.finish(keeper).await,
+                () = stop.cancelled(), if self.draining.is_none() => self.begin_draining(),
+                Some(report) = self.reports.recv() => self.on_report(&report),
+                Some(answer) = self.answers.recv() => self.on_answer(answer),
+                _ = tick.tick() => {
+                    self.telemetry.gauges(&self.machine);
+                    self.store();
                 }
+                () = sleep_until(self.due_at), if self.may_ask() => self.ask_due(EntryId::default()),
+                Some(page) = self.pages.recv(), if self.draining.is_none() && self.machine.has_room() => {
+                    self.machine.page(&page.difference, page.page);
+                }
+                event = self.link.next() => self.on_link(event),
             }
         }
     }
@@ -213,7 +214,7 @@ impl Driver {
                         self.link.confirmed();
                     }
                     self.telemetry.receipt(&receipt);
-                    self.machine.receipt(receipt, rand::random());
+                    self.machine.receipt(receipt, self.host.uniform());
                 }
             }
             LinkEvent::Ended => self.telemetry.disconnected(),
@@ -301,7 +302,7 @@ impl Driver {
     }
 
     /// Stores what is settled and gives the lease back.
-    async fn finish(&mut self, keeper: &mut JoinHandle<Result<KeeperEnd, LogError>>) -> Ended {
+    async fn finish(&mut self, keeper: &mut AbortOnDropHandle<Result<KeeperEnd, LogError>>) -> Ended {
         self.telemetry.events(self.machine.take_events());
         while self.storing {
             match self.reports.recv().await {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Connector, Profile, PublishError, Publisher, Receipt, Receipts, Submission};
+use message::{Connector, Host, Profile, PublishError, Publisher, Receipt, Receipts, Submission};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::backoff;
 use crate::engine::settings::RetryPolicy;
@@ -29,7 +29,7 @@ pub(crate) enum LinkEvent {
     Up(Profile),
     /// Receipts of the session.
     Receipts(Vec<Receipt>),
-    /// The session is over; its outstanding receipts will not come. `unasked` when it ended by itself.
+    /// The session is over; its outstanding receipts will not come.
     Ended,
     /// Connecting failed; it is tried again after the pause.
     Refused {
@@ -44,14 +44,15 @@ struct Session {
     batches: mpsc::Sender<Vec<Submission>>,
     receipts: mpsc::UnboundedReceiver<Receipt>,
     closing: CancellationToken,
-    task: JoinHandle<()>,
     listen_until: Option<Instant>,
+    /// The publisher ends with its session.
+    _task: AbortOnDropHandle<()>,
 }
 
 type Connected = (Box<dyn Publisher>, mpsc::UnboundedReceiver<Receipt>);
 
 enum State {
-    Connecting(JoinHandle<Result<Connected, PublishError>>),
+    Connecting(AbortOnDropHandle<Result<Connected, PublishError>>),
     Waiting(Instant),
     Open(Session),
 }
@@ -63,6 +64,7 @@ pub(crate) struct Link {
     retry: RetryPolicy,
     failures: u32,
     trusted_until: watch::Receiver<Instant>,
+    host: Host,
 }
 
 impl Link {
@@ -71,9 +73,10 @@ impl Link {
         connector: Arc<dyn Connector>,
         retry: RetryPolicy,
         trusted_until: watch::Receiver<Instant>,
+        host: Host,
     ) -> Self {
-        let state = connecting(&connector);
-        Self { connector, state, retry, failures: 0, trusted_until }
+        let state = connecting(&connector, &host);
+        Self { connector, state, retry, failures: 0, trusted_until, host }
     }
 
     /// Room for another batch, when a session is open.
@@ -105,7 +108,7 @@ impl Link {
             match &mut self.state {
                 State::Waiting(until) => {
                     tokio::time::sleep_until(*until).await;
-                    self.state = connecting(&self.connector);
+                    self.state = connecting(&self.connector, &self.host);
                 }
                 State::Connecting(attempt) => {
                     let outcome = match attempt.await {
@@ -118,13 +121,13 @@ impl Link {
                     let until = session.listen_until.unwrap_or_else(far_away);
                     let mut receipts = Vec::new();
                     let count = tokio::select! {
+                        biased;
                         count = session.receipts.recv_many(&mut receipts, RECEIPTS_MAX) => count,
                         () = tokio::time::sleep_until(until) => 0,
                     };
                     if count > 0 {
                         return LinkEvent::Receipts(receipts);
                     }
-                    session.task.abort();
                     self.state = State::Waiting(Instant::now() + self.pause());
                     return LinkEvent::Ended;
                 }
@@ -140,7 +143,7 @@ impl Link {
     fn pause(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let quick = RetryPolicy { initial: Duration::from_millis(100), ..self.retry };
-        backoff::delay(&quick, self.failures, rand::random()).min(OUTAGE_PAUSE_MAX)
+        backoff::delay(&quick, self.failures, self.host.uniform()).min(OUTAGE_PAUSE_MAX)
     }
 
     fn connected(&mut self, outcome: Result<Connected, PublishError>) -> LinkEvent {
@@ -150,8 +153,9 @@ impl Link {
                 let (batches, queue) = mpsc::channel(BATCHES);
                 let closing = CancellationToken::new();
                 let run = run(publisher, queue, closing.clone(), self.trusted_until.clone());
-                let task = tokio::spawn(run);
-                self.state = State::Open(Session { batches, receipts, closing, task, listen_until: None });
+                let task = AbortOnDropHandle::new(self.host.spawn(run));
+                self.state =
+                    State::Open(Session { batches, receipts, closing, listen_until: None, _task: task });
                 LinkEvent::Up(profile)
             }
             Err(error) => {
@@ -166,23 +170,13 @@ impl Link {
 /// The longest pause between attempts to connect: an outage ends without notice.
 const OUTAGE_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        match &self.state {
-            State::Connecting(attempt) => attempt.abort(),
-            State::Open(session) => session.task.abort(),
-            State::Waiting(_) => {}
-        }
-    }
-}
-
 fn far_away() -> Instant {
     Instant::now() + Duration::from_secs(86_400)
 }
 
-fn connecting(connector: &Arc<dyn Connector>) -> State {
+fn connecting(connector: &Arc<dyn Connector>, host: &Host) -> State {
     let connector = Arc::clone(connector);
-    State::Connecting(tokio::spawn(async move {
+    State::Connecting(AbortOnDropHandle::new(host.spawn(async move {
         let (sender, receipts) = Receipts::channel();
         match tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(sender)).await {
             Ok(publisher) => Ok((publisher?, receipts)),
@@ -191,7 +185,7 @@ fn connecting(connector: &Arc<dyn Connector>) -> State {
                 connector.destination()
             ))),
         }
-    }))
+    })))
 }
 
 /// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a process that was

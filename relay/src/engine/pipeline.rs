@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Connector, Fault};
+use message::{Connector, Fault, Host};
 use outbox::log::{Acquired, LogError, LogStore, RelayName};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -65,6 +65,7 @@ pub struct Pipeline {
     settings: Settings,
     hint: Arc<Notify>,
     status: watch::Sender<Status>,
+    host: Host,
 }
 
 impl Pipeline {
@@ -78,13 +79,29 @@ impl Pipeline {
     ) -> Self {
         let holder = holder();
         let (status, _) = watch::channel(Status { role: Role::Starting });
-        Self { name, holder, store, connector, settings, hint: Arc::new(Notify::new()), status }
+        Self {
+            name,
+            holder,
+            store,
+            connector,
+            settings,
+            hint: Arc::new(Notify::new()),
+            status,
+            host: Host::default(),
+        }
     }
 
     /// Wakes the reader whenever `hint` is notified: for producers in the same process.
     #[must_use]
     pub fn with_hint(mut self, hint: Arc<Notify>) -> Self {
         self.hint = hint;
+        self
+    }
+
+    /// Takes tasks and random numbers from `host`: for simulations.
+    #[must_use]
+    pub fn with_host(mut self, host: Host) -> Self {
+        self.host = host;
         self
     }
 
@@ -115,7 +132,7 @@ impl Pipeline {
                 }
                 Ok(Ended::Failed(error)) | Err(error) => {
                     failures += 1;
-                    let pause = pause(failures);
+                    let pause = pause(failures, self.host.uniform());
                     telemetry.database_failed(&error, pause);
                     let role = Role::Waiting { fault: error.fault(), reason: error.to_string() };
                     self.status.send_replace(Status { role });
@@ -123,6 +140,7 @@ impl Pipeline {
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause) => {}
             }
@@ -134,6 +152,7 @@ impl Pipeline {
     /// From asking for the lease to losing it.
     async fn term(&self, stop: &CancellationToken, telemetry: &Telemetry) -> Result<Ended, LogError> {
         let mut keeper = tokio::select! {
+            biased;
             () = stop.cancelled() => return Ok(Ended::Stopped),
             keeper = self.store.keeper(&self.name, &self.holder) => keeper?,
         };
@@ -150,6 +169,7 @@ impl Pipeline {
                     // Soon after it can have expired, and often enough to notice that it was given back.
                     let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
                     tokio::select! {
+                        biased;
                         () = stop.cancelled() => return Ok(Ended::Stopped),
                         () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
                     }
@@ -170,6 +190,7 @@ impl Pipeline {
             hint: Arc::clone(&self.hint),
             stop: stop.clone(),
             telemetry: telemetry.clone(),
+            host: self.host.clone(),
         };
         Ok(lead.run().await)
     }
@@ -179,13 +200,13 @@ impl Pipeline {
 const STANDBY_PAUSE_MAX: Duration = Duration::from_secs(1);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
-fn pause(failures: u32) -> Duration {
+fn pause(failures: u32, uniform: f64) -> Duration {
     let policy = RetryPolicy {
         initial: Duration::from_millis(200),
         delay_max: Duration::from_secs(5),
         attempts_max: u32::MAX,
     };
-    backoff::delay(&policy, failures, rand::random())
+    backoff::delay(&policy, failures, uniform)
 }
 
 /// Names this process for operators: host, process id, and a random part, because process ids return.

@@ -105,6 +105,7 @@ impl Reader {
 
 async fn wait(until: Instant, hint: &Notify) {
     tokio::select! {
+        biased;
         () = tokio::time::sleep_until(until) => {}
         () = hint.notified() => {}
     }

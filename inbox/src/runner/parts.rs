@@ -1,0 +1,88 @@
+//! A consumer over any store.
+
+use std::fmt;
+use std::sync::Arc;
+
+use message::{Host, Message};
+use tokio::sync::Semaphore;
+
+use super::crash::CrashHook;
+use super::drive::{Drive, RunError};
+use super::link::SubscriptionFactory;
+use super::settings::Settings;
+use super::shutdown::Shutdown;
+use super::store::Store;
+use super::worker::{ScopeOf, Worker};
+use crate::name::{ConsumerName, Scope};
+use crate::telemetry::Meter;
+
+/// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one over an inbox.
+pub struct Runner<S> {
+    worker: Arc<Worker<S>>,
+    factory: SubscriptionFactory,
+    settings: Settings,
+}
+
+/// What a runner is made of besides its store.
+pub struct Parts {
+    /// Who consumes.
+    pub consumer: ConsumerName,
+    /// Makes the subscription.
+    pub factory: SubscriptionFactory,
+    /// How it behaves.
+    pub settings: Settings,
+    pub(super) scope_of: ScopeOf,
+    pub(super) crash: Option<CrashHook>,
+    /// Where its tasks run.
+    pub host: Host,
+}
+
+impl Parts {
+    /// Parts with the default settings: every message is nobody's in particular.
+    #[must_use]
+    pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
+        let scope_of: ScopeOf = Arc::new(|_: &Message| Scope::none());
+        let settings = Settings::default();
+        Self { consumer, factory, settings, scope_of, crash: None, host: Host::default() }
+    }
+}
+
+impl<S: Store> Runner<S> {
+    /// A runner over a store.
+    #[must_use]
+    pub fn new(store: S, parts: Parts) -> Self {
+        let Parts { consumer, factory, settings, scope_of, crash, host } = parts;
+        let worker = Worker {
+            store,
+            meter: Meter::new(&consumer),
+            consumer,
+            scope_of,
+            backoff: settings.backoff,
+            attempts_max: settings.attempts_max,
+            permits: Semaphore::new(settings.concurrency.get().min(Semaphore::MAX_PERMITS)),
+            crash,
+            host,
+        };
+        Self { worker: Arc::new(worker), factory, settings }
+    }
+
+    /// Runs until it is told to stop; see [`Consumer::run`](super::Consumer::run).
+    ///
+    /// # Errors
+    /// [`RunError`] when it was aborted.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), RunError> {
+        Drive::new(self.worker, self.factory, self.settings, shutdown).run().await
+    }
+}
+
+impl<S> fmt::Debug for Runner<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runner").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}

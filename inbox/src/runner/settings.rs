@@ -1,0 +1,46 @@
+//! What the runner is told besides its parts.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+
+/// How a consumer behaves; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Deliveries in hand at most.
+    pub prefetch: NonZeroUsize,
+    /// Messages per transaction at most; each has its own without.
+    pub batch: Option<NonZeroUsize>,
+    /// Transactions at once at most.
+    pub concurrency: NonZeroUsize,
+    /// Failures after which a message is dead-lettered.
+    pub attempts_max: u32,
+    /// How long a failed message waits.
+    pub backoff: Backoff,
+    /// How often the broker hears that deliveries are being worked on.
+    pub keep_alive_interval: Duration,
+    /// How often the inbox is maintained, if at all.
+    pub maintain_interval: Option<Duration>,
+}
+
+const fn non_zero(value: usize) -> NonZeroUsize {
+    match NonZeroUsize::new(value) {
+        Some(value) => value,
+        None => NonZeroUsize::MIN,
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefetch: non_zero(256),
+            batch: None,
+            concurrency: non_zero(8),
+            attempts_max: 10,
+            backoff: Backoff::MESSAGES,
+            keep_alive_interval: Duration::from_secs(10),
+            maintain_interval: Some(Duration::from_secs(3_600)),
+        }
+    }
+}

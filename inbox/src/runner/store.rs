@@ -1,0 +1,224 @@
+//! What the runner needs of a database: an inbox and the handler that works in its transactions.
+//!
+//! The runner decides when to try again, what to give up and what to settle; everything that touches a transaction is
+//! behind [`Store`]. [`InboxStore`] is the real one. A simulation brings its own, to fail at every step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::{Committed, Delivery, Message, MessageId};
+use time::OffsetDateTime;
+
+use crate::attempts::Attempt;
+use crate::backoff::Backoff;
+use crate::batch::Candidate;
+use crate::dead_letter::Reason;
+use crate::dialect::{Dialect, Key};
+use crate::error::{AdmitError, CommitError, OpenError};
+use crate::guard::{Admission, Duplicate, Guard};
+use crate::handler::{Handler, HandlerError};
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::refusal::Refusal;
+use crate::store_error::StoreError;
+use crate::transaction::InboxTransaction;
+
+/// Whether a message that was not refused is fresh, with the right to apply it, or a duplicate.
+pub type Admitted<G> = Result<G, Duplicate>;
+
+/// What the runner does with a database, for one consumer. A transaction that is dropped rolls back.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// An open transaction.
+    type Tx: Send;
+    /// The right to apply one message's effect in the transaction that admitted it.
+    type Guard: Send;
+
+    /// The database's time.
+    fn now(&self) -> OffsetDateTime;
+
+    /// Begins a transaction.
+    async fn begin(&self) -> Result<Self::Tx, StoreError>;
+
+    /// Admits a message.
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Admitted<Self::Guard>, AdmitError>;
+
+    /// Admits many messages: results per message, in their order.
+    async fn admit_batch(
+        &self,
+        tx: &mut Self::Tx,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Result<Admitted<Self::Guard>, Refusal>>, AdmitError>;
+
+    /// Applies the effect of a fresh message.
+    async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError>;
+
+    /// Stores what the handler returned.
+    async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError>;
+
+    /// Forgets the failures of a message that succeeds in this transaction.
+    async fn forget_attempts(
+        &self,
+        tx: &mut Self::Tx,
+        scope: &Scope,
+        id: MessageId,
+    ) -> Result<(), StoreError>;
+
+    /// Commits: one proof per admitted message, in the order of admission.
+    async fn commit(&self, tx: Self::Tx) -> Result<Vec<Committed>, CommitError>;
+
+    /// Rolls back, and waits for it.
+    async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError>;
+
+    /// Counts a failure: how often it failed, and how long to wait.
+    async fn record_failure(
+        &self,
+        scope: &Scope,
+        id: MessageId,
+        error: &str,
+        backoff: Backoff,
+    ) -> Result<(u32, Duration), StoreError>;
+
+    /// The failures of a message so far.
+    async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError>;
+
+    /// The proof for a message that has a dead letter already.
+    async fn buried(&self, scope: &Scope, message: &Message) -> Result<Option<Committed>, StoreError>;
+
+    /// Dead-letters a delivery: the proof that settles it.
+    async fn dead_letter(
+        &self,
+        scope: &Scope,
+        delivery: &Delivery,
+        cause: (Reason, String, u32),
+    ) -> Result<Committed, StoreError>;
+
+    /// Makes room for days to come and forgets days that are over. Runs to its end even if it is dropped.
+    async fn maintain(&self) -> Result<(), OpenError>;
+}
+
+/// A consumer's inbox and handler.
+pub(super) struct InboxStore<DB: Dialect> {
+    pub(super) inbox: Inbox<DB>,
+    pub(super) consumer: ConsumerName,
+    pub(super) handler: Arc<dyn Handler<DB>>,
+    pub(super) guarded: bool,
+}
+
+fn admitted<DB: Dialect>(admission: Admission<DB>) -> Admitted<Guard<DB>> {
+    match admission {
+        Admission::Fresh(guard) => Ok(guard),
+        Admission::Duplicate(duplicate) => Err(duplicate),
+    }
+}
+
+#[async_trait]
+impl<DB: Dialect> Store for InboxStore<DB> {
+    type Tx = InboxTransaction<DB>;
+    type Guard = Guard<DB>;
+
+    fn now(&self) -> OffsetDateTime {
+        self.inbox.window().now
+    }
+
+    async fn begin(&self) -> Result<Self::Tx, StoreError> {
+        self.inbox.begin().await
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Admitted<Self::Guard>, AdmitError> {
+        if !self.guarded {
+            return Ok(Ok(tx.admit_unguarded(&self.consumer, scope, message)));
+        }
+        tx.admit(&self.consumer, scope, message).await.map(admitted)
+    }
+
+    async fn admit_batch(
+        &self,
+        tx: &mut Self::Tx,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Result<Admitted<Self::Guard>, Refusal>>, AdmitError> {
+        if !self.guarded {
+            let unguarded = |candidate: &Candidate<'_>| {
+                Ok(Ok(tx.admit_unguarded(&self.consumer, &candidate.scope, candidate.message)))
+            };
+            return Ok(candidates.iter().map(unguarded).collect());
+        }
+        let admissions = tx.admit_batch(&self.consumer, candidates).await?;
+        Ok(admissions.into_iter().map(|admission| admission.map(admitted)).collect())
+    }
+
+    async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+        self.handler.handle(tx, message).await
+    }
+
+    async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError> {
+        if self.guarded { guard.complete(tx, result).await } else { Ok(()) }
+    }
+
+    async fn forget_attempts(
+        &self,
+        tx: &mut Self::Tx,
+        scope: &Scope,
+        id: MessageId,
+    ) -> Result<(), StoreError> {
+        let key = Key { consumer: self.consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
+        DB::forget_attempts(tx, self.inbox.statements(), key)
+            .await
+            .map_err(StoreError::during("forget the attempts of a message that succeeded"))
+    }
+
+    async fn commit(&self, tx: Self::Tx) -> Result<Vec<Committed>, CommitError> {
+        tx.commit().await
+    }
+
+    async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        tx.rollback().await
+    }
+
+    async fn record_failure(
+        &self,
+        scope: &Scope,
+        id: MessageId,
+        error: &str,
+        backoff: Backoff,
+    ) -> Result<(u32, Duration), StoreError> {
+        self.inbox.record_failure(&self.consumer, scope, id, error, backoff).await
+    }
+
+    async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError> {
+        self.inbox.attempt(&self.consumer, scope, id).await
+    }
+
+    async fn buried(&self, scope: &Scope, message: &Message) -> Result<Option<Committed>, StoreError> {
+        self.inbox.buried(&self.consumer, scope, message).await
+    }
+
+    async fn dead_letter(
+        &self,
+        scope: &Scope,
+        delivery: &Delivery,
+        cause: (Reason, String, u32),
+    ) -> Result<Committed, StoreError> {
+        self.inbox.dead_letter(&self.consumer, scope, delivery, cause).await
+    }
+
+    async fn maintain(&self) -> Result<(), OpenError> {
+        let inbox = self.inbox.clone();
+        // A task of its own: aborting the caller must not cut a transaction in half.
+        match tokio::spawn(async move { inbox.maintain().await }).await {
+            Ok(done) => done.map(|done| tracing::debug!(?done, "inbox maintained")),
+            Err(error) => Err(StoreError::broken("be maintained", error).into()),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a component takes from the process it runs in, besides the clock: tasks and random numbers.
+//!
+//! In a real process both are tokio's and the thread's. A simulation brings its own, so that one seed makes one
+//! course of events: it decides when each task may go on, stops all tasks of a process at once, and draws every
+//! number. Time is tokio's, which a simulation pauses.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::task::JoinHandle;
+
+/// Where tasks run and random numbers come from; by default the real ones. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Host(Option<Arc<dyn Simulated>>);
+
+/// A simulated process.
+pub trait Simulated: Send + Sync + 'static {
+    /// A random number in `0.0..1.0`.
+    fn uniform(&self) -> f64;
+
+    /// Asked before every poll of a task of the process. While it is pending the task stands still wherever it is;
+    /// it is asked again when the waker was woken.
+    fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()>;
+}
+
+impl Host {
+    /// A process that only seems to be one.
+    #[must_use]
+    pub fn simulated(process: Arc<dyn Simulated>) -> Self {
+        Self(Some(process))
+    }
+
+    /// A random number in `0.0..1.0`, to spread what would otherwise happen at once.
+    #[must_use]
+    pub fn uniform(&self) -> f64 {
+        self.0.as_ref().map_or_else(rand::random, |process| process.uniform())
+    }
+
+    /// Starts a task of its own.
+    pub fn spawn<T>(&self, task: T) -> JoinHandle<T::Output>
+    where
+        T: Future<Output: Send> + Send + 'static,
+    {
+        tokio::spawn(self.clone().run(task))
+    }
+
+    /// Runs a future as a task of the process, for those that are spawned in another way. Cancel-safe if the future
+    /// is.
+    pub async fn run<T: Future>(self, task: T) -> T::Output {
+        let mut task = pin!(task);
+        poll_fn(|context| {
+            if let Some(process) = &self.0 {
+                ready!(process.poll_turn(context));
+            }
+            task.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Host(simulated)" } else { "Host" })
+    }
+}
