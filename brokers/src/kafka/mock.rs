@@ -98,6 +98,43 @@ impl Mock {
         self.run(|cluster| cluster.broker_up(ALL))
     }
 
+    /// Disconnects the clients of one broker and accepts no connection to it until [`bring_up`](Self::bring_up). Brokers
+    /// are numbered from 1.
+    ///
+    /// # Errors
+    /// [`MockError`]: there is no such broker.
+    pub fn take_down(&self, broker: u8) -> Result<(), MockError> {
+        self.run(move |cluster| cluster.broker_down(broker.into()))
+    }
+
+    /// One broker accepts connections again.
+    ///
+    /// # Errors
+    /// [`MockError`]: there is no such broker.
+    pub fn bring_up(&self, broker: u8) -> Result<(), MockError> {
+        self.run(move |cluster| cluster.broker_up(broker.into()))
+    }
+
+    /// Makes a broker the leader of a partition; nothing leaves it without one.
+    ///
+    /// # Errors
+    /// [`MockError`]: there is no such topic, partition or broker.
+    pub fn lead(&self, topic: &str, partition: u16, broker: Option<u8>) -> Result<(), MockError> {
+        let topic = topic.to_owned();
+        self.run(move |cluster| cluster.partition_leader(&topic, partition.into(), broker.map(i32::from)))
+    }
+
+    /// Forgets the errors that [`request_errors`](Self::request_errors) has not answered with yet.
+    ///
+    /// # Errors
+    /// [`MockError::Stopped`].
+    pub fn forget_errors(&self, api: RDKafkaApiKey) -> Result<(), MockError> {
+        self.run(move |cluster| {
+            cluster.clear_request_errors(api);
+            Ok(())
+        })
+    }
+
     /// Answers the next requests of this kind with these errors, one each.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 use std::num::NonZeroU32;
 
 use lapin::options::{
-    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
-    QueuePurgeOptions,
+    ExchangeBindOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, ExchangeUnbindOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
@@ -88,6 +88,38 @@ impl Admin {
             .queue_bind(queue, exchange, key, options, FieldTable::default())
             .await
             .map_err(fault::of_subscription)
+    }
+
+    /// Lets an exchange route a routing key to another exchange: what is bound to that one goes together.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: an exchange is missing, or permission.
+    pub async fn bind_exchange(
+        &self,
+        destination: &str,
+        source: &str,
+        key: &str,
+    ) -> Result<(), SubscriptionError> {
+        let (destination, source, key) = (short(destination)?, short(source)?, short(key)?);
+        let (channel, options) = (self.channel().await?, ExchangeBindOptions::default());
+        let bound = channel.exchange_bind(destination, source, key, options, FieldTable::default()).await;
+        bound.map_err(fault::of_subscription)
+    }
+
+    /// Takes back what [`bind_exchange`](Self::bind_exchange) did; nothing there is fine.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: permission is missing.
+    pub async fn unbind_exchange(
+        &self,
+        destination: &str,
+        source: &str,
+        key: &str,
+    ) -> Result<(), SubscriptionError> {
+        let (destination, source, key) = (short(destination)?, short(source)?, short(key)?);
+        let (channel, options) = (self.channel().await?, ExchangeUnbindOptions::default());
+        let unbound = channel.exchange_unbind(destination, source, key, options, FieldTable::default()).await;
+        unbound.map_err(fault::of_subscription)
     }
 
     /// How many messages wait in a queue, not counting those that are delivered and unsettled.

@@ -8,7 +8,9 @@
 //! | [`tcp`] | the wire between two ends |
 //! | [`servers`] | servers that go away and come back |
 //! | [`database`] | other sessions, and the disk |
+//! | [`broker`] | what a broker answers |
 
+pub mod broker;
 pub mod clock;
 pub mod database;
 pub mod kill;
@@ -90,6 +92,7 @@ pub fn catalogue(pair: Pair) -> Vec<Box<dyn Fault>> {
     faults.extend(servers::Server::all(pair).into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>));
     faults.extend(tcp::Tcp::all(pair).into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>));
     faults.extend(database::all(pair.database));
+    faults.extend(broker::all(pair.broker));
     faults
 }
 

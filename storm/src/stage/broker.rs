@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use brokers::kafka::mock::Mock;
 
+use crate::faults::broker::sqs::Gateway;
+
 /// The broker as the storm itself reaches it: directly, past every proxy.
 pub struct Broker {
     /// Kafka: `host:port`; RabbitMQ: an AMQP URL; SQS: the endpoint's URL.
@@ -12,6 +14,11 @@ pub struct Broker {
     pub topics: Vec<Topic>,
     /// RabbitMQ: what relays publish to.
     pub exchange: Option<String>,
+    /// RabbitMQ: what the queues and the tap are bound to; it is bound to `exchange` by each topic's name. So one binding
+    /// decides whether a message reaches all of them or none.
+    pub inner_exchange: Option<String>,
+    /// SQS: what stands between the proxies and the server, and can answer in its place.
+    pub gateway: Option<Arc<Gateway>>,
     /// RabbitMQ: the queue that copies of everything go to, for the check at the end. Faults leave it alone.
     pub tap: Option<String>,
     /// The cluster inside this process, for a pair with mock Kafka.

@@ -9,6 +9,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sqlx::postgres::PgConnection;
+use sqlx::sqlite::SqliteConnection;
 use tokio::task::JoinSet;
 
 use super::session;
@@ -119,11 +120,24 @@ pub struct SqliteFull {
 }
 
 impl SqliteFull {
-    /// The file that producers look into before every transaction: while it is there, they set `max_page_count` to 1,
-    /// which SQLite reads as "no more than there are".
-    #[must_use]
-    pub fn order(folder: &Path) -> PathBuf {
+    /// While this file is there, the disk is full.
+    fn order(folder: &Path) -> PathBuf {
         folder.join("sqlite-full")
+    }
+
+    /// For a producer, before each of its transactions: has a connection obey the order in the storm's folder.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub async fn obey(connection: &mut SqliteConnection, folder: &Path) -> Result<(), sqlx::Error> {
+        // One page at most means no more than there are; the other number is SQLite's own.
+        let limit = if Self::order(folder).exists() {
+            "PRAGMA max_page_count = 1"
+        } else {
+            "PRAGMA max_page_count = 4294967294"
+        };
+        sqlx::query(limit).execute(connection).await?;
+        Ok(())
     }
 }
 

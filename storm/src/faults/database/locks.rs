@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom as _;
+use rand::seq::{IndexedRandom as _, IteratorRandom as _};
 use sqlx::postgres::PgConnection;
 
 use super::session;
@@ -33,16 +33,17 @@ impl Fault for RowLocks {
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
         let accounts = stage.database.accounts;
         let count = rng.random_range(1..=accounts.max(2) / 2);
-        let names: Vec<String> =
-            (0..count).map(|_| Database::account(rng.random_range(0..accounts.max(1)))).collect();
+        // In the order in which producers lock, so that this is no deadlock.
+        let mut chosen = (0..accounts).choose_multiple(rng, count as usize);
+        chosen.sort_unstable();
         let holder = self.holder.insert(session::connect(&stage.database.producers).await?);
         session::run(holder, "BEGIN".to_owned()).await?;
-        // In the order in which producers lock, so that this is no deadlock.
-        let held = sqlx::query("SELECT FROM account WHERE name = ANY($1) ORDER BY name FOR UPDATE")
-            .bind(&names)
-            .fetch_all(&mut *holder)
-            .await?;
-        Ok(Struck::new("account", format!("{} rows", held.len())))
+        let mut held = 0;
+        for account in chosen {
+            let locked = sqlx::query("SELECT FROM account WHERE name = $1 FOR UPDATE");
+            held += locked.bind(Database::account(account)).execute(&mut *holder).await?.rows_affected();
+        }
+        Ok(Struck::new("account", format!("{held} rows")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

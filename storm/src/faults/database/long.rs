@@ -26,7 +26,7 @@ impl Fault for LongTransaction {
     }
 
     fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(15)..=seconds(120)
+        seconds(10)..=seconds(60)
     }
 
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom as _;
+use rand::seq::IteratorRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::postgres::PgConnection;
 use tokio::task::JoinSet;
@@ -19,12 +19,9 @@ use crate::stage::{Database, Stage};
 
 /// The names of a few accounts, in the order in which producers never lock: descending.
 fn descending(accounts: u32, rng: &mut StdRng) -> Vec<String> {
-    let mut names: Vec<String> = (0..accounts).map(Database::account).collect();
-    names.shuffle(rng);
-    names.truncate(3);
-    names.sort_unstable();
-    names.reverse();
-    names
+    let mut chosen = (0..accounts).choose_multiple(rng, 3);
+    chosen.sort_unstable_by(|a, b| b.cmp(a));
+    chosen.into_iter().map(Database::account).collect()
 }
 
 /// Sessions that lock accounts in the opposite order: whoever loses, a producer or a rival, gets 40P01.

@@ -1,0 +1,69 @@
+//! Kafka: topics that take small messages only.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::Stage;
+
+/// `max.message.bytes` of a topic is lowered, and restored.
+#[derive(Debug, Default)]
+pub struct Oversize {
+    lowered: Option<String>,
+}
+
+/// The administrator's patience.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+#[async_trait]
+impl Fault for Oversize {
+    fn name(&self) -> &'static str {
+        "oversize"
+    }
+
+    /// Shorter than it takes until a refused message is given up.
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(4)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
+        let bytes = rng.random_range(300..=900_u32);
+        self.lowered = Some(topic.clone());
+        alter(&stage.broker.address, topic, Some(bytes)).await?;
+        Ok(Struck::new(topic, format!("{bytes} bytes")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if let Some(topic) = &self.lowered {
+            alter(&stage.broker.address, topic, None).await?;
+            self.lowered = None;
+        }
+        Ok(())
+    }
+}
+
+/// Sets the limit of a topic that has no other setting of its own; nothing restores the broker's default.
+async fn alter(servers: &str, topic: &str, bytes: Option<u32>) -> Result<(), Failure> {
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", servers).create()?;
+    let text = bytes.map(|bytes| bytes.to_string());
+    let mut config = AlterConfig::new(ResourceSpecifier::Topic(topic));
+    if let Some(text) = &text {
+        config = config.set("max.message.bytes", text);
+    }
+    let options = AdminOptions::new().request_timeout(Some(TIMEOUT)).operation_timeout(Some(TIMEOUT));
+    for altered in admin.alter_configs([&config], &options).await? {
+        altered.map_err(|(_, code)| format!("max.message.bytes of {topic}: {code}"))?;
+    }
+    Ok(())
+}

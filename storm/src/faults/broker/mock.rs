@@ -1,0 +1,194 @@
+//! The mock cluster: errors in place of answers, leaders that move, brokers that go.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brokers::kafka::mock::{ApiKey, Mock, ResponseError};
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rdkafka::types::RDKafkaRespErr::{
+    RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED as NOT_AUTHORIZED,
+    RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE as NO_COORDINATOR,
+    RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH as INVALID_EPOCH,
+    RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR as STORAGE, RD_KAFKA_RESP_ERR_NOT_COORDINATOR as NOT_COORDINATOR,
+    RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS as NOT_ENOUGH_REPLICAS,
+    RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND as NOT_ENOUGH_AFTER_APPEND,
+    RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION as NOT_LEADER,
+    RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER as OUT_OF_ORDER,
+    RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS as REBALANCE, RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT as TIMED_OUT,
+    RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID as UNKNOWN_MEMBER,
+    RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID as UNKNOWN_PRODUCER,
+};
+
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::Stage;
+
+/// Brokers of the mock cluster, so that leaders can move.
+pub const BROKERS: u8 = 3;
+/// Partitions of a topic are looked for up to this number.
+const PARTITIONS_MAX: u16 = 64;
+
+/// What a produce request is answered with: errors that pass, and errors that are fatal to an idempotent producer.
+const PRODUCE: [(&str, ResponseError); 9] = [
+    ("not leader", NOT_LEADER),
+    ("timed out", TIMED_OUT),
+    ("not enough replicas", NOT_ENOUGH_REPLICAS),
+    ("not enough replicas after append", NOT_ENOUGH_AFTER_APPEND),
+    ("storage error", STORAGE),
+    ("out of order sequence number", OUT_OF_ORDER),
+    ("unknown producer id", UNKNOWN_PRODUCER),
+    ("invalid producer epoch", INVALID_EPOCH),
+    ("not authorized for the cluster", NOT_AUTHORIZED),
+];
+
+/// Produce requests fail, some of them fatally for their producer.
+#[derive(Debug, Default)]
+pub struct ProduceErrors {
+    ordered: bool,
+}
+
+#[async_trait]
+impl Fault for ProduceErrors {
+    fn name(&self) -> &'static str {
+        "produce-errors"
+    }
+
+    fn weight(&self) -> u32 {
+        20
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(4)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (name, error) = *PRODUCE.choose(rng).ok_or("no error")?;
+        let count = rng.random_range(1..=4);
+        self.ordered = true;
+        mock(stage)?.request_errors(ApiKey::Produce, &vec![error; count])?;
+        Ok(Struck::new("produce", format!("{count} × {name}")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if self.ordered {
+            mock(stage)?.forget_errors(ApiKey::Produce)?;
+            self.ordered = false;
+        }
+        Ok(())
+    }
+}
+
+/// What consumers' requests are answered with.
+const CONSUME: [(&str, ApiKey, ResponseError); 6] = [
+    ("fetch: not leader", ApiKey::Fetch, NOT_LEADER),
+    ("fetch: storage error", ApiKey::Fetch, STORAGE),
+    ("offset commit: not coordinator", ApiKey::OffsetCommit, NOT_COORDINATOR),
+    ("offset commit: rebalance in progress", ApiKey::OffsetCommit, REBALANCE),
+    ("heartbeat: unknown member", ApiKey::Heartbeat, UNKNOWN_MEMBER),
+    ("find coordinator: none available", ApiKey::FindCoordinator, NO_COORDINATOR),
+];
+
+/// Consumers' requests fail.
+#[derive(Debug, Default)]
+pub struct FetchErrors {
+    ordered: Option<ApiKey>,
+}
+
+#[async_trait]
+impl Fault for FetchErrors {
+    fn name(&self) -> &'static str {
+        "consume-errors"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(4)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (name, api, error) = *CONSUME.choose(rng).ok_or("no error")?;
+        let count = rng.random_range(1..=4);
+        mock(stage)?.request_errors(api, &vec![error; count])?;
+        self.ordered = Some(api);
+        Ok(Struck::new("consumers", format!("{count} × {name}")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if let Some(api) = self.ordered.take() {
+            mock(stage)?.forget_errors(api)?;
+        }
+        Ok(())
+    }
+}
+
+/// The leaders of some partitions move to other brokers.
+#[derive(Debug)]
+pub struct LeaderMoves;
+
+#[async_trait]
+impl Fault for LeaderMoves {
+    fn name(&self) -> &'static str {
+        "leader-moves"
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
+        let mock = mock(stage)?;
+        let mut moved = Vec::new();
+        for partition in 0..PARTITIONS_MAX {
+            let leader = rng.random_range(1..=BROKERS);
+            // The first one that is not there ends the topic.
+            if mock.lead(topic, partition, Some(leader)).is_err() {
+                break;
+            }
+            moved.push(leader.to_string());
+        }
+        if moved.is_empty() {
+            return Err(format!("no partition of {topic} could be moved").into());
+        }
+        Ok(Struck::new(topic, format!("led by {}", moved.join(" "))))
+    }
+
+    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// A broker goes away, with all its connections, and comes back.
+#[derive(Debug, Default)]
+pub struct BrokerGone {
+    gone: Option<u8>,
+}
+
+#[async_trait]
+impl Fault for BrokerGone {
+    fn name(&self) -> &'static str {
+        "broker-gone"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let broker = rng.random_range(1..=BROKERS);
+        mock(stage)?.take_down(broker)?;
+        self.gone = Some(broker);
+        Ok(Struck::new(format!("broker {broker}"), ""))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if let Some(broker) = self.gone {
+            mock(stage)?.bring_up(broker)?;
+            self.gone = None;
+        }
+        Ok(())
+    }
+}
+
+fn mock(stage: &Stage) -> Result<&Arc<Mock>, Failure> {
+    stage.broker.mock.as_ref().ok_or_else(|| "there is no mock cluster".into())
+}

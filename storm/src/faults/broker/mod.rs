@@ -1,0 +1,36 @@
+//! What a broker answers while it is there.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`rabbitmq`] | queues that are full, messages that nobody is bound to |
+//! | [`kafka`] | topics that take small messages only |
+//! | [`mock`] | errors of the mock cluster, leaders that move, brokers that go |
+//! | [`sqs`] | batches that fail in part, errors, throttling, silence |
+
+pub mod kafka;
+pub mod mock;
+pub mod rabbitmq;
+pub mod sqs;
+
+use super::Fault;
+use crate::pair::BrokerKind;
+
+/// What can go wrong with this broker.
+#[must_use]
+pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
+    match kind {
+        BrokerKind::Kafka => vec![Box::new(kafka::Oversize::default())],
+        BrokerKind::Rabbitmq => {
+            vec![Box::new(rabbitmq::Full::default()), Box::new(rabbitmq::Unroutable::default())]
+        }
+        BrokerKind::Sqs | BrokerKind::SqsFifo => {
+            sqs::Trouble::all().into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>).collect()
+        }
+        BrokerKind::MockKafka => vec![
+            Box::new(mock::ProduceErrors::default()),
+            Box::new(mock::FetchErrors::default()),
+            Box::new(mock::LeaderMoves),
+            Box::new(mock::BrokerGone::default()),
+        ],
+    }
+}

@@ -1,0 +1,106 @@
+//! RabbitMQ: queues that are full, messages that nobody is bound to.
+
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brokers::rabbitmq::{Admin, Config, QueueOptions};
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::{Broker, Stage};
+
+/// One more queue beside the others that takes few messages (`overflow=reject-publish`): once it is full, the broker
+/// refuses whatever is published to that topic with a nack, although the other queues got it. It is removed in the end.
+#[derive(Debug, Default)]
+pub struct Full {
+    declared: Option<String>,
+}
+
+#[async_trait]
+impl Fault for Full {
+    fn name(&self) -> &'static str {
+        "queue-full"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let exchange = exchange(&stage.broker)?;
+        let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
+        let messages_max = rng.random_range(1..=20_u32);
+        let queue = format!("{exchange}-full-{:08x}", rng.random::<u32>());
+        let options = QueueOptions { messages_max: NonZeroU32::new(messages_max), ..QueueOptions::default() };
+        let admin = connect(&stage.broker).await?;
+        self.declared = Some(queue.clone());
+        admin.declare_queue(&queue, options).await?;
+        admin.bind(&queue, exchange, topic).await?;
+        admin.close().await;
+        Ok(Struck::new(topic, format!("nack after {messages_max} messages")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if let Some(queue) = &self.declared {
+            let admin = connect(&stage.broker).await?;
+            admin.delete_queue(queue).await?;
+            admin.close().await;
+            self.declared = None;
+        }
+        Ok(())
+    }
+}
+
+/// The binding of a topic is removed, for all its queues at once, and restored: messages come back as unroutable.
+#[derive(Debug, Default)]
+pub struct Unroutable {
+    unbound: Option<String>,
+}
+
+#[async_trait]
+impl Fault for Unroutable {
+    fn name(&self) -> &'static str {
+        "unroutable"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(1)..=seconds(6)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let (exchange, inner) = (exchange(&stage.broker)?, inner(&stage.broker)?);
+        let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
+        let admin = connect(&stage.broker).await?;
+        self.unbound = Some(topic.clone());
+        admin.unbind_exchange(inner, exchange, topic).await?;
+        admin.close().await;
+        Ok(Struck::new(topic, ""))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if let Some(topic) = &self.unbound {
+            let admin = connect(&stage.broker).await?;
+            admin.bind_exchange(inner(&stage.broker)?, exchange(&stage.broker)?, topic).await?;
+            admin.close().await;
+            self.unbound = None;
+        }
+        Ok(())
+    }
+}
+
+async fn connect(broker: &Broker) -> Result<Admin, Failure> {
+    Ok(Admin::connect(&Config::new(&broker.address)).await?)
+}
+
+fn exchange(broker: &Broker) -> Result<&str, Failure> {
+    broker.exchange.as_deref().ok_or_else(|| "there is no exchange".into())
+}
+
+fn inner(broker: &Broker) -> Result<&str, Failure> {
+    broker.inner_exchange.as_deref().ok_or_else(|| "there is no inner exchange".into())
+}

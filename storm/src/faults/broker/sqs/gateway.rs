@@ -1,0 +1,229 @@
+//! An HTTP server before the real one: it passes requests on, or answers in its place.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, client, header, server};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::protocol;
+use crate::Failure;
+
+/// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided on its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Mood {
+    /// By the server.
+    #[default]
+    Fair,
+    /// A share of the entries of a batch fails without having been done.
+    Partial(f64),
+    /// A share of the entries of a batch is done, and the answer says that it failed.
+    PartialDone(f64),
+    /// A share of the requests fails with status 500 or 503.
+    Errors(f64),
+    /// A share of the requests is throttled.
+    Throttled(f64),
+    /// A share of the requests is done and gets no answer as long as this lasts.
+    Silent(f64),
+}
+
+/// A running gateway; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    mood: watch::Sender<Mood>,
+    spoilt: Arc<AtomicU64>,
+    _accepting: JoinSet<()>,
+}
+
+impl Gateway {
+    /// Listens on a free port of this machine, in front of `server` (`host:port`).
+    ///
+    /// # Errors
+    /// No port can be had.
+    pub async fn start(server: impl Into<Arc<str>>) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (mood, spoilt) = (watch::Sender::new(Mood::Fair), Arc::new(AtomicU64::new(0)));
+        let visit = Visit { server: server.into(), mood: mood.subscribe(), spoilt: Arc::clone(&spoilt) };
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, visit));
+        Ok(Self { address, mood, spoilt, _accepting: accepting })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How it answers from now on.
+    pub fn set(&self, mood: Mood) {
+        self.mood.send_replace(mood);
+    }
+
+    /// So many requests were not answered as the server would have.
+    #[must_use]
+    pub fn spoilt(&self) -> u64 {
+        self.spoilt.load(Relaxed)
+    }
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Visit {
+    server: Arc<str>,
+    mood: watch::Receiver<Mood>,
+    spoilt: Arc<AtomicU64>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+async fn accept(listener: TcpListener, visit: Visit) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((client, _)) = accepted else { continue };
+                let visit = visit.clone();
+                connections.spawn(async move {
+                    let service = service_fn(move |request| {
+                        let visit = visit.clone();
+                        async move { Ok::<_, Infallible>(visit.answer(request).await) }
+                    });
+                    // How it ended is the business of client and server.
+                    let _ = server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
+                });
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+impl Visit {
+    async fn answer(mut self, request: Request<Incoming>) -> Answer {
+        match self.judge(request).await {
+            Ok(answer) => answer,
+            // The server behind is away: as a load balancer says it.
+            Err(error) => plain(StatusCode::BAD_GATEWAY, error.to_string()),
+        }
+    }
+
+    async fn judge(&mut self, request: Request<Incoming>) -> Result<Answer, Failure> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let target = parts.headers.get(protocol::TARGET).and_then(|target| target.to_str().ok());
+        let is_batch = target.is_some_and(protocol::is_batch);
+        let request = Request::from_parts(parts, body);
+        let mood = *self.mood.borrow_and_update();
+        match mood {
+            Mood::Partial(share) if is_batch => self.partial(request, share).await,
+            Mood::PartialDone(share) if is_batch => self.partial_done(request, share).await,
+            Mood::Errors(share) if rand::random_bool(share) => Ok(self.spoil(error())),
+            Mood::Throttled(share) if rand::random_bool(share) => {
+                Ok(self.spoil(json(StatusCode::BAD_REQUEST, &protocol::error("RequestThrottled"))))
+            }
+            Mood::Silent(share) if rand::random_bool(share) => {
+                let answer = self.forward(request).await?;
+                self.spoilt.fetch_add(1, Relaxed);
+                // The gateway's end ends its connections as well.
+                let _ = self.mood.wait_for(|now| *now != mood).await;
+                Ok(answer)
+            }
+            _ => self.forward(request).await,
+        }
+    }
+
+    /// Some entries never reach the server.
+    async fn partial(&self, request: Request<Bytes>, share: f64) -> Result<Answer, Failure> {
+        let (parts, body) = request.into_parts();
+        let mut entries: Value = serde_json::from_slice(&body)?;
+        let taken = protocol::take_entries(&mut entries, |_| rand::random_bool(share)).unwrap_or_default();
+        let mut answer = if taken.is_empty() {
+            return self.forward(Request::from_parts(parts, body)).await;
+        } else if protocol::has_entries(&entries) {
+            let forwarded =
+                self.forward(Request::from_parts(parts, serde_json::to_vec(&entries)?.into())).await?;
+            if forwarded.status() != StatusCode::OK {
+                return Ok(forwarded);
+            }
+            serde_json::from_slice(&forwarded.into_body().collect().await?.to_bytes())?
+        } else {
+            protocol::nothing_done()
+        };
+        protocol::fail(&mut answer, &taken);
+        Ok(self.spoil(json(StatusCode::OK, &answer)))
+    }
+
+    /// Some entries are done and said to have failed.
+    async fn partial_done(&self, request: Request<Bytes>, share: f64) -> Result<Answer, Failure> {
+        let forwarded = self.forward(request).await?;
+        if forwarded.status() != StatusCode::OK {
+            return Ok(forwarded);
+        }
+        let mut answer: Value = serde_json::from_slice(&forwarded.into_body().collect().await?.to_bytes())?;
+        let taken = protocol::take_successes(&mut answer, |_| rand::random_bool(share)).unwrap_or_default();
+        protocol::fail(&mut answer, &taken);
+        let answer = json(StatusCode::OK, &answer);
+        Ok(if taken.is_empty() { answer } else { self.spoil(answer) })
+    }
+
+    /// What the server says, on a connection of its own.
+    async fn forward(&self, mut request: Request<Bytes>) -> Result<Answer, Failure> {
+        let stream = TcpStream::connect(&*self.server).await?;
+        let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        // Its end is the end of the answer, which is what counts.
+        let driving = tokio::spawn(async move { drop(connection.await) });
+        // The new body may have another length, and is sent whole.
+        for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
+            request.headers_mut().remove(name);
+        }
+        let answer = sender.send_request(request.map(Full::new)).await?;
+        let (mut parts, body) = answer.into_parts();
+        let body = body.collect().await?.to_bytes();
+        driving.abort();
+        for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
+            parts.headers.remove(name);
+        }
+        Ok(Response::from_parts(parts, Full::new(body)))
+    }
+
+    fn spoil(&self, answer: Answer) -> Answer {
+        self.spoilt.fetch_add(1, Relaxed);
+        answer
+    }
+}
+
+/// As the service and what stands before it fail.
+fn error() -> Answer {
+    if rand::random() {
+        json(StatusCode::INTERNAL_SERVER_ERROR, &protocol::error("InternalFailure"))
+    } else {
+        plain(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable".to_owned())
+    }
+}
+
+fn json(status: StatusCode, body: &Value) -> Answer {
+    with_type(status, protocol::CONTENT_TYPE, body.to_string())
+}
+
+fn plain(status: StatusCode, body: String) -> Answer {
+    with_type(status, "text/plain", body)
+}
+
+fn with_type(status: StatusCode, content_type: &'static str, body: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    answer
+}

@@ -1,0 +1,98 @@
+//! What requests and answers of SQS say (AWS JSON 1.0). Pure.
+
+use serde_json::{Value, json};
+
+/// The header that names the operation.
+pub(super) const TARGET: &str = "x-amz-target";
+/// Of requests and answers.
+pub(super) const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
+
+/// Whether an operation takes several entries and answers for each one.
+pub(super) fn is_batch(target: &str) -> bool {
+    matches!(
+        target,
+        "AmazonSQS.SendMessageBatch"
+            | "AmazonSQS.DeleteMessageBatch"
+            | "AmazonSQS.ChangeMessageVisibilityBatch"
+    )
+}
+
+/// Takes some entries out of a batch request; answers their ids. Nothing if it is not one.
+pub(super) fn take_entries(request: &mut Value, take: impl FnMut(&str) -> bool) -> Option<Vec<String>> {
+    take_out(request, "Entries", take)
+}
+
+/// Takes some entries out of the successes of an answer; answers their ids.
+pub(super) fn take_successes(answer: &mut Value, take: impl FnMut(&str) -> bool) -> Option<Vec<String>> {
+    take_out(answer, "Successful", take)
+}
+
+fn take_out(value: &mut Value, list: &str, mut take: impl FnMut(&str) -> bool) -> Option<Vec<String>> {
+    let entries = value.get_mut(list)?.as_array_mut()?;
+    let mut taken = Vec::new();
+    entries.retain(|entry| match entry.get("Id").and_then(Value::as_str) {
+        Some(id) if take(id) => {
+            taken.push(id.to_owned());
+            false
+        }
+        _ => true,
+    });
+    Some(taken)
+}
+
+/// Whether a batch request has entries left.
+pub(super) fn has_entries(request: &Value) -> bool {
+    request.get("Entries").and_then(Value::as_array).is_some_and(|entries| !entries.is_empty())
+}
+
+/// The answer to a batch without entries.
+pub(super) fn nothing_done() -> Value {
+    json!({ "Successful": [], "Failed": [] })
+}
+
+/// Adds failures to an answer.
+pub(super) fn fail(answer: &mut Value, ids: &[String]) {
+    let failures = ids.iter().map(|id| {
+        json!({ "Id": id, "SenderFault": false, "Code": "InternalError", "Message": "the storm says so" })
+    });
+    match answer.get_mut("Failed").and_then(Value::as_array_mut) {
+        Some(failed) => failed.extend(failures),
+        None => answer["Failed"] = failures.collect(),
+    }
+}
+
+/// The body of an answer that is an error.
+pub(super) fn error(kind: &str) -> Value {
+    json!({ "__type": format!("com.amazonaws.sqs#{kind}"), "message": "the storm says so" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_are_taken_out_fail_and_the_others_stay() {
+        let mut request =
+            json!({ "QueueUrl": "q", "Entries": [{ "Id": "0" }, { "Id": "1" }, { "Id": "2" }] });
+        let taken = take_entries(&mut request, |id| id != "1").unwrap();
+        assert_eq!(taken, ["0", "2"]);
+        assert_eq!(request["Entries"], json!([{ "Id": "1" }]));
+        assert!(has_entries(&request));
+        let mut answer = json!({ "Successful": [{ "Id": "1", "MessageId": "m" }] });
+        fail(&mut answer, &taken);
+        assert_eq!(answer["Failed"][1]["Id"], "2");
+        assert_eq!(answer["Failed"].as_array().unwrap().len(), 2);
+        assert_eq!(take_successes(&mut answer, |_| true).unwrap(), ["1"]);
+        fail(&mut answer, &["1".to_owned()]);
+        assert_eq!(answer["Failed"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn what_is_no_batch_is_left_alone() {
+        let mut request = json!({ "QueueUrl": "q" });
+        assert_eq!(take_entries(&mut request, |_| true), None);
+        assert!(!has_entries(&request));
+        assert!(is_batch("AmazonSQS.SendMessageBatch"));
+        assert!(!is_batch("AmazonSQS.ReceiveMessage"));
+    }
+}

@@ -1,0 +1,67 @@
+//! The faults of SQS.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+use super::gateway::{Gateway, Mood};
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::Stage;
+
+/// The gateway is in a bad mood for a while. Of two at once the later one counts.
+#[derive(Debug)]
+pub struct Trouble {
+    name: &'static str,
+    mood: fn(f64) -> Mood,
+    struck: bool,
+}
+
+impl Trouble {
+    /// One of each kind.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let new = |name, mood| Self { name, mood, struck: false };
+        vec![
+            new("partial-batch", Mood::Partial as fn(f64) -> Mood),
+            new("partial-batch-done", Mood::PartialDone),
+            new("server-errors", Mood::Errors),
+            new("throttling", Mood::Throttled),
+            new("silence", Mood::Silent),
+        ]
+    }
+}
+
+#[async_trait]
+impl Fault for Trouble {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(2)..=seconds(8)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let percent = rng.random_range(10..=80_u8);
+        gateway(stage)?.set((self.mood)(f64::from(percent) / 100.0));
+        self.struck = true;
+        Ok(Struck::new("sqs", format!("{percent} %")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if self.struck {
+            gateway(stage)?.set(Mood::Fair);
+            self.struck = false;
+        }
+        Ok(())
+    }
+}
+
+fn gateway(stage: &Stage) -> Result<&Arc<Gateway>, Failure> {
+    stage.broker.gateway.as_ref().ok_or_else(|| "there is no gateway".into())
+}
