@@ -12,13 +12,13 @@
 //! | [`services`] | restarting a service in the middle of a test |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
 //! | [`shop`] | a producer and a consumer whose effects can be counted |
-//! | [`checker`] | what was placed against what took effect; pure |
+//! | [`facts`] | the numbered facts that tests send and apply, and what the checker says of them; pure |
 
 pub mod backends;
 pub mod brokers;
-pub mod checker;
 pub mod databases;
 pub mod eventually;
+pub mod facts;
 pub mod relay_process;
 pub mod services;
 pub mod shop;

@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 
 use crate::backends::Backend;
 use crate::brokers::Broker;
-use crate::checker::{Fact, exactly_once};
 use crate::databases::{Database, Dialect};
 use crate::eventually::eventually;
+use crate::facts::{Fact, exactly_once};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 

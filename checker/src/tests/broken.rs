@@ -53,7 +53,8 @@ const SEPARATE: [(V, Break); 33] = [
     (V::CommittedInPart, |h| business_of(h).retain(|row| row.id != row_name(6))),
     (V::UndoneAndPresent, |h| business_of(h).push(BusinessRow { messages: None, ..business(10) })),
     (V::WithoutBusinessRow, |h| {
-        operations_of(h).iter_mut().for_each(|operation| operation.rows.retain(|row| *row != row_name(1)));
+        operations_of(h)[0].outcome = Outcome::Unknown;
+        operations_of(h)[0].messages.clear();
         business_of(h).retain(|row| row.id != row_name(1));
     }),
     (V::WithoutMessage, |h| {

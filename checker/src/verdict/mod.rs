@@ -106,6 +106,11 @@ impl Verdict {
         self.rulings.iter().flat_map(|ruling| &ruling.breaches)
     }
 
+    /// Everything that is wrong, as far as it was kept, to own.
+    pub fn into_breaches(self) -> impl Iterator<Item = Breach> {
+        self.rulings.into_iter().flat_map(|ruling| ruling.breaches)
+    }
+
     /// What became of one promise.
     #[must_use]
     pub fn ruling(&self, promise: Promise) -> &Ruling {

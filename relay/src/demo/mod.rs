@@ -15,13 +15,13 @@
 //! | `child` | starting, killing and stopping a process |
 //! | `chaos` | what goes wrong on purpose |
 //! | `plain` | plain broker clients |
-//! | `checker` | what was observed, and what it means |
+//! | `check` | what was observed, and what it means |
 //! | `progress`, `report` | what a person sees meanwhile, and at the end |
 //! | `run` | one run from its seed to its report |
 
 mod args;
 mod chaos;
-mod checker;
+mod check;
 mod child;
 mod children;
 mod error;

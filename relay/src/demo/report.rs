@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use checker::Breach;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Value, json};
 
-use super::checker::{Breach, Verdict};
+use super::check::Verdict;
 use super::progress::Counts;
 
 /// Breaches that are listed per promise.
@@ -213,6 +214,7 @@ fn money(cents: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use checker::{Subject, Violation};
     use uuid::Uuid;
 
     fn report(verdict: Verdict) -> Report {
@@ -245,7 +247,11 @@ mod tests {
 
     #[test]
     fn a_broken_promise_is_marked_and_its_first_ids_are_listed() {
-        let breach = |n| Breach::Message(Uuid::from_u128(n), "took effect again");
+        let breach = |n| Breach {
+            violation: Violation::AppliedAgain,
+            subject: Subject::message(Uuid::from_u128(n)),
+            events: Vec::new(),
+        };
         let verdict = Verdict { duplicate_effects: (0..9).map(breach).collect(), ..Verdict::default() };
         let report = report(verdict);
         let text = report.table();

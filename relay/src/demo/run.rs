@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::args::Args;
 use super::chaos::{Consumers, Relays, deliver_again, run_outages};
-use super::checker::{History, Observed, Verdict, read_consumer, read_producer};
+use super::check::{Observations, Observed, Verdict, read_consumer, read_producer};
 use super::children::{Journals, RelayTask, read_journals};
 use super::error::DemoError;
 use super::plan::Plan;
@@ -271,7 +271,7 @@ impl Run<'_> {
                 "published messages were counted where the consumer received them: this broker keeps no log",
             ));
         }
-        let history = History {
+        let seen = Observations {
             orders: produced.orders,
             rolled_back: self.plan.rolled_back(),
             outbox: produced.outbox,
@@ -281,20 +281,20 @@ impl Run<'_> {
             guarded: !self.args.without_inbox_guard,
             effects: consumed.effects,
         };
-        let verdict = Verdict::of(&history);
+        let verdict = Verdict::of(&seen);
         let times = journals.times();
         Ok(Report {
             seed: self.plan.seed,
             database: self.databases.name.clone(),
             broker: self.broker.name.clone(),
             seconds: self.begun_at.elapsed().as_secs_f64(),
-            rolled_back: history.rolled_back.len() as u64,
+            rolled_back: seen.rolled_back.len() as u64,
             counts: self.progress.counts(),
             redelivered: times.values().map(|times| times - 1).sum(),
             duplicates_suppressed: journals.suppressed,
             dead_letters: consumed.dead_letters,
             parked: produced.parked,
-            guarded: history.guarded,
+            guarded: seen.guarded,
             verdict,
             notes,
         })

@@ -18,7 +18,7 @@ pub use rabbitmq::Rabbitmq;
 pub use sqs::Sqs;
 
 use crate::backends::Backend;
-use crate::checker::Order;
+use crate::facts::Order;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 

@@ -11,8 +11,8 @@ use message::{Connector, KeyWindow, Subscription};
 
 use crate::backends::Backend;
 use crate::brokers::{Broker, Record};
-use crate::checker::Order;
 use crate::eventually::eventually;
+use crate::facts::Order;
 use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use message::TraceContext;
 use sqlx::Postgres;
-use tests::checker::Fact;
+use tests::facts::Fact;
 use tests::relay_process::Config;
 use tests::shop::Shop;
 use tests::{Broker, Dialect, Outcome, RelayProcess, Stage, eventually};

@@ -6,7 +6,7 @@ use outbox::NewMessage;
 use outbox::admin::{self, Decision, Decree};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
 use serde_json::json;
-use tests::checker::Fact;
+use tests::facts::Fact;
 use tests::relay_process::Config;
 use tests::shop::Shop;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
@@ -87,7 +87,7 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     shop.broker.create_topic(&stage, &missing).await?;
     let records = shop.broker.drain(&missing, 3).await?;
     let mut payloads: Vec<_> = records.iter().map(|record| record.payload.clone()).collect();
-    if shop.broker.order() == tests::checker::Order::Free {
+    if shop.broker.order() == tests::facts::Order::Free {
         payloads.sort();
     }
     payloads.dedup();

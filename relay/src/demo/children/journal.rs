@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
 use uuid::Uuid;
 
-use crate::demo::checker::LogRecord;
+use crate::demo::check::LogRecord;
 use crate::demo::error::DemoError;
 
 const DELIVERED: &str = "D";

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use super::{Copy, SOURCE};
-use crate::demo::checker::LogRecord;
+use crate::demo::check::LogRecord;
 use crate::demo::error::DemoError;
 use crate::demo::shop::{CONTENT_TYPE, KIND};
 

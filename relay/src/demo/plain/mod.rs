@@ -7,7 +7,7 @@ mod sqs;
 
 use uuid::Uuid;
 
-use super::checker::LogRecord;
+use super::check::LogRecord;
 use super::error::DemoError;
 use super::target::BrokerSpec;
 

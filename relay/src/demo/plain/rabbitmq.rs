@@ -9,7 +9,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use uuid::Uuid;
 
 use super::{Copy, SOURCE};
-use crate::demo::checker::LogRecord;
+use crate::demo::check::LogRecord;
 use crate::demo::error::DemoError;
 use crate::demo::shop::{CONTENT_TYPE, KIND};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, Scope};
-use tests::checker::Fact;
+use tests::facts::Fact;
 use tests::{Broker, Outcome, Stage};
 
 use crate::sample;

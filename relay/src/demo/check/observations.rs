@@ -1,4 +1,4 @@
-//! Everything that was observed, in the order in which it was observed.
+//! Everything that was observed, in the order in which it was.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ pub(crate) enum Observed {
 
 /// What was observed in one run.
 #[derive(Debug, Clone)]
-pub(crate) struct History {
+pub(crate) struct Observations {
     /// Business rows.
     pub(crate) orders: Vec<Order>,
     /// Numbers of orders that were rolled back on purpose.

@@ -1,20 +1,27 @@
 //! Broken histories, one per promise: the verdict must object to each, and to nothing else.
 
+use std::collections::BTreeSet;
+
+use super::super::observations::{Effect, LogRecord, Order, OutboxRow};
 use super::*;
+use crate::demo::shop::payload_of;
 
 /// Two customers with two orders each, all promises kept, one message published twice.
-fn good() -> History {
+fn good() -> Observations {
     let order = |number, customer: &str, seq| Order { number, customer: customer.into(), seq, cents: 100 };
     let orders = vec![order(1, "a", 1), order(2, "b", 1), order(4, "a", 2), order(5, "b", 2)];
     let outbox: Vec<OutboxRow> = orders
         .iter()
-        .map(|order| OutboxRow { id: Uuid::from_u128(order.number.into()), payload: payload(order) })
+        .map(|order| OutboxRow {
+            id: Uuid::from_u128(order.number.into()),
+            payload: payload_of(order.number, &order.customer, order.seq, 100),
+        })
         .collect();
     let record = |row: &OutboxRow| LogRecord { id: Some(row.id), payload: row.payload.clone() };
     let mut log: Vec<LogRecord> = outbox.iter().map(record).collect();
     log.push(record(&outbox[0]));
     let effect = |row: &OutboxRow| Effect { id: row.id, cents: 100, payload: row.payload.clone() };
-    History {
+    Observations {
         rolled_back: BTreeSet::from([3]),
         inbox: outbox.iter().map(|row| row.id).collect(),
         effects: outbox.iter().map(effect).collect(),
@@ -27,7 +34,7 @@ fn good() -> History {
 }
 
 /// How many breaches each promise has, in the order of [`Verdict::promises`].
-fn breaches(history: &History) -> [usize; 7] {
+fn breaches(history: &Observations) -> [usize; 7] {
     Verdict::of(history).promises().map(<[Breach]>::len)
 }
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use super::history::{Effect, Order, OutboxRow};
+use super::observations::{Effect, Order, OutboxRow};
 use crate::demo::shop::CONSUMER;
 use crate::demo::target::Pool;
 

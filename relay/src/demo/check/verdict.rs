@@ -1,0 +1,108 @@
+//! What became of each promise of the demo.
+
+use std::collections::HashSet;
+
+use checker::{Breach, Limits, Promise, Violation};
+use uuid::Uuid;
+
+use super::observations::Observations;
+
+/// What became of every promise. A promise holds when its list is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Committed orders.
+    pub(crate) orders: u64,
+    /// Rows of the outbox.
+    pub(crate) enqueued: u64,
+    /// Different messages of the outbox that were seen published.
+    pub(crate) published: u64,
+    /// Everything that was seen published, copies included.
+    pub(crate) records: u64,
+    /// Effects.
+    pub(crate) effects: u64,
+    /// What the committed orders cost.
+    pub(crate) cents_ordered: u64,
+    /// What the effects have charged.
+    pub(crate) cents_charged: u64,
+    /// An order without its message, a message without its order, or a message that says something else.
+    pub(crate) not_atomic: Vec<Breach>,
+    /// Traces of what was rolled back or never committed.
+    pub(crate) phantom: Vec<Breach>,
+    /// Enqueued, but never published.
+    pub(crate) lost: Vec<Breach>,
+    /// A key's message whose first occurrence came after that of a later one; `None` where the broker promises no
+    /// order.
+    pub(crate) order_violations: Option<Vec<Breach>>,
+    /// Enqueued, but without effect; or put aside by relay or consumer.
+    pub(crate) lost_effects: Vec<Breach>,
+    /// Every effect of a message beyond its first.
+    pub(crate) duplicate_effects: Vec<Breach>,
+    /// One id with another payload somewhere.
+    pub(crate) altered: Vec<Breach>,
+}
+
+/// A report counts everything and lists little.
+const LIMITS: Limits = Limits { breaches_max: usize::MAX, events_max: 8 };
+
+impl Verdict {
+    /// Decides.
+    pub(crate) fn of(seen: &Observations) -> Self {
+        let outbox: HashSet<Uuid> = seen.outbox.iter().map(|row| row.id).collect();
+        let published: HashSet<Uuid> =
+            seen.log.iter().filter_map(|record| record.id).filter(|id| outbox.contains(id)).collect();
+        let mut verdict = Self {
+            orders: seen.orders.len() as u64,
+            enqueued: seen.outbox.len() as u64,
+            published: published.len() as u64,
+            records: seen.log.len() as u64,
+            effects: seen.effects.len() as u64,
+            cents_ordered: seen.orders.iter().map(|order| order.cents).sum(),
+            cents_charged: seen.effects.iter().map(|effect| effect.cents).sum(),
+            order_violations: seen.ordered.then(Vec::new),
+            ..Self::default()
+        };
+        for breach in checker::Verdict::with_limits(&seen.history(), LIMITS).into_breaches() {
+            verdict.list(&breach).push(breach);
+        }
+        verdict
+    }
+
+    /// Where a breach belongs.
+    fn list(&mut self, breach: &Breach) -> &mut Vec<Breach> {
+        match (breach.violation, breach.violation.promise()) {
+            // The inbox remembers what never happened, or something happened that it cannot know when it comes again.
+            (Violation::RememberedUnapplied, _) => &mut self.lost_effects,
+            (Violation::AppliedUnremembered, _) => &mut self.duplicate_effects,
+            (_, Promise::NoPhantom | Promise::HonestOutcomes) => &mut self.phantom,
+            (_, Promise::NoLoss) => &mut self.lost,
+            (_, Promise::CausalOrder) => self.order_violations.get_or_insert_default(),
+            (_, Promise::ExactlyOnce) => &mut self.lost_effects,
+            (_, Promise::AtMostOnce) => &mut self.duplicate_effects,
+            (_, Promise::Unaltered) => &mut self.altered,
+            // The others need what a demo does not record.
+            _ => &mut self.not_atomic,
+        }
+    }
+
+    /// Whether every promise held.
+    pub(crate) fn holds(&self) -> bool {
+        self.promises().iter().all(|breaches| breaches.is_empty())
+    }
+
+    /// The breaches of all promises.
+    pub(crate) fn promises(&self) -> [&[Breach]; 7] {
+        [
+            &self.not_atomic,
+            &self.phantom,
+            &self.lost,
+            self.order_violations.as_deref().unwrap_or_default(),
+            &self.lost_effects,
+            &self.duplicate_effects,
+            &self.altered,
+        ]
+    }
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;
