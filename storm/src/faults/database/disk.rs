@@ -1,15 +1,17 @@
 //! A disk that is full: files cannot grow any more.
 
 use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
+use tokio::process::Command;
 use tokio::task::JoinSet;
 
 use super::session;
@@ -79,7 +81,9 @@ impl Fault for PostgresFull {
 /// Bytes that a file may have: the largest part of the table now, and half a page; more than a file of the log.
 async fn limit(session: &mut PgConnection, table: &str) -> Result<u64, Failure> {
     let largest: i64 = sqlx::query_scalar(
-        "SELECT coalesce(max(pg_relation_size(relid)), 0)::bigint FROM pg_partition_tree($1::regclass) WHERE isleaf",
+        // A table without partitions is no leaf of itself.
+        "SELECT greatest(pg_relation_size($1::regclass), (SELECT max(pg_relation_size(relid)) \
+         FROM pg_partition_tree($1::regclass) WHERE isleaf))::bigint",
     )
     .bind(table)
     .fetch_one(&mut *session)
@@ -100,16 +104,28 @@ async fn restrict(session: &mut PgConnection, limit: Option<u64>) -> Result<(), 
     .bind(session::APPLICATION)
     .fetch_all(session)
     .await?;
-    for pid in pids.into_iter().filter_map(Pid::from_raw) {
-        match prlimit(Some(pid), Resource::Fsize, Rlimit { current: limit, maximum: None }) {
-            // It has just ended.
-            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => {
-                return Err(format!("the files of process {pid:?} cannot be limited: {error}").into());
-            }
-        }
+    for pid in pids {
+        limit_files(pid, limit).await?;
     }
     Ok(())
+}
+
+/// Limits the files of a process. The right to do so belongs to its own user, not to root alone in a container.
+async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
+    // It has just ended.
+    let Ok(owner) = std::fs::metadata(format!("/proc/{pid}")) else { return Ok(()) };
+    let text = limit.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--pid={pid}")).arg(format!("--fsize={text}:unlimited")).stdin(Stdio::null());
+    if owner.uid() != rustix::process::geteuid().as_raw() {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    let done = command.output().await?;
+    if done.status.success() || !Path::new(&format!("/proc/{pid}")).exists() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&done.stderr);
+    Err(format!("the files of process {pid} cannot be limited: {}", why.trim()).into())
 }
 
 /// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the process's other files as

@@ -1,0 +1,169 @@
+//! PostgreSQL: other sessions.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
+use storm::faults::database::{backends, locks, long, rivals};
+use tests::{Backend, Outcome, Stage, trial};
+
+use crate::scene::{heal, strike, until, with_database};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let needs = &[Backend::Postgres];
+    vec![
+        trial("database/row_locks_time_others_out", needs, row_locks_time_others_out),
+        trial("database/a_table_lock_times_others_out", needs, a_table_lock_times_others_out),
+        trial("database/deadlocks_are_met", needs, deadlocks_are_met),
+        trial("database/a_serializable_transaction_is_refused", needs, a_serializable_transaction_is_refused),
+        trial("database/a_long_transaction_holds_an_id", needs, a_long_transaction_holds_an_id),
+        trial("database/sessions_are_ended", needs, sessions_are_ended),
+        trial("database/statements_are_cancelled", needs, statements_are_cancelled),
+    ]
+}
+
+fn code(error: &sqlx::Error) -> Option<String> {
+    error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
+}
+
+/// What a statement ends with that waits for no lock longer than a moment: nothing, or a code.
+async fn impatient(url: &str, sql: &str) -> Result<Option<String>, tests::Failure> {
+    let mut session = PgConnection::connect(url).await?;
+    sqlx::query("SET lock_timeout = '50ms'").execute(&mut session).await?;
+    let ended = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut session).await;
+    Ok(match ended {
+        Ok(_) => None,
+        Err(error) => Some(code(&error).ok_or(error)?),
+    })
+}
+
+async fn row_locks_time_others_out(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 8).await?;
+    let mut fault = locks::RowLocks::default();
+    heal(&mut fault, &stage).await?;
+    let struck = strike(&mut fault, &stage, 1).await?;
+    let update = "UPDATE account SET name = name";
+    assert_eq!(impatient(&database.url, update).await?.as_deref(), Some("55P03"), "{struck}");
+    heal(&mut fault, &stage).await?;
+    until("the rows are free", async || Ok(impatient(&database.url, update).await?.is_none().then_some(())))
+        .await
+}
+
+async fn a_table_lock_times_others_out(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    let mut fault = locks::TableLock::default();
+    for seed in 0..12 {
+        let struck = strike(&mut fault, &stage, seed).await?;
+        let write = format!("BEGIN; LOCK TABLE {} IN ROW EXCLUSIVE MODE; ROLLBACK", struck.target);
+        assert_eq!(impatient(&database.url, &write).await?.as_deref(), Some("55P03"), "{struck}");
+        heal(&mut fault, &stage).await?;
+        until("the table is free", async || {
+            Ok(impatient(&database.url, &write).await?.is_none().then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// A producer that locks in its usual order, until it or a rival loses.
+async fn deadlocks_are_met(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 3).await?;
+    let mut fault = rivals::Deadlocks::default();
+    strike(&mut fault, &stage, 1).await?;
+    let mut producer = PgConnection::connect(&database.url).await?;
+    until("somebody loses", async || {
+        let mut transaction = producer.begin().await?;
+        for account in ["account-0", "account-1", "account-2"] {
+            let locked = sqlx::query("SELECT FROM account WHERE name = $1 FOR UPDATE").bind(account);
+            match locked.execute(&mut *transaction).await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(30)).await,
+                Err(error) if code(&error).as_deref() == Some("40P01") => return Ok(Some(())),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        transaction.rollback().await?;
+        Ok((fault.lost_by_rivals() > 0).then_some(()))
+    })
+    .await?;
+    assert!(
+        database.integer("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await?
+            >= 0
+    );
+    heal(&mut fault, &stage).await?;
+    no_faults_session_is_left(&database).await
+}
+
+async fn a_serializable_transaction_is_refused(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    let mut fault = rivals::Conflicts::default();
+    strike(&mut fault, &stage, 1).await?;
+    let mut producer = PgConnection::connect(&database.url).await?;
+    until("a transaction at REPEATABLE READ comes too late", async || {
+        let mut transaction = producer.begin().await?;
+        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").execute(&mut *transaction).await?;
+        sqlx::query("SELECT count(*) FROM account").execute(&mut *transaction).await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let updated = sqlx::query("UPDATE account SET name = name").execute(&mut *transaction).await;
+        match updated {
+            Ok(_) => Ok(None),
+            Err(error) if code(&error).as_deref() == Some("40001") => Ok(Some(())),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await?;
+    heal(&mut fault, &stage).await?;
+    no_faults_session_is_left(&database).await
+}
+
+async fn a_long_transaction_holds_an_id(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    let mut fault = long::LongTransaction::default();
+    let struck = strike(&mut fault, &stage, 1).await?;
+    let held = "SELECT 'transaction ' || backend_xid FROM pg_stat_activity \
+                WHERE datname = current_database() AND state = 'idle in transaction'";
+    assert_eq!(database.texts(held).await?, [struck.detail]);
+    heal(&mut fault, &stage).await?;
+    no_faults_session_is_left(&database).await
+}
+
+async fn sessions_are_ended(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    let mut victim = PgConnection::connect(&database.url).await?;
+    let mut seed = 0;
+    until("the victim is among the ended", async || {
+        seed += 1;
+        let struck = strike(&mut backends::Terminated, &stage, seed).await?;
+        match sqlx::query("SELECT 1").execute(&mut victim).await {
+            Ok(_) => Ok(None),
+            Err(error) => {
+                assert!(code(&error).is_none_or(|code| code == "57P01"), "{error}");
+                assert_ne!(struck.detail, "0 ended");
+                Ok(Some(()))
+            }
+        }
+    })
+    .await
+}
+
+async fn statements_are_cancelled(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    let mut victim = PgConnection::connect(&database.url).await?;
+    let waiting = tokio::spawn(async move { sqlx::query("SELECT pg_sleep(100)").execute(&mut victim).await });
+    let mut seed = 0;
+    until("the victim's statement is among the cancelled", async || {
+        seed += 1;
+        strike(&mut backends::Cancelled, &stage, seed).await?;
+        Ok(waiting.is_finished().then_some(()))
+    })
+    .await?;
+    let error = waiting.await?.err().ok_or("it was not cancelled")?;
+    assert_eq!(code(&error).as_deref(), Some("57014"), "{error}");
+    Ok(())
+}
+
+async fn no_faults_session_is_left(database: &tests::Database<Postgres>) -> Outcome {
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                AND application_name = 'storm-fault'";
+    until("the fault's sessions have ended", async || Ok((database.integer(left).await? == 0).then_some(())))
+        .await
+}

@@ -1,0 +1,42 @@
+//! Kafka: topics that take small messages only.
+
+use std::time::Duration;
+
+use brokers::kafka::{Admin, Config, TopicPlan};
+use libtest_mimic::Trial;
+use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use storm::faults::broker::kafka::Oversize;
+use tests::{Backend, Outcome, Stage, trial};
+
+use crate::scene::{heal, strike, until, with_topic};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("kafka/a_topic_refuses_what_it_took_before", &[Backend::Kafka], a_topic_refuses)]
+}
+
+async fn a_topic_refuses(test: Stage) -> Outcome {
+    let address = Backend::Kafka.address()?;
+    let topic = test.unique("oversize");
+    let admin = Admin::new(&Config::new([&address]))?;
+    admin.create_topics(&[TopicPlan::new(&topic, 1)]).await?;
+    let removed = topic.clone();
+    test.afterwards("the topic", async move { Ok(admin.delete_topics(&[&removed]).await?) });
+    let producer: FutureProducer = ClientConfig::new().set("bootstrap.servers", &address).create()?;
+    let payload = "x".repeat(2_000);
+    let send = async || {
+        let record = FutureRecord::<(), _>::to(&topic).payload(&payload);
+        producer.send(record, Duration::ZERO).await.map(drop).map_err(|(error, _)| error)
+    };
+    send().await?;
+    let stage = with_topic(&test, &address, &topic);
+    let mut fault = Oversize::default();
+    heal(&mut fault, &stage).await?;
+    strike(&mut fault, &stage, 1).await?;
+    // Brokers learn of settings a moment later.
+    let refusal = KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge);
+    until("it is refused", async || Ok((send().await == Err(refusal.clone())).then_some(()))).await?;
+    heal(&mut fault, &stage).await?;
+    until("it is taken again", async || Ok(send().await.ok())).await
+}

@@ -1,0 +1,31 @@
+//! Every fault is seen to happen, and to be over once it is healed.
+
+mod database;
+mod disk;
+mod kafka;
+mod mock;
+mod processes;
+mod rabbitmq;
+mod scene;
+mod servers;
+mod sqlite;
+mod sqs;
+mod wires;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let groups = [
+        database::trials(),
+        disk::trials(),
+        kafka::trials(),
+        mock::trials(),
+        processes::trials(),
+        rabbitmq::trials(),
+        servers::trials(),
+        sqlite::trials(),
+        sqs::trials(),
+        wires::trials(),
+    ];
+    tests::run(groups.into_iter().flatten().collect())
+}

@@ -1,0 +1,169 @@
+//! The mock cluster: errors, leaders, brokers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brokers::kafka::mock::Mock;
+use libtest_mimic::Trial;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use rdkafka::{Offset, TopicPartitionList};
+use storm::faults::broker::mock::{BROKERS, BrokerGone, FetchErrors, LeaderMoves, ProduceErrors};
+use tests::{Backend, Failure, Outcome, Stage, trial};
+
+use crate::scene::{heal, strike, until, with_topic};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let needs = &[Backend::KafkaMock];
+    vec![
+        trial("mock/produce_requests_fail", needs, produce_requests_fail),
+        trial("mock/a_producer_meets_a_fatal_error", needs, a_producer_meets_a_fatal_error),
+        trial("mock/offset_commits_fail", needs, offset_commits_fail),
+        trial("mock/leaders_move", needs, leaders_move),
+        trial("mock/a_broker_goes_and_comes_back", needs, a_broker_goes_and_comes_back),
+    ]
+}
+
+const TOPIC: &str = "orders";
+
+fn open(test: &Stage) -> Result<(storm::stage::Stage, String), Failure> {
+    let mock = Mock::start(BROKERS)?;
+    mock.create_topic(TOPIC, 6)?;
+    let address = mock.bootstrap_servers().join(",");
+    let mut stage = with_topic(test, &address, TOPIC);
+    stage.broker.mock = Some(Arc::new(mock));
+    Ok((stage, address))
+}
+
+fn producer(address: &str, more: &[(&str, &str)]) -> Result<FutureProducer, Failure> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", address);
+    for (name, value) in more {
+        config.set(*name, *value);
+    }
+    Ok(config.create()?)
+}
+
+async fn send(producer: &FutureProducer) -> Result<(), rdkafka::error::KafkaError> {
+    let record = FutureRecord::<(), _>::to(TOPIC).payload("x").partition(0);
+    producer.send(record, Duration::ZERO).await.map(drop).map_err(|(error, _)| error)
+}
+
+/// The first seed whose strike says something like this; all others are healed.
+async fn strike_until(
+    fault: &mut dyn storm::faults::Fault,
+    stage: &storm::stage::Stage,
+    wanted: impl Fn(&str) -> bool,
+) -> Outcome {
+    for seed in 0..1_000 {
+        let struck = strike(fault, stage, seed).await?;
+        if wanted(&struck.detail) {
+            return Ok(());
+        }
+        heal(fault, stage).await?;
+    }
+    Err("it never comes up".into())
+}
+
+async fn produce_requests_fail(test: Stage) -> Outcome {
+    let (stage, address) = open(&test)?;
+    // Without a second try, the first error is the outcome.
+    let producer = producer(&address, &[("retries", "0")])?;
+    send(&producer).await?;
+    let mut fault = ProduceErrors::default();
+    heal(&mut fault, &stage).await?;
+    strike_until(&mut fault, &stage, |detail| detail.ends_with("not enough replicas")).await?;
+    let error = send(&producer).await.err().ok_or("it did not fail")?;
+    assert!(error.to_string().contains("NotEnoughReplicas"), "{error}");
+    heal(&mut fault, &stage).await?;
+    Ok(send(&producer).await?)
+}
+
+async fn a_producer_meets_a_fatal_error(test: Stage) -> Outcome {
+    let (stage, address) = open(&test)?;
+    let producer =
+        producer(&address, &[("enable.idempotence", "true"), ("enable.gapless.guarantee", "true")])?;
+    send(&producer).await?;
+    let mut fault = ProduceErrors::default();
+    strike_until(&mut fault, &stage, |detail| detail.ends_with("out of order sequence number")).await?;
+    let error = send(&producer).await.err().ok_or("it did not fail")?;
+    assert!(producer.client().fatal_error().is_some(), "{error}");
+    heal(&mut fault, &stage).await
+}
+
+async fn offset_commits_fail(test: Stage) -> Outcome {
+    let (stage, address) = open(&test)?;
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &address).set("group.id", "g");
+    let consumer: BaseConsumer = config.create()?;
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(TOPIC, 0, Offset::Offset(0))?;
+    let consumer = Arc::new(consumer);
+    let commit = async || {
+        let (consumer, offsets) = (Arc::clone(&consumer), offsets.clone());
+        tokio::task::spawn_blocking(move || consumer.commit(&offsets, CommitMode::Sync)).await
+    };
+    commit().await??;
+    let mut fault = FetchErrors::default();
+    heal(&mut fault, &stage).await?;
+    strike_until(&mut fault, &stage, |detail| detail.ends_with("offset commit: rebalance in progress"))
+        .await?;
+    let error = commit().await?.err().ok_or("it did not fail")?;
+    assert!(error.to_string().contains("RebalanceInProgress"), "{error}");
+    heal(&mut fault, &stage).await?;
+    Ok(commit().await??)
+}
+
+async fn leaders_move(test: Stage) -> Outcome {
+    let (stage, address) = open(&test)?;
+    let producer = producer(&address, &[])?;
+    let leaders = async || -> Result<String, Failure> {
+        let producer = producer.clone();
+        let metadata = tokio::task::spawn_blocking(move || {
+            producer.client().fetch_metadata(Some(TOPIC), Duration::from_secs(10))
+        });
+        let metadata = metadata.await??;
+        let partitions = metadata.topics()[0].partitions().iter();
+        let leaders: Vec<String> = partitions.map(|partition| partition.leader().to_string()).collect();
+        Ok(format!("led by {}", leaders.join(" ")))
+    };
+    let before = leaders().await?;
+    let mut seen = Vec::new();
+    for seed in 0..3 {
+        let struck = strike(&mut LeaderMoves, &stage, seed).await?;
+        assert_eq!(leaders().await?, struck.detail);
+        seen.push(struck.detail);
+    }
+    assert!(seen.iter().any(|detail| *detail != before), "{before}");
+    Ok(send(&producer).await?)
+}
+
+async fn a_broker_goes_and_comes_back(test: Stage) -> Outcome {
+    let (stage, address) = open(&test)?;
+    let brokers: Vec<SocketAddr> = address
+        .split(',')
+        .map(|broker| broker.replace("localhost", "127.0.0.1").parse())
+        .collect::<Result<_, _>>()?;
+    // A connection to a broker that is gone is refused, or closed at once.
+    let lives = async |broker: SocketAddr| -> Result<bool, Failure> {
+        let Ok(stream) = tokio::net::TcpStream::connect(broker).await else { return Ok(false) };
+        let closed = tokio::time::timeout(Duration::from_millis(300), stream.readable()).await;
+        Ok(closed.is_err())
+    };
+    let count = async || -> Result<usize, Failure> {
+        let mut living = 0;
+        for broker in &brokers {
+            living += usize::from(lives(*broker).await?);
+        }
+        Ok(living)
+    };
+    assert_eq!(count().await?, usize::from(BROKERS));
+    let mut fault = BrokerGone::default();
+    heal(&mut fault, &stage).await?;
+    strike(&mut fault, &stage, 1).await?;
+    until("one is gone", async || Ok((count().await? == usize::from(BROKERS) - 1).then_some(()))).await?;
+    heal(&mut fault, &stage).await?;
+    until("all are back", async || Ok((count().await? == usize::from(BROKERS)).then_some(()))).await
+}

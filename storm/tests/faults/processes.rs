@@ -1,0 +1,114 @@
+//! Processes that end, stand still, or lose track of time.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Trial;
+use storm::faults::clock::ClockJump;
+use storm::faults::kill::Kill;
+use storm::faults::pause::Pause;
+use storm::stage::{Recipe, Role, Stage};
+use tests::{Failure, Outcome, trial};
+
+use crate::scene::{empty, heal, strike, until};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let clock = ClockJump::from_environment();
+    let mut trials = vec![
+        trial("processes/a_killed_one_is_started_again", &[], a_killed_one_is_started_again),
+        trial("processes/a_paused_one_stands_still", &[], a_paused_one_stands_still),
+    ];
+    let required = tests::backends::all_are_required();
+    trials.push(match clock {
+        Err(why) if !required => {
+            Trial::test(format!("processes/a_clock_jumps [{why}]"), || Ok(())).with_ignored_flag(true)
+        }
+        clock => {
+            trial("processes/a_clock_jumps_and_time_goes_on", &[], move |test| a_clock_jumps(test, clock))
+        }
+    });
+    trials
+}
+
+/// One process that writes down the wall clock and the monotonic one, several times a second.
+async fn watch(stage: &Stage) -> PathBuf {
+    let seen = stage.folder.join("seen");
+    let script = "use Time::HiRes qw(clock_gettime CLOCK_REALTIME CLOCK_MONOTONIC sleep); $| = 1; \
+                  while (1) { printf qq{%.3f %.3f\\n}, clock_gettime(CLOCK_REALTIME), clock_gettime(CLOCK_MONOTONIC); \
+                  sleep 0.05 }";
+    let recipe = Recipe {
+        program: "perl".into(),
+        arguments: vec!["-e".to_owned(), script.to_owned()],
+        environment: Default::default(),
+        log: seen.clone(),
+    };
+    stage.processes.keep("watch", Role::Relay, recipe).await;
+    seen
+}
+
+/// The last whole line: wall clock and monotonic clock, in seconds.
+fn last(seen: &Path) -> Result<Option<(f64, f64)>, Failure> {
+    let text = std::fs::read_to_string(seen).unwrap_or_default();
+    let Some((lines, _)) = text.rsplit_once('\n') else { return Ok(None) };
+    let Some((wall, monotonic)) = lines.lines().last().and_then(|line| line.split_once(' ')) else {
+        return Ok(None);
+    };
+    Ok(Some((wall.parse()?, monotonic.parse()?)))
+}
+
+async fn running(stage: &Stage) -> Result<rustix::process::Pid, Failure> {
+    until("it runs", async || Ok(stage.processes.pid("watch"))).await
+}
+
+async fn a_killed_one_is_started_again(test: tests::Stage) -> Outcome {
+    let stage = empty(&test);
+    watch(&stage).await;
+    let first = running(&stage).await?;
+    strike(&mut Kill, &stage, 1).await?;
+    until("another one runs", async || Ok(stage.processes.pid("watch").filter(|pid| *pid != first))).await?;
+    heal(&mut Kill, &stage).await
+}
+
+/// What the kernel says it does: `T` for stopped.
+fn state(pid: rustix::process::Pid) -> Result<char, Failure> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    let (_, rest) = stat.rsplit_once(") ").ok_or("no state")?;
+    Ok(rest.chars().next().ok_or("no state")?)
+}
+
+async fn a_paused_one_stands_still(test: tests::Stage) -> Outcome {
+    let stage = empty(&test);
+    watch(&stage).await;
+    let pid = running(&stage).await?;
+    let mut fault = Pause::default();
+    heal(&mut fault, &stage).await?;
+    strike(&mut fault, &stage, 1).await?;
+    until("it stands still", async || Ok((state(pid)? == 'T').then_some(()))).await?;
+    heal(&mut fault, &stage).await?;
+    until("it goes on", async || Ok((state(pid)? != 'T').then_some(()))).await?;
+    assert_eq!(stage.processes.pid("watch"), Some(pid));
+    Ok(())
+}
+
+async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> Outcome {
+    let mut fault = clock?;
+    let stage = empty(&test);
+    let seen = watch(&stage).await;
+    running(&stage).await?;
+    heal(&mut fault, &stage).await?;
+    let struck = strike(&mut fault, &stage, 1).await?;
+    let jump: f64 = struck.detail.trim_end_matches(" s").parse()?;
+    let off = || -> Result<Option<(f64, f64)>, Failure> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs_f64();
+        // Since boot, as the monotonic clock of a process that nobody lies to.
+        let boot: f64 =
+            std::fs::read_to_string("/proc/uptime")?.split(' ').next().ok_or("no time")?.parse()?;
+        Ok(last(&seen)?.map(|(wall, monotonic)| (wall - now, monotonic - boot)))
+    };
+    until("the wall clock has jumped", async || Ok(off()?.filter(|(wall, _)| (wall - jump).abs() < 2.0)))
+        .await?;
+    let (_, monotonic) = off()?.ok_or("nothing seen")?;
+    assert!(monotonic.abs() < 2.0, "the monotonic clock is off by {monotonic} s");
+    heal(&mut fault, &stage).await?;
+    until("it is right again", async || Ok(off()?.filter(|(wall, _)| wall.abs() < 2.0))).await?;
+    Ok(())
+}

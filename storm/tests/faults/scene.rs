@@ -1,0 +1,86 @@
+//! A stage with as much on it as one fault needs.
+
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use storm::faults::{Fault, Struck};
+use storm::pair::{BrokerKind, DatabaseKind, Pair};
+use storm::stage::{Broker, Database, Processes, Services, Stage, Topic, Wires};
+use tests::{Dialect, Failure, Outcome};
+
+/// A stage without anything but a folder.
+pub(crate) fn empty(test: &tests::Stage) -> Stage {
+    Stage {
+        pair: Pair { database: DatabaseKind::Postgres, broker: BrokerKind::Kafka },
+        processes: Processes::default(),
+        wires: Wires::default(),
+        services: Services::new("false".into()),
+        database: Database { producers: String::new(), consumers: String::new(), accounts: 0 },
+        broker: Broker {
+            address: String::new(),
+            topics: Vec::new(),
+            exchange: None,
+            inner_exchange: None,
+            gateway: None,
+            tap: None,
+            mock: None,
+        },
+        folder: test.folder().to_owned(),
+    }
+}
+
+/// A stage with one database for producers and consumers, and these accounts.
+pub(crate) async fn with_database<DB: Dialect>(
+    test: &tests::Stage,
+    accounts: u32,
+) -> Result<(Stage, tests::Database<DB>), Failure> {
+    let database = tests::Database::<DB>::migrated(test).await?;
+    database.execute("CREATE TABLE account (name text PRIMARY KEY)").await?;
+    for account in 0..accounts {
+        let name = Database::account(account);
+        database.execute(&format!("INSERT INTO account VALUES ('{name}')")).await?;
+    }
+    let url = database.url.clone();
+    let reached = Database { producers: url.clone(), consumers: url, accounts };
+    Ok((Stage { database: reached, ..empty(test) }, database))
+}
+
+/// A stage with one topic.
+pub(crate) fn with_topic(test: &tests::Stage, address: &str, topic: &str) -> Stage {
+    let mut stage = empty(test);
+    stage.broker.address = address.to_owned();
+    stage.broker.topics = vec![Topic { name: topic.to_owned(), queues: Vec::new() }];
+    stage
+}
+
+/// Strikes with chance from this seed.
+pub(crate) async fn strike(fault: &mut dyn Fault, stage: &Stage, seed: u64) -> Result<Struck, Failure> {
+    fault.strike(stage, &mut StdRng::seed_from_u64(seed)).await
+}
+
+/// Heals once before any strike and once more afterwards: both do nothing.
+pub(crate) async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Outcome {
+    fault.heal(stage).await?;
+    fault.heal(stage).await
+}
+
+/// A condition may take so long; only a failing test uses it up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks again and again until the answer is there. Unlike `tests::eventually`, asking may change what it looks at.
+pub(crate) async fn until<T>(
+    what: &str,
+    mut ask: impl AsyncFnMut() -> Result<Option<T>, Failure>,
+) -> Result<T, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await? {
+            return Ok(answer);
+        }
+        if Instant::now() >= deadline {
+            return Err(format!("not within {PATIENCE:?}: {what}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
