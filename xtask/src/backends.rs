@@ -11,6 +11,9 @@ use std::{path::PathBuf, process::Command};
 /// Path of this program, for tests that stop, crash and restart services.
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 
+/// The file of libfaketime, for tests that give a process another wall clock.
+const CLOCK_VARIABLE: &str = "OUTBOX_FAKETIME";
+
 /// One component and how the tests get it.
 struct Backend {
     name: Name,
@@ -23,6 +26,8 @@ struct Backend {
 
 pub(crate) struct Backends {
     all: Vec<Backend>,
+    /// The file of libfaketime, or why there is none.
+    clock: Result<PathBuf, String>,
     /// Looked up before anything is built: building the workspace replaces the file, and from then on this
     /// process's own program is a deleted one.
     xtask: PathBuf,
@@ -32,7 +37,9 @@ impl Backends {
     /// Starts what is not running.
     pub(crate) fn up() -> Result<Self, String> {
         let xtask = own_program()?;
-        Ok(Self { all: services::up(&Name::ALL).into_iter().map(Backend::from).collect(), xtask })
+        let all = services::up(&Name::ALL).into_iter().map(Backend::from).collect();
+        let clock = services::faketime::library(&|phase| eprintln!("libfaketime: {phase}"));
+        Ok(Self { all, clock: clock.map_err(|fault| fault.to_string()), xtask })
     }
 
     /// Starts nothing: only what the environment names.
@@ -43,7 +50,9 @@ impl Backends {
             let address = services::given_address(name).ok_or_else(why);
             Backend { name, address, started_by_us: false, external }
         };
-        Ok(Self { all: Name::ALL.into_iter().map(look).collect(), xtask: own_program()? })
+        let clock = std::env::var_os(CLOCK_VARIABLE).map(PathBuf::from);
+        let clock = clock.ok_or_else(|| format!("--no-services, and {CLOCK_VARIABLE} is not set"));
+        Ok(Self { all: Name::ALL.into_iter().map(look).collect(), clock, xtask: own_program()? })
     }
 
     pub(crate) fn table(&self) -> String {
@@ -62,7 +71,11 @@ impl Backends {
                 ["restarts".to_owned(), "ignored".to_owned(), why]
             }
         };
-        let rows = self.all.iter().map(row).chain([restarts]);
+        let clock = match &self.clock {
+            Ok(library) => ["clock jumps".to_owned(), "real".to_owned(), library.display().to_string()],
+            Err(why) => ["clock jumps".to_owned(), "ignored".to_owned(), why.lines().take(1).collect()],
+        };
+        let rows = self.all.iter().map(row).chain([restarts, clock]);
         report::table(["backend", "tests", "address or reason"], rows)
     }
 
@@ -72,6 +85,8 @@ impl Backends {
 
     /// Fails when a required service is not there.
     pub(crate) fn require(&self, require: &Require) -> Result<(), String> {
+        let clock = self.clock.as_ref().err().filter(|_| *require == Require::All);
+        let clock = clock.map(|why| format!("libfaketime is required: {why}"));
         let missing: Vec<String> = self
             .all
             .iter()
@@ -79,6 +94,7 @@ impl Backends {
             .filter_map(|backend| {
                 Some(format!("{} is required: {}", backend.name, backend.address.as_ref().err()?))
             })
+            .chain(clock)
             .collect();
         if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
     }
@@ -97,6 +113,10 @@ impl Backends {
         } else {
             command.env_remove(XTASK_VARIABLE);
         }
+        match &self.clock {
+            Ok(library) => command.env(CLOCK_VARIABLE, library),
+            Err(_) => command.env_remove(CLOCK_VARIABLE),
+        };
         command.env(DIR_VARIABLE, services::services_dir().map_err(|fault| fault.to_string())?);
         Ok(())
     }
@@ -154,7 +174,7 @@ mod tests {
             backend(Name::Kafka, Err("no java".to_owned())),
             backend(Name::Sqs, Ok("http://127.0.0.1:1".to_owned())),
         ];
-        Backends { all, xtask: PathBuf::from("/bin/xtask") }
+        Backends { all, clock: Ok(PathBuf::from("/lib/clock.so")), xtask: PathBuf::from("/bin/xtask") }
     }
 
     fn handed_over(backends: &Backends, key: &str) -> Option<Option<OsString>> {
@@ -176,6 +196,15 @@ mod tests {
         assert_eq!(handed_over(&backends, "OUTBOX_SQS_ENDPOINT"), Some(Some("http://127.0.0.1:1".into())));
         assert_eq!(handed_over(&backends, "OUTBOX_KAFKA_BROKERS"), Some(None), "removed");
         assert_eq!(handed_over(&backends, XTASK_VARIABLE), Some(Some("/bin/xtask".into())));
+        assert_eq!(handed_over(&backends, CLOCK_VARIABLE), Some(Some("/lib/clock.so".into())));
+    }
+
+    #[test]
+    fn a_missing_clock_counts_only_when_all_is_required() {
+        let backends = Backends { all: Vec::new(), clock: Err("no apt".to_owned()), ..backends(false) };
+        assert_eq!(backends.require(&Require::None), Ok(()));
+        assert_eq!(backends.require(&Require::All), Err("libfaketime is required: no apt".to_owned()));
+        assert_eq!(handed_over(&backends, CLOCK_VARIABLE), Some(None), "removed");
     }
 
     #[test]
