@@ -1,0 +1,113 @@
+//! Who has which message, and what must be delivered again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use message::{DeliveryToken, Message, OrderingKey};
+
+/// A message that a member has.
+#[derive(Debug)]
+struct Flight {
+    member: u64,
+    place: usize,
+}
+
+/// The one group of consumers.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// A key is with one member at a time.
+    is_key_exclusive: bool,
+    pub(super) members: BTreeSet<u64>,
+    last_member: u64,
+    next: usize,
+    /// Places to be delivered, again or because they were passed over.
+    pending: BTreeSet<usize>,
+    flights: BTreeMap<DeliveryToken, Flight>,
+    delivered: BTreeSet<usize>,
+    last_token: u64,
+}
+
+/// A delivery.
+pub(super) struct Picked {
+    pub(super) token: DeliveryToken,
+    pub(super) place: usize,
+    pub(super) is_redelivered: bool,
+}
+
+impl Group {
+    pub(crate) fn new(is_key_exclusive: bool) -> Self {
+        Self {
+            is_key_exclusive,
+            members: BTreeSet::new(),
+            last_member: 0,
+            next: 0,
+            pending: BTreeSet::new(),
+            flights: BTreeMap::new(),
+            delivered: BTreeSet::new(),
+            last_token: 0,
+        }
+    }
+
+    /// Whether a key is with one member at a time.
+    pub(crate) fn is_key_exclusive(&self) -> bool {
+        self.is_key_exclusive
+    }
+
+    pub(super) fn join(&mut self) -> u64 {
+        self.last_member += 1;
+        self.members.insert(self.last_member);
+        self.last_member
+    }
+
+    /// What a member has is delivered again.
+    pub(crate) fn leave(&mut self, member: u64) {
+        self.members.remove(&member);
+        let back = self.flights.extract_if(.., |_, flight| flight.member == member);
+        let back: Vec<_> = back.map(|(_, flight)| flight.place).collect();
+        self.pending.extend(back);
+    }
+
+    pub(crate) fn leave_all(&mut self) {
+        let members: Vec<_> = self.members.iter().copied().collect();
+        members.into_iter().for_each(|member| self.leave(member));
+    }
+
+    /// The oldest message that a member may have now.
+    pub(super) fn pick(&mut self, member: u64, log: &[Message]) -> Option<Picked> {
+        let key_of = |place: usize| log.get(place).and_then(|message| message.key.as_ref());
+        let others = self.flights.values().filter(|flight| flight.member != member);
+        let busy: BTreeSet<&OrderingKey> = others.filter_map(|flight| key_of(flight.place)).collect();
+        self.pending.extend(self.next..log.len());
+        self.next = log.len();
+        let is_free =
+            |place: &usize| !self.is_key_exclusive || key_of(*place).is_none_or(|key| !busy.contains(key));
+        let place = self.pending.iter().copied().find(is_free)?;
+        self.pending.remove(&place);
+        self.last_token += 1;
+        let token = DeliveryToken(self.last_token);
+        self.flights.insert(token, Flight { member, place });
+        Some(Picked { token, place, is_redelivered: !self.delivered.insert(place) })
+    }
+
+    /// Settles a delivery; one that was taken back is skipped.
+    pub(super) fn settle(&mut self, token: DeliveryToken, is_done: bool) {
+        if let Some(flight) = self.flights.remove(&token)
+            && !is_done
+        {
+            self.pending.insert(flight.place);
+        }
+    }
+
+    /// Everything from a place on is delivered again.
+    pub(crate) fn replay(&mut self, from: usize) {
+        self.pending.extend(from..self.next);
+    }
+
+    pub(crate) fn is_done(&self, log_len: usize) -> bool {
+        self.next == log_len && self.pending.is_empty() && self.flights.is_empty()
+    }
+
+    /// How many deliveries nobody has settled.
+    pub(crate) fn unsettled_len(&self) -> usize {
+        self.flights.len()
+    }
+}

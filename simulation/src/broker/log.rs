@@ -1,0 +1,302 @@
+//! What is stored, and what is on its way.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{
+    KeyWindow, Message, MessageId, OrderingKey, PublishError, Receipts, Scope, Submission, Ticket,
+};
+use rand::Rng;
+use tokio::time::Instant;
+
+use super::group::Group;
+use crate::breakage::Breakage;
+use crate::process::ProcessId;
+use crate::schedule::Trouble;
+use crate::world::{State, World};
+
+/// A session of a publisher, as the broker sees it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) process: ProcessId,
+    /// Gone with the session: the other side hears that no more come.
+    receipts: Option<Receipts>,
+    /// Nothing is confirmed any more. What is on its way may still arrive.
+    pub(super) is_severed: bool,
+    /// A message of a pipelined session failed.
+    is_failed: bool,
+    /// Handed over and not answered, in order.
+    pub(super) outstanding: BTreeMap<Ticket, Option<OrderingKey>>,
+    /// Keys of which something was lost on its way: nothing behind it arrives.
+    cut: HashSet<Option<OrderingKey>>,
+    last_arrival: Instant,
+}
+
+/// Something that the broker does at some time.
+#[derive(Debug)]
+enum Task {
+    Arrive(u64, Submission),
+    Answer(u64, Ticket, Result<(), PublishError>),
+}
+
+/// The broker.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    pub(crate) log: Vec<Message>,
+    stored: HashSet<MessageId>,
+    pub(crate) key_window: KeyWindow,
+    pub(super) sessions: BTreeMap<u64, Session>,
+    tasks: BTreeMap<(Instant, u64), Task>,
+    numbers: u64,
+    pub(crate) down_until: Option<Instant>,
+    /// Topics that take nothing, until when, and whether because they are missing.
+    pub(crate) topics_down: BTreeMap<u8, (Instant, bool)>,
+    pub(crate) group: Group,
+}
+
+impl Broker {
+    pub(crate) fn new(key_window: KeyWindow, is_key_exclusive: bool) -> Self {
+        Self {
+            log: Vec::new(),
+            stored: HashSet::new(),
+            key_window,
+            sessions: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            numbers: 0,
+            down_until: None,
+            topics_down: BTreeMap::new(),
+            group: Group::new(is_key_exclusive),
+        }
+    }
+
+    /// Whether a message is stored.
+    pub(crate) fn has(&self, id: MessageId) -> bool {
+        self.stored.contains(&id)
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether nothing is on its way and everything was delivered and settled.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.tasks.is_empty() && self.group.is_done(self.log.len())
+    }
+
+    /// Sessions that are open.
+    pub(crate) fn sessions_len(&self) -> usize {
+        self.sessions.values().filter(|session| !session.is_severed).count()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(super) fn connect(&mut self, process: ProcessId, receipts: Receipts) -> u64 {
+        let number = self.number();
+        let session = Session {
+            process,
+            receipts: Some(receipts),
+            is_severed: false,
+            is_failed: false,
+            outstanding: BTreeMap::new(),
+            cut: HashSet::new(),
+            last_arrival: Instant::now(),
+        };
+        self.sessions.insert(number, session);
+        number
+    }
+
+    fn schedule(&mut self, at: Instant, task: Task) {
+        let number = self.number();
+        self.tasks.insert((at, number), task);
+    }
+
+    fn topic_failure(&self, message: &Message) -> Option<PublishError> {
+        let topic = message.topic.as_str().trim_start_matches('t').parse::<u8>().unwrap_or_default();
+        let (_, is_missing) = self.topics_down.get(&topic).filter(|(until, _)| Instant::now() < *until)?;
+        Some(if *is_missing {
+            PublishError::topic_unavailable("simulated: no such topic")
+        } else {
+            PublishError::topic_busy("simulated: the queue is full")
+        })
+    }
+}
+
+impl State {
+    /// A message leaves for the broker. In a pipelined session nothing overtakes; otherwise anything may.
+    pub(super) fn send(&mut self, number: u64, submission: Submission) {
+        let at = Instant::now() + Duration::from_millis(self.latency());
+        let is_early = self.is_broken(Breakage::ConfirmBeforeStore);
+        let Some(session) = self.broker.sessions.get_mut(&number) else { return };
+        let ticket = submission.ticket;
+        if session.is_severed {
+            return;
+        }
+        session.outstanding.insert(ticket, submission.message.key.clone());
+        let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        let at = if is_pipelined { at.max(session.last_arrival) } else { at };
+        session.last_arrival = at;
+        self.broker.schedule(at, Task::Arrive(number, submission));
+        if is_early {
+            self.broker.schedule(Instant::now(), Task::Answer(number, ticket, Ok(())));
+        }
+    }
+
+    fn arrive(&mut self, number: u64, Submission { ticket, message }: Submission) {
+        let name = self.name(message.id);
+        let is_lucky: bool = self.rng.random();
+        let forgets = self.is_broken(Breakage::ConfirmBeforeStore);
+        let Some(session) = self.broker.sessions.get_mut(&number) else { return };
+        if session.is_severed {
+            if forgets || session.is_failed || session.cut.contains(&message.key) || !is_lucky {
+                session.cut.insert(message.key);
+            } else if self.refusal(&message).is_none() {
+                self.note(format_args!("m{name} arrives after its session"));
+                self.store(message);
+            }
+            return;
+        }
+        if session.is_failed {
+            return self.answer_later(number, ticket, Err(lost("an earlier message of the session failed")));
+        }
+        if let Some(is_stored) = self.armed.receipts.pop() {
+            self.note(format_args!("m{name} is lost with its session, stored: {is_stored}"));
+            if is_stored && self.refusal(&message).is_none() {
+                self.store(message);
+            } else if let Some(session) = self.broker.sessions.get_mut(&number) {
+                session.cut.insert(message.key);
+            }
+            return self.sever(number, true);
+        }
+        let refusal = self.refusal(&message).or_else(|| self.refuse_once());
+        match refusal {
+            Some(error) => {
+                self.note(format_args!("m{name} is refused: {error}"));
+                self.fail(number, &error);
+                self.answer_later(number, ticket, Err(error));
+            }
+            None => {
+                self.note(format_args!("m{name} is stored"));
+                self.store(message);
+                self.answer_later(number, ticket, Ok(()));
+            }
+        }
+    }
+
+    fn refuse_once(&mut self) -> Option<PublishError> {
+        self.armed.refusals = self.armed.refusals.checked_sub(1)?;
+        Some(PublishError::refused("simulated: refused once"))
+    }
+
+    fn refusal(&self, message: &Message) -> Option<PublishError> {
+        let is_edited = message.payload.starts_with(b"edited");
+        if self.trouble(message.id) == Trouble::Refused && !is_edited {
+            return Some(PublishError::refused("simulated: poison"));
+        }
+        self.broker.topic_failure(message)
+    }
+
+    fn store(&mut self, message: Message) {
+        self.broker.stored.insert(message.id);
+        self.broker.log.push(message);
+    }
+
+    fn fail(&mut self, number: u64, error: &PublishError) {
+        let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        if let Some(session) = self.broker.sessions.get_mut(&number)
+            && (is_pipelined || error.scope() == Scope::Session)
+        {
+            session.is_failed = true;
+        }
+    }
+
+    fn answer_later(&mut self, number: u64, ticket: Ticket, outcome: Result<(), PublishError>) {
+        let at = Instant::now() + Duration::from_millis(self.latency());
+        self.broker.schedule(at, Task::Answer(number, ticket, outcome));
+    }
+
+    fn answer(&mut self, number: u64, ticket: Ticket, outcome: Result<(), PublishError>) {
+        if let Some(session) = self.broker.sessions.get_mut(&number)
+            && session.outstanding.remove(&ticket).is_some()
+            && let Some(receipts) = &session.receipts
+        {
+            receipts.send(ticket, outcome);
+        }
+    }
+
+    /// A session ends: what is outstanding is unknown.
+    pub(super) fn sever(&mut self, number: u64, is_answered: bool) {
+        let is_assumed = self.is_broken(Breakage::ConfirmAssumed);
+        let Some(session) = self.broker.sessions.get_mut(&number).filter(|session| !session.is_severed)
+        else {
+            return;
+        };
+        session.is_severed = true;
+        let outstanding = std::mem::take(&mut session.outstanding);
+        let receipts = session.receipts.take();
+        if let Some(receipts) = receipts.filter(|_| is_answered) {
+            for ticket in outstanding.into_keys() {
+                let outcome = if is_assumed { Ok(()) } else { Err(lost("simulated: the session broke")) };
+                receipts.send(ticket, outcome);
+            }
+        }
+    }
+
+    /// Every session ends.
+    pub(crate) fn sever_all(&mut self) {
+        let numbers: Vec<_> = self.broker.sessions.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.sever(number, true));
+    }
+
+    /// The sessions of a process that died end.
+    pub(crate) fn sever_process(&mut self, process: ProcessId) {
+        let is_its = |(number, session): (&u64, &Session)| (session.process == process).then_some(*number);
+        let numbers: Vec<_> = self.broker.sessions.iter().filter_map(is_its).collect();
+        numbers.into_iter().for_each(|number| self.sever(number, false));
+    }
+
+    /// Does everything that is due; when the next thing is.
+    fn serve_due(&mut self) -> Option<Instant> {
+        while let Some(entry) = self.broker.tasks.first_entry() {
+            if entry.key().0 > Instant::now() {
+                return Some(entry.key().0);
+            }
+            match entry.remove() {
+                Task::Arrive(number, submission) => self.arrive(number, submission),
+                Task::Answer(number, ticket, outcome) => self.answer(number, ticket, outcome),
+            }
+        }
+        None
+    }
+}
+
+fn lost(why: &str) -> PublishError {
+    PublishError::session_lost(why)
+}
+
+/// The broker's own work, without end.
+pub(crate) async fn serve(world: Arc<World>) {
+    loop {
+        let (next, before) = {
+            let mut state = world.lock();
+            let before = state.broker.log.len();
+            (state.serve_due(), before)
+        };
+        if world.lock().broker.log.len() > before {
+            world.log_changed.notify_waiters();
+        }
+        match next {
+            Some(next) => {
+                tokio::select! {
+                    biased;
+                    () = world.broker_due.notified() => {}
+                    () = tokio::time::sleep_until(next) => {}
+                }
+            }
+            None => world.broker_due.notified().await,
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The broker: one log that everybody reads.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `log.rs` | what is stored, topics, the sessions of publishers, and what is on its way |
+//! | `publisher.rs` | the seam of publishers |
+//! | `group.rs` | who has which message, and what must be delivered again |
+//! | `subscription.rs` | the seam of consumers |
+
+mod group;
+mod log;
+mod publisher;
+mod subscription;
+
+pub(crate) use log::{Broker, serve};
+pub(crate) use publisher::SimulatedBroker;
+pub(crate) use subscription::subscribe;

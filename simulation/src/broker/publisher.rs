@@ -1,0 +1,104 @@
+//! The seam of publishers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use checker::Promise;
+use message::{Connector, KeyWindow, Profile, PublishError, Publisher, Receipts, Submission};
+use tokio::time::Instant;
+
+use crate::process::ProcessId;
+use crate::world::{State, World, pass};
+
+/// The broker, as one process reaches it.
+#[derive(Debug)]
+pub(crate) struct SimulatedBroker {
+    pub(crate) world: Arc<World>,
+    pub(crate) process: ProcessId,
+}
+
+#[async_trait]
+impl Connector for SimulatedBroker {
+    fn destination(&self) -> &str {
+        "simulation"
+    }
+
+    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+        let latency = self.world.lock().latency();
+        pass(latency).await;
+        let mut state = self.world.lock();
+        if state.broker.is_down() {
+            return Err(PublishError::session_lost("simulated: the broker is away"));
+        }
+        let number = state.broker.connect(self.process, receipts);
+        let key_window = state.broker.key_window;
+        state.note(format_args!("{} connects, session {number}", self.process));
+        drop(state);
+        let world = Arc::clone(&self.world);
+        Ok(Box::new(SimulatedPublisher { world, process: self.process, number, key_window }))
+    }
+}
+
+struct SimulatedPublisher {
+    world: Arc<World>,
+    process: ProcessId,
+    number: u64,
+    key_window: KeyWindow,
+}
+
+#[async_trait]
+impl Publisher for SimulatedPublisher {
+    fn profile(&self) -> Profile {
+        Profile { key_window: self.key_window, batch_len: 5 }
+    }
+
+    async fn submit(&mut self, batch: Vec<Submission>) {
+        let latency = {
+            let mut state = self.world.lock();
+            state.look_at_submission(self.process, self.number, &batch);
+            state.latency()
+        };
+        for submission in batch {
+            self.world.lock().send(self.number, submission);
+        }
+        self.world.broker_due.notify_one();
+        // Room in the client's buffer.
+        pass(latency).await;
+    }
+
+    async fn close(self: Box<Self>, _grace: Duration) {
+        self.world.lock().sever(self.number, true);
+    }
+}
+
+impl Drop for SimulatedPublisher {
+    fn drop(&mut self) {
+        self.world.lock().sever(self.number, false);
+    }
+}
+
+impl State {
+    /// What a publisher may never do.
+    fn look_at_submission(&mut self, process: ProcessId, number: u64, batch: &[Submission]) {
+        let names: Vec<_> = batch.iter().map(|submission| self.name(submission.message.id)).collect();
+        self.note(format_args!("{process} publishes {names:?}"));
+        if self.leases.get(&process).is_none_or(|until| *until <= Instant::now()) {
+            self.found(Promise::Fencing, format!("{process} publishes {names:?} without the lease"));
+        }
+        if self.broker.key_window == KeyWindow::Pipelined {
+            return;
+        }
+        let outstanding = self.broker.sessions.get(&number).map(|session| &session.outstanding);
+        let mut keys: Vec<_> =
+            outstanding.into_iter().flat_map(|out| out.values().flatten().cloned()).collect();
+        for submission in batch {
+            let Some(key) = &submission.message.key else { continue };
+            if keys.contains(key) {
+                let text = format!("{process} publishes two messages of key {key} at once: {names:?}");
+                return self.found(Promise::CausalOrder, text);
+            }
+            keys.push(key.clone());
+        }
+    }
+}

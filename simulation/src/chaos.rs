@@ -1,0 +1,119 @@
+//! Carries the faults out, at their time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use outbox::log::ExceptionState;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::fault::{Decision, FaultKind};
+use crate::fleet::Fleet;
+use crate::schedule::Schedule;
+use crate::world::{State, World, pass};
+
+/// Everything that goes wrong. Hands back what still lets paused processes go on.
+pub(crate) async fn harm(world: &Arc<World>, schedule: &Schedule, fleet: &Fleet) -> JoinSet<()> {
+    let start = world.lock().start;
+    let mut pauses = JoinSet::new();
+    for fault in &schedule.faults {
+        tokio::time::sleep_until(start + Duration::from_millis(fault.at.into())).await;
+        world.lock().note(format_args!("** {:?}", fault.kind));
+        match fault.kind {
+            FaultKind::Crash { slot, turns } => fleet.with(slot, |process, _| process.die_after(turns)),
+            FaultKind::Stop { slot } => fleet.with(slot, |_, stop| stop.cancel()),
+            FaultKind::Pause { slot, for_ms } => fleet.with(slot, |process, _| {
+                process.pause();
+                let process = Arc::clone(process);
+                pauses.spawn(async move {
+                    pass(for_ms.into()).await;
+                    process.resume();
+                });
+            }),
+            kind => {
+                world.lock().suffer(kind);
+                // Waiters look for themselves whether anything has changed.
+                world.log_changed.notify_waiters();
+            }
+        }
+    }
+    pauses
+}
+
+impl State {
+    fn suffer(&mut self, kind: FaultKind) {
+        let until = |for_ms: u32| Instant::now() + Duration::from_millis(for_ms.into());
+        match kind {
+            FaultKind::Database { call, is_applied } => self.armed.calls.push((call, is_applied)),
+            FaultKind::DatabaseSlow { call, for_ms, is_before } => {
+                self.armed.slow.push((call, for_ms, is_before));
+            }
+            FaultKind::DatabaseDown { for_ms } => self.outbox.down_until = Some(until(for_ms)),
+            FaultKind::Sever => self.sever_all(),
+            FaultKind::BrokerDown { for_ms } => {
+                self.sever_all();
+                self.broker.group.leave_all();
+                self.broker.down_until = Some(until(for_ms));
+            }
+            FaultKind::LoseReceipt { is_stored } => self.armed.receipts.push(is_stored),
+            FaultKind::Refuse => self.armed.refusals += 1,
+            FaultKind::TopicBusy { topic, for_ms } => {
+                self.broker.topics_down.insert(topic, (until(for_ms), false));
+            }
+            FaultKind::TopicMissing { topic, for_ms } => {
+                self.broker.topics_down.insert(topic, (until(for_ms), true));
+            }
+            FaultKind::SubscriptionsLost => self.broker.group.leave_all(),
+            FaultKind::SettleLost { is_applied } => self.armed.settlements.push(is_applied),
+            FaultKind::Replay { len } => {
+                let from = self.broker.log.len().saturating_sub(len.into());
+                self.broker.group.replay(from);
+            }
+            FaultKind::Commit { fault } => self.armed.commits.push(fault),
+            FaultKind::Inbox { after } => self.armed.inbox.push(after),
+            FaultKind::InboxDown { for_ms } => self.inbox.down_until = Some(until(for_ms)),
+            FaultKind::Handler { fault } => self.armed.handlers.push(fault),
+            FaultKind::Operator { decision } => self.decide(decision),
+            FaultKind::Retention => self.remove_settled(),
+            // Not of this world.
+            FaultKind::Crash { .. } | FaultKind::Pause { .. } | FaultKind::Stop { .. } => {}
+        }
+    }
+
+    /// An operator decides about the first dead entry, if there is one. Whether there was.
+    pub(crate) fn decide(&mut self, decision: Decision) {
+        let Some(id) = self.outbox.first_dead() else { return };
+        let Some(message) = self.outbox.rows.get(&id.0).map(|row| row.message.id) else { return };
+        let name = self.name(message);
+        self.note(format_args!("operator: {decision:?} m{name}"));
+        let Some(aside) = self.outbox.exceptions.get_mut(&id) else { return };
+        aside.due_at = Some(Instant::now());
+        match decision {
+            Decision::Requeue => {
+                aside.parked.state = ExceptionState::Retrying;
+                aside.parked.attempts = 0;
+            }
+            Decision::Edit => {
+                aside.parked.state = ExceptionState::Retrying;
+                aside.parked.attempts = 0;
+                aside.edited = Some(Bytes::from(format!("edited m{name}")));
+                self.outbox.edited.insert(message);
+            }
+            Decision::Discard => {
+                aside.parked.state = ExceptionState::Discarded;
+                self.outbox.discarded.insert(message);
+            }
+        }
+    }
+
+    /// From here on everything works.
+    pub(crate) fn heal(&mut self) {
+        self.note(format_args!("healed"));
+        self.armed = Default::default();
+        self.outbox.down_until = None;
+        self.inbox.down_until = None;
+        self.broker.down_until = None;
+        self.broker.topics_down.clear();
+    }
+}

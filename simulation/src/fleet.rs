@@ -1,0 +1,186 @@
+//! The simulated processes: each in its place, started again after it has died or stopped.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use inbox::simulation::{Parts, Runner, Settings as RunnerSettings};
+use inbox::{Backoff, ConsumerName, Shutdown, SubscriptionFactory};
+use message::{Host, SizeLimit};
+use outbox::log::RelayName;
+use rand::Rng;
+use relay::engine::{Pipeline, RetryPolicy, Settings};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::broker::{SimulatedBroker, subscribe};
+use crate::fault::Slot;
+use crate::inbox::SimulatedInbox;
+use crate::outbox::SimulatedLog;
+use crate::process::{Process, ProcessId};
+use crate::schedule::Schedule;
+use crate::world::{World, pass};
+
+/// More bytes than the destination takes.
+pub(crate) const OVERSIZE: usize = 4_000;
+
+/// One process and how to stop it.
+#[derive(Debug, Clone)]
+struct Life {
+    process: Arc<Process>,
+    stop: CancellationToken,
+}
+
+/// A place for a process.
+#[derive(Debug)]
+struct Place {
+    slot: Slot,
+    life: Mutex<Option<Life>>,
+    /// Nobody takes the place of one that ends any more.
+    closing: CancellationToken,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    places: Vec<Arc<Place>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Place {
+    fn life(&self) -> MutexGuard<'_, Option<Life>> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fleet {
+    pub(crate) fn start(world: &Arc<World>, schedule: &Schedule) -> Self {
+        let slots = (0..schedule.relays).map(Slot::Relay).chain((0..schedule.consumers).map(Slot::Consumer));
+        let place =
+            |slot| Arc::new(Place { slot, life: Mutex::new(None), closing: CancellationToken::new() });
+        let places: Vec<_> = slots.map(place).collect();
+        let start = |place: &Arc<Place>| {
+            tokio::spawn(keep_alive(Arc::clone(place), Arc::clone(world), schedule.clone()))
+        };
+        let tasks = places.iter().map(start).collect();
+        Self { places, tasks }
+    }
+
+    /// Does something to the process at a place, if there is one now.
+    pub(crate) fn with(&self, slot: Slot, act: impl FnOnce(&Arc<Process>, &CancellationToken)) {
+        let place = self.places.iter().find(|place| place.slot == slot);
+        if let Some(Life { process, stop }) = place.and_then(|place| place.life().clone()) {
+            act(&process, &stop);
+        }
+    }
+
+    /// Whoever stands still goes on.
+    pub(crate) fn resume_all(&self) {
+        for place in &self.places {
+            if let Some(life) = &*place.life() {
+                life.process.resume();
+            }
+        }
+    }
+
+    /// Stops all in order. Whether all ended within the bound.
+    pub(crate) async fn stop(self, within: Duration) -> bool {
+        for place in &self.places {
+            place.closing.cancel();
+            if let Some(life) = &*place.life() {
+                life.stop.cancel();
+            }
+        }
+        let all = async {
+            for task in self.tasks {
+                let _ = task.await;
+            }
+        };
+        tokio::time::timeout(within, all).await.is_ok()
+    }
+}
+
+/// One process after another.
+async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
+    while !place.closing.is_cancelled() {
+        let (id, seed) = world.lock().next_process();
+        let process = Process::new(id, seed, schedule.shuffle);
+        let stop = CancellationToken::new();
+        *place.life() = Some(Life { process: Arc::clone(&process), stop: stop.clone() });
+        world.lock().note(format_args!("{id} starts as {:?}", place.slot));
+        let host = process.host();
+        let mut task = AbortOnDropHandle::new(match place.slot {
+            Slot::Relay(_) => host.spawn(relay(id, Arc::clone(&world), host.clone(), schedule.clone(), stop)),
+            Slot::Consumer(_) => {
+                host.spawn(consumer(id, Arc::clone(&world), host.clone(), schedule.clone(), stop))
+            }
+        });
+        tokio::select! {
+            biased;
+            ended = &mut task => {
+                let how = if ended.is_ok() { "ends" } else { "breaks down" };
+                world.lock().note(format_args!("{id} {how}"));
+            }
+            () = process.death() => {
+                let mut state = world.lock();
+                state.note(format_args!("{id} dies"));
+                state.sever_process(id);
+            }
+        }
+        *place.life() = None;
+        drop(task);
+        let pause = world.lock().rng.random_range(1..400);
+        tokio::select! {
+            biased;
+            () = place.closing.cancelled() => {}
+            () = pass(pause) => {}
+        }
+    }
+}
+
+async fn relay(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedule, stop: CancellationToken) {
+    let Ok(name) = RelayName::new("relay") else { return };
+    let store = Arc::new(SimulatedLog { world: Arc::clone(&world), process: id });
+    let connector = Arc::new(SimulatedBroker { world, process: id });
+    Pipeline::new(name, store, connector, settings(&schedule)).with_host(host).run(stop).await;
+}
+
+fn settings(schedule: &Schedule) -> Settings {
+    Settings {
+        window_entries: schedule.window_entries.into(),
+        page_entries: schedule.page_entries.into(),
+        lease_ttl: Duration::from_millis(1_500),
+        poll_max: Duration::from_millis(100),
+        checkpoint_interval: Duration::from_millis(80),
+        shutdown_grace: Duration::from_millis(800),
+        retry: RetryPolicy {
+            initial: Duration::from_millis(40),
+            delay_max: Duration::from_millis(800),
+            attempts_max: 3,
+        },
+        outage_delay_max: Duration::from_millis(400),
+        size_limit: SizeLimit { destination: "the simulation", message_bytes_max: OVERSIZE },
+        ..Settings::default()
+    }
+}
+
+async fn consumer(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedule, stop: CancellationToken) {
+    let Ok(name) = ConsumerName::new("billing") else { return };
+    let store = SimulatedInbox { world: Arc::clone(&world), process: id, consumer: name.clone() };
+    let factory = SubscriptionFactory::new(move || subscribe(Arc::clone(&world), id));
+    let settings = RunnerSettings {
+        batch: schedule.batch.and_then(|batch| NonZeroUsize::new(batch.into())),
+        attempts_max: 5,
+        backoff: Backoff { first: Duration::from_millis(30), max: Duration::from_millis(500) },
+        keep_alive_interval: Duration::from_millis(500),
+        maintain_interval: None,
+        ..RunnerSettings::default()
+    };
+    let mut parts = Parts::new(name, factory);
+    (parts.settings, parts.host) = (settings, host);
+    let runner = Runner::new(store, parts);
+    let shutdown = Shutdown { graceful: stop, ..Shutdown::new() };
+    // It ends with an error only when it is aborted, and nobody does that.
+    let _ = runner.run(shutdown).await;
+}

@@ -1,0 +1,118 @@
+//! What the checker is shown.
+
+use std::sync::Arc;
+
+use checker::{
+    Aside, Consumer, Content, DeadLetter, Effect, History, InboxRow, Leak, LeakKind, Occurrence, Operation,
+    OutboxRow, Parked, Tap,
+};
+use message::MessageId;
+use outbox::log::ExceptionState;
+
+use crate::inbox::content;
+use crate::outbox::OutboxTables;
+use crate::world::State;
+
+/// Everything that was seen.
+pub(crate) fn history(state: &State, operations: Vec<Operation>, is_quiet: bool) -> History {
+    History {
+        quiet: is_quiet,
+        operations: Some(operations),
+        business: None,
+        outbox: Some(rows(state)),
+        parked: Some(parked(state)),
+        removed: Some(removed(state)),
+        tap: Some(tap(state)),
+        consumers: vec![consumer(state)],
+        leases: Some(state.outbox.leases.clone()),
+        leaks: Some(leaks(state)),
+    }
+}
+
+/// What an operator edited differs from what its producer wrote, and must.
+fn known(state: &State, id: MessageId, content: Content) -> Content {
+    if state.outbox.edited.contains(&id) { Content { payload: None, ..content } } else { content }
+}
+
+fn rows(state: &State) -> Vec<OutboxRow> {
+    let committed = state.outbox.rows.iter().filter(|(_, row)| row.commit.is_some() && !row.is_removed);
+    let row = |(id, row): (&i64, &_)| {
+        let row: &crate::outbox::Row = row;
+        OutboxRow {
+            id: row.message.id.as_uuid(),
+            position: *id,
+            topic: Some(Arc::from(row.message.topic.as_str())),
+            passed: Some(OutboxTables::is_passed(&state.outbox.relay.cursor, *id, row)),
+            content: known(state, row.message.id, content(&row.message)),
+            ..OutboxRow::default()
+        }
+    };
+    committed.map(row).collect()
+}
+
+fn removed(state: &State) -> Vec<uuid::Uuid> {
+    let removed = state.outbox.rows.values().filter(|row| row.is_removed);
+    removed.map(|row| row.message.id.as_uuid()).collect()
+}
+
+fn parked(state: &State) -> Vec<Parked> {
+    let aside = |word| match word {
+        ExceptionState::Scheduled => Aside::Scheduled,
+        ExceptionState::Retrying => Aside::Retrying,
+        ExceptionState::Held => Aside::Held,
+        ExceptionState::Dead => Aside::Dead,
+        ExceptionState::Discarded => Aside::Discarded,
+    };
+    let exceptions = state.outbox.exceptions.iter().filter_map(|(id, exception)| {
+        let row = state.outbox.rows.get(&id.0)?;
+        Some(Parked { id: row.message.id.as_uuid(), aside: aside(exception.parked.state) })
+    });
+    let discarded = state.outbox.discarded.iter();
+    let discarded = discarded.map(|id| Parked { id: id.as_uuid(), aside: Aside::Discarded });
+    exceptions.chain(discarded).collect()
+}
+
+fn tap(state: &State) -> Tap {
+    let occurrence = |message: &message::Message| Occurrence {
+        id: Some(message.id.as_uuid()),
+        place: Arc::from("log"),
+        content: known(state, message.id, content(message)),
+    };
+    Tap { ordered: true, complete: true, occurrences: state.broker.log.iter().map(occurrence).collect() }
+}
+
+fn consumer(state: &State) -> Consumer {
+    let inbox = state.inbox.rows.iter().map(|(id, row)| InboxRow {
+        id: id.as_uuid(),
+        scope: Arc::from(""),
+        content: known(state, *id, row.content.clone()),
+    });
+    let effects = state.inbox.effects.iter().map(|(id, content)| Effect {
+        id: id.as_uuid(),
+        scope: Arc::from(""),
+        content: known(state, *id, content.clone()),
+    });
+    let dead = state.inbox.dead.keys().map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
+    Consumer {
+        name: Arc::from("billing"),
+        topics: None,
+        ordered: state.broker.group.is_key_exclusive(),
+        inbox: Some(inbox.collect()),
+        expired: None,
+        effects: Some(effects.collect()),
+        dead_letters: Some(dead.collect()),
+    }
+}
+
+/// What nobody gave back after everything was stopped in order. A lease runs out by itself, and is no leak.
+fn leaks(state: &State) -> Vec<Leak> {
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let counts = [
+        (LeakKind::Task, tasks, "tasks"),
+        (LeakKind::Transaction, state.inbox.locks_len(), "rows locked by transactions of consumers"),
+        (LeakKind::Connection, state.broker.sessions_len(), "sessions of publishers"),
+        (LeakKind::Delivery, state.broker.group.unsettled_len(), "deliveries"),
+    ];
+    let left = counts.into_iter().filter(|(_, count, _)| *count > 0);
+    left.map(|(kind, count, what)| Leak { kind, what: Arc::from(format!("{count} {what}")) }).collect()
+}

@@ -1,0 +1,15 @@
+//! The consumers' database, and their handler.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `tables.rs` | inbox rows, effects, attempts, dead letters, and who has locked what |
+//! | `transaction.rs` | a transaction: nothing of it is there before its commit |
+//! | `store.rs` | the runner's seam |
+
+mod store;
+mod tables;
+mod transaction;
+
+pub(crate) use store::SimulatedInbox;
+pub(crate) use tables::InboxTables;
+pub(crate) use transaction::content;

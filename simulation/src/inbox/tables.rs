@@ -1,0 +1,52 @@
+//! What is stored.
+
+use std::collections::{BTreeMap, HashMap};
+
+use checker::Content;
+use message::{Fingerprint, MessageId};
+use time::OffsetDateTime;
+use tokio::time::Instant;
+
+/// An inbox row.
+#[derive(Debug, Clone)]
+pub(crate) struct Remembered {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) processed_at: OffsetDateTime,
+    pub(crate) content: Content,
+}
+
+/// The failures of a message.
+#[derive(Debug, Clone)]
+pub(super) struct Failures {
+    pub(super) attempts: u32,
+    pub(super) error: String,
+    pub(super) first_failed_at: OffsetDateTime,
+    pub(super) next_at: OffsetDateTime,
+}
+
+/// The tables.
+#[derive(Debug, Default)]
+pub(crate) struct InboxTables {
+    pub(crate) rows: BTreeMap<MessageId, Remembered>,
+    /// In the order of their commits.
+    pub(crate) effects: Vec<(MessageId, Content)>,
+    pub(crate) dead: BTreeMap<MessageId, Fingerprint>,
+    pub(super) failures: BTreeMap<MessageId, Failures>,
+    /// Rows that an open transaction has inserted.
+    pub(super) locks: HashMap<MessageId, u64>,
+    pub(super) last_transaction: u64,
+    /// How often each handler was called.
+    pub(super) calls: HashMap<MessageId, u32>,
+    pub(crate) down_until: Option<Instant>,
+}
+
+impl InboxTables {
+    pub(crate) fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Rows that nobody has let go.
+    pub(crate) fn locks_len(&self) -> usize {
+        self.locks.len()
+    }
+}

@@ -1,0 +1,85 @@
+//! `cargo run --release -p simulation -- --schedules 100000`: many schedules; a failing one is made small and shown.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use comfy_table::Table;
+use indicatif::{ProgressBar, ProgressStyle};
+use simulation::{Breakage, Found, Schedule, run, search, shrink};
+
+/// Runs the relay engine and the consumer runner through simulated faults, and checks every promise.
+#[derive(Debug, Parser)]
+#[command(name = "simulation", version)]
+struct Arguments {
+    /// How many schedules to run.
+    #[arg(long, default_value_t = 10_000)]
+    schedules: u64,
+    /// The first seed; each schedule takes the next one.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Break a part of the surroundings on purpose: it must be found.
+    #[arg(long = "break", value_name = "PART")]
+    breakage: Option<Breakage>,
+    /// Show the course of events of the first seed, whatever becomes of it.
+    #[arg(long)]
+    trace: bool,
+    /// Show a failing schedule as it is.
+    #[arg(long)]
+    no_shrink: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.trace {
+        let schedule = Schedule::of(arguments.seed);
+        return show(&schedule, arguments.breakage);
+    }
+    let bar = ProgressBar::new(arguments.schedules);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} schedules, {per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    let seeds = arguments.seed..arguments.seed.saturating_add(arguments.schedules);
+    let found = search(seeds, arguments.breakage, || bar.inc(1));
+    bar.finish_and_clear();
+    println!("{}", table(&found));
+    let Some((seed, outcome)) = found.failed else { return ExitCode::SUCCESS };
+    eprintln!("seed {seed} fails:");
+    outcome.failures.iter().for_each(|(_, text)| eprintln!("  {text}"));
+    let mut schedule = Schedule::of(seed);
+    if let Some(failure) = outcome.failure().filter(|_| !arguments.no_shrink) {
+        eprintln!("making it small …");
+        schedule = shrink(&schedule, arguments.breakage, failure);
+    }
+    show(&schedule, arguments.breakage)
+}
+
+fn table(found: &Found) -> Table {
+    let seconds = found.took.as_secs_f64().max(1e-9);
+    let mut table = Table::new();
+    table.set_header(["schedules", "held", "events", "simulated", "took", "schedules/s"]);
+    let held = found.schedules - u64::from(found.failed.is_some());
+    table.add_row([
+        found.schedules.to_string(),
+        held.to_string(),
+        found.events.to_string(),
+        format!("{:.1} h", found.simulated.as_secs_f64() / 3_600.0),
+        format!("{seconds:.1} s"),
+        format!("{:.0}", found.schedules as f64 / seconds),
+    ]);
+    table
+}
+
+/// Shows a schedule, its course, and what became of it.
+fn show(schedule: &Schedule, breakage: Option<Breakage>) -> ExitCode {
+    let outcome = run(schedule, breakage, true);
+    println!("{schedule}");
+    outcome.lines.iter().for_each(|line| println!("{line}"));
+    println!("\n{} events, hash {:016x}, {:?} simulated", outcome.events, outcome.hash, outcome.lasted);
+    if outcome.failures.is_empty() {
+        println!("every promise held");
+        return ExitCode::SUCCESS;
+    }
+    outcome.failures.iter().for_each(|(_, text)| println!("✗ {text}"));
+    ExitCode::FAILURE
+}

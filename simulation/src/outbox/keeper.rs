@@ -1,0 +1,132 @@
+//! Keeps lease, cursor and exceptions.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use checker::LeaseEvent;
+use outbox::log::{
+    Acquired, Cursor, ExceptionChange, ExceptionState, ExceptionSummary, Fenced, Lease, LogError, LogKeeper,
+};
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::tables::LEASE;
+use crate::breakage::Breakage;
+use crate::fault::Call;
+use crate::process::ProcessId;
+use crate::world::State;
+
+pub(super) struct Keeper(pub(super) Connection);
+
+#[async_trait]
+impl LogKeeper for Keeper {
+    async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        let process = self.0.process;
+        self.0.call(Call::Acquire, |state| state.acquire(process, ttl)).await
+    }
+
+    async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
+        let process = self.0.process;
+        self.0
+            .call(Call::Renew, |state| {
+                let fenced = state.fence(process, epoch, "renewal");
+                if fenced == Fenced::Held {
+                    let until = Instant::now() + ttl;
+                    state.outbox.relay.holder = Some((process, until));
+                    state.leases.insert(process, until);
+                }
+                fenced
+            })
+            .await
+    }
+
+    async fn checkpoint(
+        &mut self,
+        epoch: i64,
+        cursor: &Cursor,
+        changes: &[ExceptionChange],
+    ) -> Result<Fenced, LogError> {
+        let process = self.0.process;
+        self.0.call(Call::Checkpoint, |state| state.checkpoint(process, epoch, cursor, changes)).await
+    }
+
+    async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {
+        let process = self.0.process;
+        self.0
+            .call(Call::Release, |state| {
+                let fenced = state.fence(process, epoch, "release");
+                if fenced == Fenced::Held {
+                    state.outbox.relay.holder = None;
+                    state.leases.insert(process, Instant::now());
+                }
+                fenced
+            })
+            .await
+    }
+
+    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError> {
+        self.0
+            .call(Call::Blocking, |state| {
+                let exceptions = state.outbox.exceptions.iter().filter(|(_, aside)| {
+                    let blocking = [ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead];
+                    blocking.contains(&aside.parked.state)
+                });
+                let summary = |(id, aside): (&_, &super::tables::Aside)| ExceptionSummary {
+                    id: *id,
+                    key: aside.parked.key.clone(),
+                    state: aside.parked.state,
+                };
+                exceptions.map(summary).collect()
+            })
+            .await
+    }
+
+    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
+        self.0
+            .call(Call::NextDue, |state| {
+                let timed = state.outbox.exceptions.values().filter_map(|aside| aside.due_at);
+                timed.min().map(|at| at.saturating_duration_since(Instant::now()))
+            })
+            .await
+    }
+}
+
+impl State {
+    fn acquire(&mut self, process: ProcessId, ttl: Duration) -> Acquired {
+        let now = Instant::now();
+        let is_shared = self.is_broken(Breakage::SharedLease);
+        let relay = &mut self.outbox.relay;
+        let before = relay.holder.filter(|(holder, _)| *holder != process);
+        if let Some((holder, until)) = before
+            && until > now
+            && !is_shared
+        {
+            return Acquired::Busy { holder: holder.to_string(), expires_in: until - now };
+        }
+        if !is_shared || relay.epoch == 0 {
+            relay.epoch += 1;
+        }
+        relay.holder = Some((process, now + ttl));
+        let (epoch, cursor) = (relay.epoch, relay.cursor.clone());
+        self.leases.insert(process, now + ttl);
+        self.outbox.leases.push(LeaseEvent::Granted {
+            lease: LEASE.into(),
+            epoch: epoch.unsigned_abs(),
+            holder: process.to_string().into(),
+        });
+        self.note(format_args!("{process} leads, epoch {epoch}, {cursor:?}"));
+        let taken_over_from = before.map(|(holder, _)| holder.to_string());
+        Acquired::Granted { lease: Lease { epoch, ttl }, cursor, taken_over_from }
+    }
+
+    /// Whether a write may happen; it is noted either way.
+    pub(super) fn fence(&mut self, process: ProcessId, epoch: i64, what: &str) -> Fenced {
+        let relay = &self.outbox.relay;
+        let is_stale = relay.epoch != epoch || relay.holder.is_none();
+        let is_unfenced = self.is_broken(Breakage::StaleCheckpoint) && what == "checkpoint";
+        let is_applied = !is_stale || is_unfenced;
+        self.outbox.wrote(process, epoch, is_applied, what);
+        self.note(format_args!("{process} {what} under epoch {epoch}: {is_applied}"));
+        if is_applied { Fenced::Held } else { Fenced::Lost }
+    }
+}

@@ -1,0 +1,34 @@
+//! The store of one process.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outbox::log::{LogError, LogKeeper, LogReader, LogStore, RelayName};
+
+use super::connection::Connection;
+use super::keeper::Keeper;
+use super::reader::Reader;
+use crate::process::ProcessId;
+use crate::world::World;
+
+/// The relays' database, as one process reaches it.
+#[derive(Debug)]
+pub(crate) struct SimulatedLog {
+    pub(crate) world: Arc<World>,
+    pub(crate) process: ProcessId,
+}
+
+#[async_trait]
+impl LogStore for SimulatedLog {
+    fn origin(&self) -> &str {
+        "simulation"
+    }
+
+    async fn reader(&self, _relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+        Ok(Box::new(Reader(Connection::open(&self.world, self.process).await?)))
+    }
+
+    async fn keeper(&self, _relay: &RelayName, _holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
+        Ok(Box::new(Keeper(Connection::open(&self.world, self.process).await?)))
+    }
+}

@@ -1,0 +1,165 @@
+//! What is stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use checker::LeaseEvent;
+use message::{Message, MessageId};
+use outbox::log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntry, Mark, Parked};
+use tokio::time::Instant;
+
+use crate::process::ProcessId;
+
+/// The name of the one lease, for the checker.
+pub(super) const LEASE: &str = "relay";
+
+/// A row of the log.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) message: Message,
+    pub(crate) deliver_at: Option<Instant>,
+    /// Which commit made it visible; nothing while its transaction is open.
+    pub(crate) commit: Option<u64>,
+    /// Retention has taken its content.
+    pub(crate) is_removed: bool,
+}
+
+/// An exception beside the log.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    pub(crate) parked: Parked,
+    pub(crate) due_at: Option<Instant>,
+    pub(crate) edited: Option<Bytes>,
+}
+
+/// The relay's row.
+#[derive(Debug)]
+pub(crate) struct RelayRow {
+    pub(crate) epoch: i64,
+    pub(crate) holder: Option<(ProcessId, Instant)>,
+    pub(crate) cursor: Cursor,
+}
+
+/// The tables. Marks are numbers of commits: what a snapshot tells, without its notation.
+#[derive(Debug)]
+pub(crate) struct OutboxTables {
+    pub(crate) rows: BTreeMap<i64, Row>,
+    pub(crate) last_id: i64,
+    pub(crate) commits: u64,
+    pub(crate) relay: RelayRow,
+    pub(crate) exceptions: BTreeMap<EntryId, Aside>,
+    /// Given up by an operator.
+    pub(crate) discarded: BTreeSet<MessageId>,
+    pub(crate) edited: BTreeSet<MessageId>,
+    pub(crate) down_until: Option<Instant>,
+    pub(crate) leases: Vec<LeaseEvent>,
+    /// Rows that are known to be behind the cursor, and accounted for.
+    pub(super) passed: BTreeSet<i64>,
+    /// The last id that was read.
+    pub(super) read_to: i64,
+}
+
+impl Default for OutboxTables {
+    fn default() -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            last_id: 0,
+            commits: 0,
+            relay: RelayRow { epoch: 0, holder: None, cursor: Cursor::at(Mark::new("0")) },
+            exceptions: BTreeMap::new(),
+            discarded: BTreeSet::new(),
+            edited: BTreeSet::new(),
+            down_until: None,
+            leases: Vec::new(),
+            passed: BTreeSet::new(),
+            read_to: 0,
+        }
+    }
+}
+
+/// The number of commits that a mark stands for.
+pub(crate) fn commits_at(mark: &Mark) -> u64 {
+    mark.as_str().parse().unwrap_or_default()
+}
+
+impl OutboxTables {
+    /// A row gets its place; nobody sees it before its transaction commits.
+    pub(crate) fn insert(&mut self, message: Message, deliver_at: Option<Instant>) -> i64 {
+        self.last_id += 1;
+        let row = Row { message, deliver_at, commit: None, is_removed: false };
+        self.rows.insert(self.last_id, row);
+        self.last_id
+    }
+
+    pub(crate) fn commit(&mut self, ids: &[i64]) {
+        self.commits += 1;
+        for id in ids {
+            if let Some(row) = self.rows.get_mut(id) {
+                row.commit = Some(self.commits);
+            }
+        }
+    }
+
+    pub(crate) fn roll_back(&mut self, ids: &[i64]) {
+        for id in ids {
+            self.rows.remove(id);
+        }
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether a cursor has passed a row.
+    pub(crate) fn is_passed(cursor: &Cursor, id: i64, row: &Row) -> bool {
+        let Some(commit) = row.commit else { return false };
+        let is_inside = cursor
+            .progress
+            .as_ref()
+            .is_some_and(|progress| commit <= commits_at(&progress.head) && id <= progress.after);
+        commit <= commits_at(&cursor.base) || is_inside
+    }
+
+    /// An exception with its content, as the relay reads it.
+    pub(super) fn exception(&self, id: EntryId, aside: &Aside) -> Exception {
+        let gone = || InvalidEntry {
+            message_id: aside.parked.message_id.clone(),
+            topic: aside.parked.topic.clone(),
+            key: aside.parked.key.clone(),
+            problem: String::from("its row is gone"),
+        };
+        let row = self.rows.get(&id.0).filter(|row| !row.is_removed);
+        let message = row.map(|row| {
+            let mut message = row.message.clone();
+            if let Some(edited) = &aside.edited {
+                message.payload = edited.clone();
+            }
+            message
+        });
+        let entry = Entry { id, message: message.ok_or_else(gone), deliver_in: None };
+        Exception { entry, state: aside.parked.state, attempts: aside.parked.attempts }
+    }
+
+    /// The first dead entry.
+    pub(crate) fn first_dead(&self) -> Option<EntryId> {
+        let is_dead = |aside: &Aside| aside.parked.state == ExceptionState::Dead;
+        self.exceptions.iter().find(|(_, aside)| is_dead(aside)).map(|(id, _)| *id)
+    }
+
+    /// Whether the relay has nothing left to do.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_passed = |(id, row): (&i64, &Row)| Self::is_passed(&self.relay.cursor, *id, row);
+        self.exceptions.is_empty() && self.rows.iter().all(is_passed)
+    }
+
+    pub(super) fn wrote(&mut self, process: ProcessId, epoch: i64, is_applied: bool, what: &str) {
+        self.leases.push(LeaseEvent::Wrote {
+            lease: LEASE.into(),
+            epoch: u64::try_from(epoch).unwrap_or_default(),
+            holder: Arc::from(process.to_string()),
+            applied: is_applied,
+            what: what.into(),
+        });
+    }
+}

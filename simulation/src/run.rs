@@ -1,0 +1,158 @@
+//! Runs one schedule to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use checker::{Operation, Promise, Violation};
+use tokio::runtime::Builder;
+use tokio::time::Instant;
+
+use crate::breakage::Breakage;
+use crate::broker::serve;
+use crate::chaos::harm;
+use crate::fault::Decision;
+use crate::fleet::Fleet;
+use crate::history::history;
+use crate::producers::produce;
+use crate::schedule::{HEALED_AT, Schedule};
+use crate::world::{Finding, World, pass};
+
+/// How long after healing everything must be quiet, in simulated time. The longest pauses between attempts are 10 s.
+pub const QUIET_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long an orderly stop may take, in simulated time.
+const STOPPED_WITHIN: Duration = Duration::from_secs(30);
+
+/// In which way a schedule failed: what shrinking must keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The checker found it.
+    Violation(Violation),
+    /// Somebody who looked on found it.
+    Promise(Promise),
+    /// It did not come to rest.
+    NotQuiet,
+    /// It did not stop when it was asked to.
+    NotStopped,
+}
+
+/// What became of a schedule.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What is wrong, in words; nothing when every promise held.
+    pub failures: Vec<(Failure, String)>,
+    /// The course of events, as a number.
+    pub hash: u64,
+    /// How many events there were.
+    pub events: u64,
+    /// Simulated time.
+    pub lasted: Duration,
+    /// The course of events, as text, when it was asked for.
+    pub lines: Vec<String>,
+}
+
+impl Outcome {
+    /// The first failure.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.failures.first().map(|(failure, _)| *failure)
+    }
+}
+
+/// Runs a schedule, with a part of its surroundings broken if need be.
+///
+/// # Panics
+/// When no runtime can be made: the machine is out of memory or file descriptors.
+#[must_use]
+#[expect(clippy::expect_used, reason = "a runtime without I/O needs nothing that could be missing")]
+pub fn run(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bool) -> Outcome {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(simulate(schedule, breakage, is_traced))
+}
+
+async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bool) -> Outcome {
+    let world = World::new(schedule, breakage, is_traced);
+    let broker = tokio::spawn(serve(Arc::clone(&world)));
+    let producers = tokio::spawn(produce(Arc::clone(&world), schedule.clone()));
+    let fleet = Fleet::start(&world, schedule);
+    let pauses = harm(&world, schedule, &fleet).await;
+    let start = world.lock().start;
+    tokio::time::sleep_until(start + Duration::from_millis(HEALED_AT.into())).await;
+    let operations = producers.await.unwrap_or_default();
+
+    let mut failures = Vec::new();
+    let is_quiet = heal(&world, &fleet).await;
+    if !is_quiet {
+        failures.push((Failure::NotQuiet, not_quiet(&world)));
+    }
+    drop(pauses);
+    if !fleet.stop(STOPPED_WITHIN).await {
+        failures.push((Failure::NotStopped, format!("not everything stopped within {STOPPED_WITHIN:?}")));
+    }
+    broker.abort();
+    // Tasks that were aborted end when they have their turn.
+    pass(1).await;
+    judge(&world, operations, is_quiet, failures, start)
+}
+
+/// Ends all trouble, and waits until nothing is left to do. Whether that came.
+async fn heal(world: &Arc<World>, fleet: &Fleet) -> bool {
+    world.lock().heal();
+    fleet.resume_all();
+    let deadline = Instant::now() + QUIET_WITHIN;
+    while Instant::now() < deadline {
+        {
+            let mut state = world.lock();
+            if state.outbox.is_quiet() && state.broker.is_quiet() {
+                return true;
+            }
+            state.decide(Decision::Edit);
+        }
+        pass(20).await;
+    }
+    false
+}
+
+fn not_quiet(world: &World) -> String {
+    let state = world.lock();
+    let aside: Vec<_> = state
+        .outbox
+        .exceptions
+        .iter()
+        .map(|(id, aside)| {
+            let name = state.outbox.rows.get(&id.0).map_or(0, |row| state.name(row.message.id));
+            format!("m{name} {}", aside.parked.state)
+        })
+        .collect();
+    format!(
+        "not quiet {QUIET_WITHIN:?} after healing: cursor {:?} of {} commits, aside {aside:?}, {} deliveries unsettled",
+        state.outbox.relay.cursor,
+        state.outbox.commits,
+        state.broker.group.unsettled_len(),
+    )
+}
+
+fn judge(
+    world: &World,
+    operations: Vec<Operation>,
+    is_quiet: bool,
+    mut failures: Vec<(Failure, String)>,
+    start: Instant,
+) -> Outcome {
+    let mut state = world.lock();
+    let history = history(&state, operations, is_quiet);
+    let verdict = checker::Verdict::of(&history);
+    let seen =
+        state.findings.iter().map(|Finding { promise, text }| (Failure::Promise(*promise), text.clone()));
+    failures.extend(seen);
+    failures
+        .extend(verdict.breaches().map(|breach| (Failure::Violation(breach.violation), breach.to_string())));
+    let trace = std::mem::take(&mut state.trace);
+    Outcome {
+        failures,
+        hash: trace.hash(),
+        events: trace.len(),
+        lasted: start.elapsed(),
+        lines: trace.into_lines(),
+    }
+}

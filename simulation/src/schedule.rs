@@ -1,0 +1,210 @@
+//! One course of events, planned from a seed: who runs, what is enqueued, what goes wrong and when.
+
+use std::fmt;
+
+use message::KeyWindow;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::fault::{Fault, FaultKind};
+
+/// From here on nothing goes wrong any more, in milliseconds after the start.
+pub const HEALED_AT: u32 = 3_000;
+
+/// The plan. The same plan takes the same course.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    /// What all chance is drawn from.
+    pub seed: u64,
+    /// How many relays of one name there are.
+    pub relays: u8,
+    /// How many consumers of one name there are.
+    pub consumers: u8,
+    /// How the broker's publisher keeps order.
+    pub key_window: KeyWindow,
+    /// Whether the broker gives the messages of a key to one consumer at a time.
+    pub is_key_exclusive: bool,
+    /// Messages per transaction of a consumer, if they share one.
+    pub batch: Option<u8>,
+    /// How often a task that could go on waits for the others, in `0.0..1.0`.
+    pub shuffle: f64,
+    /// Entries in the relay's memory at most.
+    pub window_entries: u8,
+    /// Entries per read at most.
+    pub page_entries: u8,
+    /// What producers do.
+    pub transactions: Vec<Transaction>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// A producer's transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    /// When it begins, in milliseconds.
+    pub begins_at: u32,
+    /// When it ends, in milliseconds.
+    pub ends_at: u32,
+    /// How it ends.
+    pub ending: Ending,
+    /// What it enqueues.
+    pub messages: Vec<Draft>,
+}
+
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Committed, and the producer knows.
+    Committed,
+    /// Rolled back, and the producer knows.
+    RolledBack,
+    /// The answer to the commit got lost.
+    Unknown {
+        /// What really happened.
+        committed: bool,
+    },
+}
+
+/// A message that is going to be enqueued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// Its name.
+    pub number: u32,
+    /// When it gets its place in the log, in milliseconds.
+    pub enqueued_at: u32,
+    /// Its ordering key.
+    pub key: Option<u8>,
+    /// Its topic.
+    pub topic: u8,
+    /// How long it is to wait, in milliseconds.
+    pub deliver_after: Option<u32>,
+    /// What is wrong with it.
+    pub trouble: Trouble,
+}
+
+/// What is wrong with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// The broker refuses it until an operator has edited it.
+    Refused,
+    /// It is larger than what the destination takes, until an operator has edited it.
+    Oversize,
+    /// Its handler fails so often.
+    Fails(u8),
+    /// Its handler rejects it.
+    Rejected,
+    /// Its id was made an hour ahead of the database's clock.
+    FromTheFuture,
+}
+
+impl Schedule {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let relays = rng.random_range(1..=3);
+        let consumers = rng.random_range(1..=2);
+        let window_entries = rng.random_range(3..=40);
+        Self {
+            seed,
+            relays,
+            consumers,
+            key_window: if rng.random() { KeyWindow::One } else { KeyWindow::Pipelined },
+            is_key_exclusive: rng.random_bool(0.7),
+            batch: rng.random_bool(0.3).then(|| rng.random_range(2..8)),
+            shuffle: if rng.random_bool(0.3) { 0.0 } else { rng.random_range(0.05..0.5) },
+            window_entries,
+            page_entries: rng.random_range(1..=10),
+            transactions: transactions(&mut rng),
+            faults: faults(&mut rng, relays, consumers),
+        }
+    }
+
+    /// How many messages it enqueues.
+    #[must_use]
+    pub fn messages_len(&self) -> usize {
+        self.transactions.iter().map(|transaction| transaction.messages.len()).sum()
+    }
+}
+
+fn transactions(rng: &mut SmallRng) -> Vec<Transaction> {
+    let keys = rng.random_range(1..=4);
+    let mut number = 0;
+    let mut drafts = |rng: &mut SmallRng, begins_at, ends_at| {
+        let mut times: Vec<u32> =
+            (0..rng.random_range(1..=4)).map(|_| rng.random_range(begins_at..=ends_at)).collect();
+        times.sort_unstable();
+        times.into_iter().map(|enqueued_at| draft(rng, &mut number, enqueued_at, keys)).collect()
+    };
+    (0..rng.random_range(3..=16))
+        .map(|_| {
+            let begins_at = rng.random_range(0..HEALED_AT - 500);
+            let length =
+                if rng.random_bool(0.2) { rng.random_range(100..900) } else { rng.random_range(0..20) };
+            let ends_at = begins_at + length;
+            let ending = match rng.random_range(0..20) {
+                0..2 => Ending::RolledBack,
+                2 => Ending::Unknown { committed: true },
+                3 => Ending::Unknown { committed: false },
+                _ => Ending::Committed,
+            };
+            Transaction { begins_at, ends_at, ending, messages: drafts(rng, begins_at, ends_at) }
+        })
+        .collect()
+}
+
+fn draft(rng: &mut SmallRng, number: &mut u32, enqueued_at: u32, keys: u8) -> Draft {
+    *number += 1;
+    let trouble = match rng.random_range(0..40) {
+        0..2 => Trouble::Refused,
+        2 => Trouble::Oversize,
+        3..5 => Trouble::Fails(rng.random_range(1..4)),
+        5 => Trouble::Rejected,
+        6 => Trouble::FromTheFuture,
+        _ => Trouble::None,
+    };
+    Draft {
+        number: *number,
+        enqueued_at,
+        key: rng.random_bool(0.85).then(|| rng.random_range(0..keys)),
+        topic: rng.random_range(0..3),
+        deliver_after: rng.random_bool(0.06).then(|| rng.random_range(1..1_500)),
+        trouble,
+    }
+}
+
+fn faults(rng: &mut SmallRng, relays: u8, consumers: u8) -> Vec<Fault> {
+    let mut faults: Vec<_> = (0..rng.random_range(0..=14))
+        .map(|_| Fault {
+            at: rng.random_range(0..HEALED_AT),
+            kind: FaultKind::random(rng, relays, consumers),
+        })
+        .collect();
+    faults.sort_by_key(|fault| fault.at);
+    faults
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, relays, consumers, key_window, is_key_exclusive, batch, shuffle, .. } = self;
+        writeln!(f, "seed {seed}: {relays} relays, {consumers} consumers, {key_window:?}")?;
+        writeln!(f, "  keys exclusive: {is_key_exclusive}, batch: {batch:?}, shuffle {shuffle:.2}")?;
+        writeln!(f, "  window {}, page {}", self.window_entries, self.page_entries)?;
+        for Transaction { begins_at, ends_at, ending, messages } in &self.transactions {
+            writeln!(f, "  {begins_at:>5}..{ends_at:<5} ms  transaction, {ending:?}")?;
+            for Draft { number, enqueued_at, key, topic, deliver_after, trouble } in messages {
+                write!(f, "        {enqueued_at:>5} ms  m{number} to t{topic}")?;
+                key.map_or(Ok(()), |key| write!(f, " key k{key}"))?;
+                deliver_after.map_or(Ok(()), |after| write!(f, " after {after} ms"))?;
+                writeln!(
+                    f,
+                    "{}",
+                    if *trouble == Trouble::None { String::new() } else { format!(" {trouble:?}") }
+                )?;
+            }
+        }
+        self.faults.iter().try_for_each(|fault| writeln!(f, "  {:>5} ms  {:?}", fault.at, fault.kind))
+    }
+}

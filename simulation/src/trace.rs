@@ -1,0 +1,64 @@
+//! What happened, in order: always as a hash, as text when somebody wants to read it.
+
+use std::fmt::{self, Write};
+use std::hash::{DefaultHasher, Hasher};
+
+/// A course of events.
+#[derive(Debug, Default)]
+pub struct Trace {
+    hasher: DefaultHasher,
+    lines: Option<Vec<String>>,
+    len: u64,
+}
+
+impl Trace {
+    /// An empty one; `is_kept` says whether its text is kept.
+    #[must_use]
+    pub fn new(is_kept: bool) -> Self {
+        Self { lines: is_kept.then(Vec::new), ..Self::default() }
+    }
+
+    /// Something happened, so many milliseconds after the start.
+    pub fn note(&mut self, at: u64, event: fmt::Arguments<'_>) {
+        self.len += 1;
+        self.hasher.write_u64(at);
+        // Hashing cannot fail.
+        let _ = Hashing(&mut self.hasher).write_fmt(event);
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{at:>7} ms  {event}"));
+        }
+    }
+
+    /// Two courses of events with one hash are the same.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hasher.finish()
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The events as text, if they were kept.
+    #[must_use]
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines.unwrap_or_default()
+    }
+}
+
+struct Hashing<'a>(&'a mut DefaultHasher);
+
+impl Write for Hashing<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}

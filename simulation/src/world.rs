@@ -1,0 +1,171 @@
+//! Everything that the simulated processes share: databases, the broker, chance, and what was seen.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use checker::Promise;
+use message::MessageId;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use time::OffsetDateTime;
+use time::macros::datetime;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::breakage::Breakage;
+use crate::broker::Broker;
+use crate::fault::{Call, CommitFault, HandlerFault};
+use crate::inbox::InboxTables;
+use crate::outbox::OutboxTables;
+use crate::process::ProcessId;
+use crate::schedule::{Schedule, Trouble};
+use crate::trace::Trace;
+
+/// The database's time when a schedule begins.
+pub const EPOCH: OffsetDateTime = datetime!(2026-01-01 00:00 UTC);
+
+/// Something that must not be, and that only somebody who looks on can see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The promise that it breaks.
+    pub promise: Promise,
+    /// What it is.
+    pub text: String,
+}
+
+/// Faults that wait for somebody to run into them.
+#[derive(Debug, Default)]
+pub(crate) struct Armed {
+    pub(crate) calls: Vec<(Call, bool)>,
+    pub(crate) slow: Vec<(Call, u32, bool)>,
+    pub(crate) receipts: Vec<bool>,
+    pub(crate) refusals: u32,
+    pub(crate) settlements: Vec<bool>,
+    pub(crate) commits: Vec<CommitFault>,
+    pub(crate) inbox: Vec<u8>,
+    pub(crate) handlers: Vec<HandlerFault>,
+}
+
+/// What is behind the lock.
+pub(crate) struct State {
+    pub(crate) start: Instant,
+    pub(crate) rng: SmallRng,
+    pub(crate) trace: Trace,
+    pub(crate) outbox: OutboxTables,
+    pub(crate) broker: Broker,
+    pub(crate) inbox: InboxTables,
+    pub(crate) armed: Armed,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) breakage: Option<Breakage>,
+    /// The messages by their numbers in the schedule, and what is wrong with them.
+    pub(crate) names: HashMap<MessageId, (u32, Trouble)>,
+    /// Until when each process holds the lease, by the database's word.
+    pub(crate) leases: BTreeMap<ProcessId, Instant>,
+    processes: u32,
+}
+
+/// Everything, shared.
+pub struct World {
+    state: Mutex<State>,
+    /// The broker has something to do at some other time than before.
+    pub(crate) broker_due: Notify,
+    /// The broker's log or somebody's deliveries have changed.
+    pub(crate) log_changed: Notify,
+    /// A transaction of the inbox has ended.
+    pub(crate) inbox_unlocked: Notify,
+}
+
+impl World {
+    /// A world at its beginning. Inside a runtime with a paused clock.
+    #[must_use]
+    pub fn new(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bool) -> Arc<Self> {
+        let state = State {
+            start: Instant::now(),
+            rng: SmallRng::seed_from_u64(schedule.seed ^ 0x5eed),
+            trace: Trace::new(is_traced),
+            outbox: OutboxTables::default(),
+            broker: Broker::new(schedule.key_window, schedule.is_key_exclusive),
+            inbox: InboxTables::default(),
+            armed: Armed::default(),
+            findings: Vec::new(),
+            breakage,
+            names: HashMap::new(),
+            leases: BTreeMap::new(),
+            processes: 0,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            broker_due: Notify::new(),
+            log_changed: Notify::new(),
+            inbox_unlocked: Notify::new(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Milliseconds since the beginning.
+    pub(crate) fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The database's time.
+    pub(crate) fn database_time(&self) -> OffsetDateTime {
+        EPOCH + self.start.elapsed()
+    }
+
+    pub(crate) fn note(&mut self, event: fmt::Arguments<'_>) {
+        let at = self.millis();
+        self.trace.note(at, event);
+    }
+
+    pub(crate) fn found(&mut self, promise: Promise, text: String) {
+        self.note(format_args!("!! {text}"));
+        self.findings.push(Finding { promise, text });
+    }
+
+    pub(crate) fn is_broken(&self, breakage: Breakage) -> bool {
+        self.breakage == Some(breakage)
+    }
+
+    pub(crate) fn next_process(&mut self) -> (ProcessId, u64) {
+        self.processes += 1;
+        (ProcessId(self.processes), self.rng.random())
+    }
+
+    /// How long something takes, in milliseconds: mostly nothing, seldom long.
+    pub(crate) fn latency(&mut self) -> u64 {
+        match self.rng.random_range(0..100) {
+            0..60 => 0,
+            60..97 => self.rng.random_range(1..4),
+            _ => self.rng.random_range(5..60),
+        }
+    }
+
+    /// The number of a message in its schedule.
+    pub(crate) fn name(&self, id: MessageId) -> u32 {
+        self.names.get(&id).map_or(0, |(number, _)| *number)
+    }
+
+    pub(crate) fn trouble(&self, id: MessageId) -> Trouble {
+        self.names.get(&id).map_or(Trouble::None, |(_, trouble)| *trouble)
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+/// Lets so much time go by.
+pub(crate) async fn pass(millis: u64) {
+    if millis > 0 {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+}
