@@ -44,9 +44,9 @@ pub(crate) async fn produce(world: Arc<World>, schedule: Schedule) -> Vec<Operat
                 let rows = &rows[step.transaction];
                 let is_committed = matches!(ending, Ending::Committed | Ending::Unknown { committed: true });
                 if is_committed {
-                    state.outbox.commit(rows)
+                    state.outbox.commit(rows);
                 } else {
-                    state.outbox.roll_back(rows)
+                    state.outbox.roll_back(rows);
                 }
                 state.note(format_args!("{} ends: {ending:?}, rows {rows:?}", operation.id));
                 operation.outcome = match ending {

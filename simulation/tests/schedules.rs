@@ -1,12 +1,12 @@
-//! A thousand schedules, the same course for the same seed, and every breakage found.
+//! Hundreds of schedules, the same course for the same seed, and every breakage found.
 
 use simulation::{Breakage, Schedule, run, search, shrink};
 
 /// Schedules that every test run goes through. `cargo run --release -p simulation` runs as many as one likes.
-const SCHEDULES: u64 = 600;
+const SCHEDULES: u64 = 250;
 
 /// Schedules within which a breakage must be found.
-const BREAKAGE_SCHEDULES: u64 = 3_000;
+const BREAKAGE_SCHEDULES: u64 = 2_000;
 
 #[test]
 fn every_promise_holds() {
@@ -33,14 +33,14 @@ fn one_seed_takes_one_course() {
         [run(&schedule, None, false).hash, run(&schedule, None, true).hash]
     };
     let mut all = Vec::new();
-    for seed in 0..60 {
+    for seed in 0..20 {
         let [one, other] = hashes(seed);
         assert_eq!(one, other, "seed {seed} takes two courses");
         all.push(one);
     }
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len(), 60, "every seed takes a course of its own");
+    assert_eq!(all.len(), 20, "every seed takes a course of its own");
 }
 
 #[test]

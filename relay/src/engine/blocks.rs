@@ -3,7 +3,7 @@
 //! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ bindings), so an
 //! entry of a blocked key waits whatever its topic.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use outbox::log::{EntryId, ExceptionState, ExceptionSummary};
 
@@ -44,8 +44,8 @@ pub struct Blocks {
     keys: HashMap<String, KeyBlock>,
     /// Held entries without a key: only their topic holds them.
     keyless: KeyBlock,
-    /// Topics that do not take messages.
-    topics: BTreeSet<String>,
+    /// Topics that do not take messages, each with its probe: the entry whose retry finds out when it does again.
+    topics: BTreeMap<String, EntryId>,
     /// Something was unblocked: held entries may be able to leave.
     released: bool,
 }
@@ -96,14 +96,14 @@ impl Blocks {
     #[must_use]
     pub fn holds(&self, topic: &str, key: Option<&str>) -> bool {
         !self.is_empty()
-            && (self.topics.contains(topic) || key.is_some_and(|key| self.keys.contains_key(key)))
+            && (self.topics.contains_key(topic) || key.is_some_and(|key| self.keys.contains_key(key)))
     }
 
     /// Whether an entry of the log that is queued already must be held: what was blocked since stands before it.
     /// One that was blocked behind it lets it pass, or the blocked one could leave first.
     #[must_use]
     pub fn holds_queued(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
-        self.topics.contains(topic) || self.has_before(key, id)
+        self.topics.contains_key(topic) || self.has_before(key, id)
     }
 
     /// Whether an entry of the key stands before this one beside the log. A retrying entry waits for it, although it
@@ -136,7 +136,7 @@ impl Blocks {
 
     /// Takes a held entry on its way, if nothing of its key stands before it and its topic takes messages.
     pub fn take_held(&mut self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
-        if self.topics.contains(topic) {
+        if self.topics.contains_key(topic) {
             return false;
         }
         let Some(block) = self.get_mut(key) else { return false };
@@ -154,7 +154,7 @@ impl Blocks {
     pub fn blocks_running(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
         let before =
             |block: &KeyBlock| !block.stuck.is_empty() || block.held.first().is_some_and(|first| *first < id);
-        self.topics.contains(topic) || key.and_then(|key| self.keys.get(key)).is_some_and(before)
+        self.topics.contains_key(topic) || key.and_then(|key| self.keys.get(key)).is_some_and(before)
     }
 
     /// An entry has left, or was discarded, or is dead and lets its key pass.
@@ -172,21 +172,32 @@ impl Blocks {
         }
     }
 
-    /// A topic does not take messages. Returns whether that is news.
-    pub fn block_topic(&mut self, topic: &str) -> bool {
-        !self.topics.contains(topic) && self.topics.insert(topic.to_owned())
+    /// A topic does not take messages; `id` is going to find out when it does, if that is news. Returns whether it is.
+    pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
+        let is_news = !self.topics.contains_key(topic);
+        if is_news {
+            self.topics.insert(topic.to_owned(), id);
+        }
+        is_news
     }
 
-    /// A message of the topic was confirmed. Returns whether the topic was blocked until now.
+    /// Whether a blocked topic waits for the retry of this entry.
+    #[must_use]
+    pub fn is_probe(&self, topic: &str, id: EntryId) -> bool {
+        self.topics.get(topic) == Some(&id)
+    }
+
+    /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the topic was blocked until
+    /// now.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {
-        let was_blocked = !self.topics.is_empty() && self.topics.remove(topic);
+        let was_blocked = self.topics.remove(topic).is_some();
         self.released |= was_blocked;
         was_blocked
     }
 
     /// A held entry can be read back now: if nothing keeps it waiting, that is due at once.
     pub fn held_is_stored(&mut self, topic: &str, key: Option<&str>) {
-        let topic_waits = self.topics.contains(topic);
+        let topic_waits = self.topics.contains_key(topic);
         self.released |= !topic_waits && self.get(key).is_some_and(|block| key.is_none() || block.is_free());
     }
 
@@ -239,8 +250,9 @@ mod tests {
     #[test]
     fn a_blocked_topic_holds_its_entries_and_the_keys_behind_them() {
         let mut blocks = Blocks::default();
-        assert!(blocks.block_topic("missing"));
-        assert!(!blocks.block_topic("missing"));
+        assert!(blocks.block_topic("missing", EntryId(1)));
+        assert!(!blocks.block_topic("missing", EntryId(2)));
+        assert!(blocks.is_probe("missing", EntryId(1)) && !blocks.is_probe("missing", EntryId(2)));
         assert!(blocks.holds("missing", None) && !blocks.holds("other", None));
         blocks.hold(K, EntryId(5));
         blocks.hold(K, EntryId(6));
@@ -257,7 +269,7 @@ mod tests {
         blocks.block(K, EntryId(2));
         assert!(!blocks.holds_queued("t", K, EntryId(1)), "it must leave before entry 2");
         assert!(blocks.holds_queued("t", K, EntryId(3)));
-        blocks.block_topic("t");
+        blocks.block_topic("t", EntryId(2));
         assert!(blocks.holds_queued("t", K, EntryId(1)));
     }
 

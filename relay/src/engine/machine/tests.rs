@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, KeyWindow, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
+use message::{EventType, KeyWindow, Message, OrderingKey, PublishError, Receipt, Scope, Submission, Topic};
 use outbox::log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, ExceptionSummary, Mark,
     Page, Parked,
@@ -353,4 +353,42 @@ fn nothing_is_lost_and_order_holds_with_one_message_per_key() {
 #[test]
 fn nothing_is_lost_and_order_holds_with_a_pipelined_publisher() {
     (0..600).for_each(|seed| run(seed, KeyWindow::Pipelined));
+}
+
+/// A log of two entries of one key, the second of which commits first.
+#[test]
+fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
+    let message = || {
+        Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "x")
+            .with_key(OrderingKey::new("k").unwrap())
+    };
+    let difference = |base: &str, head: &str, ceiling| {
+        Arc::new(Difference { base: Mark::new(base), head: Mark::new(head), ceiling })
+    };
+    let page = |id, message: &Message| {
+        let entry = Entry { id: EntryId(id), message: Ok(message.clone()), deliver_in: None };
+        Page { entries: vec![entry], exhausted: true }
+    };
+    let exception = |id, message: &Message, state| Exception {
+        entry: Entry { id: EntryId(id), message: Ok(message.clone()), deliver_in: None },
+        state,
+        attempts: 0,
+    };
+    let (late, early) = (message(), message());
+    let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), []);
+    machine.session_started(KeyWindow::One);
+    machine.page(&difference("0", "1", 2), page(2, &early));
+    let ticket = machine.submissions(9)[0].ticket;
+    machine.receipt(Receipt { ticket, outcome: Err(PublishError::topic_busy("queue full")) }, 0.5);
+    machine.page(&difference("1", "2", 1), page(1, &late));
+    assert!(machine.checkpoint().is_some());
+    machine.checkpointed();
+    // The entry that probes the topic is due, and waits for the late one, which its topic holds.
+    machine.due(vec![exception(2, &early, ExceptionState::Retrying)]);
+    assert!(machine.take_released(), "the late entry can leave");
+    machine.held(vec![exception(1, &late, ExceptionState::Held)]);
+    let ticket = machine.submissions(9)[0].ticket;
+    machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
+    machine.due(vec![exception(2, &early, ExceptionState::Retrying)]);
+    assert_eq!(machine.submissions(9).len(), 1, "and then the one that waited for it");
 }

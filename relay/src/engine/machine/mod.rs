@@ -1,0 +1,134 @@
+//! The relay's decisions: what to publish next, what every outcome means, where the cursor stands.
+//!
+//! A state machine without I/O, clock or randomness of its own: the driver feeds it pages, due and held
+//! exceptions and receipts, and takes submissions and checkpoints out of it. Everything that decides about
+//! order and loss is in here and in the pure modules below it.
+//!
+//! # Why order cannot break
+//! Entries of a key enter in the order of the log. A key with anything beside the log (retrying, held, dead)
+//! takes no direct entries: they are held as well, and leave the exceptions in the order of their ids. So the
+//! first occurrences of a key in the broker are in log order, whatever fails in between, and whatever an older
+//! relay process that has not noticed its successor still sends: both send contiguous runs that start at or
+//! below the last checkpoint.
+//!
+//! A change beside the log is stored only together with a cursor that has passed its entry. So a successor never
+//! finds an exception ahead of its cursor, which it could send before entries that it has yet to read again.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `intake.rs` | what becomes of entries and exceptions that were read |
+//! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
+//! | `outcomes.rs` | what a receipt means |
+//! | `checkpoint.rs` | what stands beside the log, and what is stored together |
+//! | `event.rs` | what is told |
+
+mod checkpoint;
+mod event;
+mod intake;
+mod outcomes;
+mod submissions;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use message::KeyWindow;
+use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionSummary};
+
+use crate::engine::blocks::Blocks;
+use crate::engine::lanes::Lanes;
+use crate::engine::settings::Settings;
+use crate::engine::window::Window;
+
+pub use event::{Checkpoint, Event};
+
+/// The state machine of one lease.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    window: Window,
+    lanes: Lanes,
+    blocks: Blocks,
+    /// Exceptions that are in the window, so that a second read of them is recognised.
+    aside: HashSet<EntryId>,
+    /// Changes since the last checkpoint, the latest one of each entry.
+    changes: BTreeMap<EntryId, ExceptionChange>,
+    /// Entries of the log that were put beside it and that the cursor has not passed: not stored yet.
+    ahead: HashSet<EntryId>,
+    /// Changes that are on their way to the database: it may still show the state before.
+    storing: HashMap<EntryId, ExceptionChange>,
+    /// Failures of entries beside the log since the takeover, counted attempts or not: they space the retries.
+    failures: HashMap<EntryId, u32>,
+    stored: Cursor,
+    in_flight: usize,
+    /// Sessions in a row that broke before anything was confirmed.
+    fruitless: u32,
+    /// Something was blocked: queued entries must be looked at again before the next submission.
+    requeue: bool,
+    session_broken: bool,
+    events: Vec<Event>,
+}
+
+impl Machine {
+    /// The state after taking the lease: at the stored cursor, with the exceptions that block something.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        cursor: Cursor,
+        blocking: impl IntoIterator<Item = ExceptionSummary>,
+    ) -> Self {
+        Self {
+            window: Window::new(cursor.clone(), settings.window_bytes, settings.window_entries),
+            lanes: Lanes::new(KeyWindow::One),
+            blocks: Blocks::load(blocking, settings.on_dead),
+            aside: HashSet::new(),
+            changes: BTreeMap::new(),
+            ahead: HashSet::new(),
+            storing: HashMap::new(),
+            failures: HashMap::new(),
+            stored: cursor,
+            in_flight: 0,
+            fruitless: 0,
+            requeue: false,
+            session_broken: false,
+            events: Vec::new(),
+            settings,
+        }
+    }
+
+    /// Whether another page or pass of exceptions may be taken in.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.window.has_room()
+    }
+
+    /// Entries that were read and are not settled.
+    #[must_use]
+    pub fn open_len(&self) -> usize {
+        self.window.open_len()
+    }
+
+    /// Bytes of the entries that were read and are not settled.
+    #[must_use]
+    pub fn open_bytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// Entries handed to the publisher and not yet reported.
+    #[must_use]
+    pub fn in_flight_len(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Blocked keys and topics.
+    #[must_use]
+    pub fn blocked(&self) -> (usize, usize) {
+        (self.blocks.keys_len(), self.blocks.topics_len())
+    }
+
+    /// What happened since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+#[cfg(test)]
+mod tests;

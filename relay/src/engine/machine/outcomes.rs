@@ -1,0 +1,141 @@
+//! What a receipt means.
+
+use std::time::Duration;
+
+use message::{Fault, KeyWindow, PublishError, Receipt, Scope, Ticket};
+use outbox::log::{EntryId, ExceptionState, Parked};
+
+use super::{Event, Machine};
+use crate::engine::backoff;
+use crate::engine::judge::{Verdict, judge};
+use crate::engine::window::Origin;
+
+/// Sessions that may break before a message that was alone in flight is put beside the log. It is not counted
+/// as an attempt: nobody knows whose fault it is.
+const FRUITLESS_BEFORE_RETRY: u32 = 6;
+
+impl Machine {
+    /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
+    pub fn receipt(&mut self, receipt: Receipt, uniform: f64) {
+        match receipt.outcome {
+            Ok(()) => self.confirmed(receipt.ticket),
+            Err(error) => self.failed(receipt.ticket, &error, uniform),
+        }
+    }
+
+    fn confirmed(&mut self, ticket: Ticket) {
+        let Some(item) = self.window.settle(ticket) else { return };
+        self.landed(item.in_flight);
+        self.fruitless = 0;
+        self.lanes.settled(item.message.key.as_ref());
+        if !matches!(item.origin, Origin::Log(_)) {
+            self.resolve(item.key(), item.id);
+        }
+        self.unblock_topic(item.message.topic.as_str());
+        self.events.push(Event::Published {
+            message_id: item.message.id,
+            trace: item.message.trace,
+            topic: item.message.topic,
+        });
+    }
+
+    pub(super) fn unblock_topic(&mut self, topic: &str) {
+        if self.blocks.unblock_topic(topic) {
+            self.events.push(Event::TopicUnblocked { topic: topic.to_owned() });
+        }
+    }
+
+    fn landed(&mut self, was_in_flight: bool) {
+        self.in_flight -= usize::from(was_in_flight);
+    }
+
+    fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
+        if self.lanes.window() == KeyWindow::Pipelined || error.scope() == Scope::Session {
+            self.session_broken = true;
+        }
+        let Some(item) = self.window.get_mut(ticket) else { return };
+        let was_in_flight = std::mem::take(&mut item.in_flight);
+        let (id, attempts) = (item.id, item.attempts);
+        let (topic, probe) = (item.message.topic.clone(), item.origin == Origin::Due);
+        self.landed(was_in_flight);
+        let scope = match error.scope() {
+            // Alone in flight, again and again: whatever breaks the session, the others must not wait for it.
+            Scope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => Scope::Message,
+            scope => scope,
+        };
+        let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
+        let failure = (fault, error.to_string());
+        if (scope, fault) == (Scope::Message, Fault::Message) {
+            // The topic itself answers.
+            self.unblock_topic(topic.as_str());
+        }
+        // Whatever follows, what was queued behind this entry must be looked at again.
+        self.requeue = true;
+        match judge(fault, scope, attempts, self.settings.retry.attempts_max) {
+            Verdict::Resend => {}
+            Verdict::Dead { attempts } => {
+                self.settle_lane(ticket);
+                self.set_aside(ticket, ExceptionState::Dead, Some(attempts), None, Some(failure));
+            }
+            Verdict::Retry { attempts, block_topic } => {
+                let news = block_topic && self.blocks.block_topic(topic.as_str(), id);
+                if news {
+                    let (fault, reason) = failure.clone();
+                    self.events.push(Event::TopicBlocked { topic: topic.to_string(), fault, reason });
+                }
+                self.settle_lane(ticket);
+                if block_topic && !news && !probe {
+                    // The topic has its probe; this one waits like the rest.
+                    self.set_aside(ticket, ExceptionState::Held, None, None, Some(failure));
+                    return;
+                }
+                let due_in = Some(self.retry_in(id, fault, uniform));
+                self.set_aside(ticket, ExceptionState::Retrying, Some(attempts), due_in, Some(failure));
+            }
+        }
+    }
+
+    fn retry_in(&mut self, id: EntryId, fault: Fault, uniform: f64) -> Duration {
+        let failures = self.failures.entry(id).or_default();
+        *failures = failures.saturating_add(1);
+        let delay = backoff::delay(&self.settings.retry, *failures, uniform);
+        // Outages end without notice: look again soon.
+        if fault == Fault::Message { delay } else { delay.min(self.settings.outage_delay_max) }
+    }
+
+    /// The entry at the head of its lane is about to leave the window.
+    fn settle_lane(&mut self, ticket: Ticket) {
+        if let Some(item) = self.window.get_mut(ticket) {
+            let key = item.message.key.clone();
+            self.lanes.settled(key.as_ref());
+        }
+    }
+
+    /// Moves an entry from the window beside the log.
+    pub(super) fn set_aside(
+        &mut self,
+        ticket: Ticket,
+        state: ExceptionState,
+        attempts: Option<u32>,
+        due_in: Option<Duration>,
+        failure: Option<(Fault, String)>,
+    ) {
+        let Some(item) = self.window.settle(ticket) else { return };
+        if matches!(item.origin, Origin::Log(_)) {
+            self.ahead.insert(item.id);
+        }
+        self.aside.remove(&item.id);
+        let (fault, error) = failure.unzip();
+        self.park(Parked {
+            id: item.id,
+            message_id: item.message.id.to_string(),
+            topic: item.message.topic.to_string(),
+            key: item.key().map(str::to_owned),
+            state,
+            attempts: attempts.unwrap_or(item.attempts),
+            due_in,
+            fault,
+            error,
+        });
+    }
+}
