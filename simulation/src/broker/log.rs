@@ -153,7 +153,9 @@ impl State {
         if session.is_severed {
             if forgets || session.is_failed || session.cut.contains(&message.key) || !is_lucky {
                 session.cut.insert(message.key);
-            } else if self.refusal(&message).is_none() {
+            } else if let Some(error) = self.refusal(&message) {
+                self.fail(number, &error);
+            } else {
                 self.note(format_args!("m{name} arrives after its session"));
                 self.store(message);
             }
