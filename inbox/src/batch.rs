@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use message::crash_points::reached;
 use message::{Fingerprint, Message, MessageId};
 use sqlx::Transaction;
 
+use crate::crash_points;
 use crate::day::Day;
 use crate::dialect::{Dialect, Inserted, Key, Stored};
 use crate::error::AdmitError;
@@ -74,6 +76,9 @@ impl<DB: Dialect> Inbox<DB> {
         let inserted = DB::insert_batch(tx, self.statements(), &rows)
             .await
             .map_err(StoreError::during("admit a batch"))?;
+        if inserted.iter().any(|row| matches!(row, Inserted::New { .. })) {
+            reached(crash_points::AFTER_ADMIT);
+        }
         let mut admissions = Vec::with_capacity(candidates.len());
         for (Candidate { scope, message }, place) in candidates.iter().zip(places) {
             let (row, is_first) = match place {

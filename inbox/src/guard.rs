@@ -5,10 +5,12 @@
 //! rolled back. No state "in progress" is needed, because the effect is in the same transaction.
 
 use bytes::Bytes;
+use message::crash_points::reached;
 use message::{Committed, Fingerprint, Message, MessageId};
 use sqlx::Transaction;
 use time::OffsetDateTime;
 
+use crate::crash_points;
 use crate::day::Day;
 use crate::dialect::{Dialect, Inserted, Key, Stored};
 use crate::error::{AdmitError, ConfirmError};
@@ -131,7 +133,10 @@ impl<DB: Dialect> Inbox<DB> {
             .await
             .map_err(StoreError::during("admit a message"))?;
         match inserted {
-            Inserted::New { .. } => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
+            Inserted::New { .. } => {
+                reached(crash_points::AFTER_ADMIT);
+                Ok(Admission::Fresh(Guard::new(self, consumer, scope, message)))
+            }
             Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, message)?)),
             Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
         }

@@ -16,6 +16,7 @@
 //! | [`Backoff`], [`Attempt`] | when to try again |
 //! | [`Maintained`], [`day`] | days that come and days that go |
 //! | [`telemetry`] | every metric |
+//! | [`crash_points`] | places at which a test ends the process |
 //! | [`dialect`] | PostgreSQL and SQLite |
 //!
 //! ```no_run
@@ -35,6 +36,7 @@
 mod attempts;
 mod backoff;
 mod batch;
+pub mod crash_points;
 pub mod day;
 mod dead_letter;
 pub mod dialect;

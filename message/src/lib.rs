@@ -12,6 +12,7 @@
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | [`limits`] | [`SizeLimit`]: what a destination takes |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
+//! | [`crash_points`] | places at which a test ends the process |
 //! | [`fault`] | [`Fault`] and [`Scope`]: whose fault a failure is, and how far it reaches |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
@@ -19,6 +20,7 @@
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod cloudevents;
+pub mod crash_points;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;

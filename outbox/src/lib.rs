@@ -25,10 +25,12 @@
 //! |---|---|
 //! | [`postgres`], [`sqlite`] | the dialects, with the same set of files |
 //! | [`dialect`] | [`Dialect`]: what producers need of a database |
+//! | [`crash_points`] | places at which a test ends the process |
 //! | [`connect`] | from a URL to connection options |
 
 pub mod admin;
 pub mod connect;
+pub mod crash_points;
 pub mod dialect;
 pub mod enqueue_error;
 mod failure;

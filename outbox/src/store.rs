@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use message::crash_points::reached;
 use message::{Fingerprint, MessageId};
 
+use crate::crash_points;
 use crate::dialect::{Dialect, Inserted};
 use crate::enqueue_error::EnqueueError;
 use crate::new_message::Prepared;
@@ -44,6 +46,7 @@ pub(crate) async fn store<DB: Dialect>(
     messages: Vec<Prepared>,
 ) -> Result<Batch, EnqueueError> {
     let unique = without_repetitions(&messages, settings.on_duplicate)?;
+    reached(crash_points::BEFORE_ENQUEUE);
     let mut inserted = Inserted::default();
     for run in runs(&unique) {
         let part = DB::insert(connection, &settings.statements, run).await?;
@@ -55,6 +58,7 @@ pub(crate) async fn store<DB: Dialect>(
     if !old.is_empty() {
         compare(connection, settings, &old).await?;
     }
+    reached(crash_points::AFTER_ENQUEUE);
     // A repetition inside the batch finds its id taken by the first one.
     let answer = |prepared: &Prepared| match new.remove(&prepared.message.id) {
         true => Enqueued::Stored(prepared.message.id),

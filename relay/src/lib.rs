@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
+//! | [`crash_points`] | places at which a test ends the process |
 //! | [`demo`] | `relay demo`: exactly-once effects through crashes, shown and checked |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 pub mod cli;
 pub mod config;
+pub mod crash_points;
 pub mod demo;
 pub mod engine;
 pub mod telemetry;

@@ -5,6 +5,11 @@ use relay::cli::{Cli, Exit};
 
 fn main() {
     let cli = Cli::parse();
+    #[cfg(feature = "crash-points")]
+    if let Err(error) = message::crash_points::arm_from_environment() {
+        eprintln!("{}: {error}", message::crash_points::VARIABLE);
+        std::process::exit(Exit::Usage.code());
+    }
     let exit = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime.block_on(run(cli)),
         Err(error) => {

@@ -1,14 +1,43 @@
-//! A storm: producers, relays and consumers in processes of their own, real services, and faults at random.
+//! A storm: producers, relays and consumers in processes of their own, real services, and faults at random; then
+//! everything is healed, everything is read with plain clients, and the [checker] decides what held.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`faults`] | what can go wrong, each with its cure |
-//! | [`pair`] | a database and a broker |
+//! | [`cli`] | the command line |
+//! | [`run`] | one storm from its first process to its verdict |
+//! | [`plan`] | which fault strikes when, from a seed |
+//! | [`tempest`] | carries the plan out |
+//! | [`faults`], [`crash`] | what can go wrong, each with its cure |
 //! | [`stage`] | what a fault can reach: processes, wires, services, database, broker |
+//! | [`setup`] | makes the stage |
+//! | [`load`] | what producers do |
+//! | [`consume`] | what consumers do |
+//! | [`shop`] | the business of both |
+//! | [`journal`] | what both write down |
+//! | [`tap`], [`read`] | what is there in the end |
+//! | [`report`], [`progress`] | what a person sees |
+//! | [`pair`], [`content`], [`clock`], [`process`] | what all of them need |
 
+pub mod cli;
+pub mod clock;
+pub mod consume;
+pub mod content;
+pub mod crash;
 pub mod faults;
+pub mod journal;
+pub mod load;
 pub mod pair;
+pub mod plan;
+pub mod process;
+pub mod progress;
+pub mod read;
+pub mod report;
+pub mod run;
+pub mod setup;
+pub mod shop;
 pub mod stage;
+pub mod tap;
+pub mod tempest;
 
 /// Why something could not be done.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -77,3 +77,11 @@ impl fmt::Display for Pair {
         f.pad(&format!("{database} × {broker}"))
     }
 }
+
+impl Pair {
+    /// Its name as part of a file's name.
+    #[must_use]
+    pub fn slug(self) -> String {
+        self.to_string().replace(" × ", "-")
+    }
+}

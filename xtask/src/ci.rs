@@ -3,7 +3,7 @@
 use crate::{
     backends::Backends,
     cargo::{cargo, step},
-    deny, report, test,
+    deny, report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -33,6 +33,8 @@ enum Check {
     Bench,
     /// The demo with few messages.
     Demo,
+    /// A short storm of faults over every pair of database and broker.
+    Storm,
     /// `cargo xtask test --require all`.
     Test,
 }
@@ -97,6 +99,11 @@ impl Check {
             ),
             Self::Demo => {
                 step("demo", &mut cargo(["run", "--package", "relay", "--", "demo", "--messages", "200"])?)
+            }
+            Self::Storm => {
+                println!("\n── storm");
+                let code = storm::run(&storm::Storm::short())?;
+                if code == ExitCode::SUCCESS { Ok(()) } else { Err("storm failed".to_owned()) }
             }
             Self::Test => {
                 let found = test::execute(&test::Test::all_required())?;

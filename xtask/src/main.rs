@@ -9,6 +9,7 @@ mod deny;
 mod report;
 mod require;
 mod services;
+mod storm;
 mod test;
 mod workspace;
 
@@ -28,6 +29,7 @@ enum Task {
     Services(services::Command),
     Test(test::Test),
     Bench(bench::Bench),
+    Storm(storm::Storm),
     Ci(ci::Ci),
 }
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Task::Services(command) => services::run(&command),
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Storm(options) => storm::run(&options),
         Task::Ci(options) => ci::run(&options),
     };
     result.unwrap_or_else(|error| {

@@ -1,5 +1,6 @@
 //! A message that cannot be published delays its own key only: in the end nothing is held but what stands behind a
-//! message of its own key that is in trouble. That messages of other keys got out is the promise of no loss.
+//! message of its own key that is in trouble, or before a topic that takes none: of such a topic one message is tried
+//! again and again. That messages of other keys and topics got out is the promise of no loss.
 
 use std::collections::HashSet;
 
@@ -12,6 +13,9 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     need_quiet(index)?;
     need(&index.history.outbox, NO_OUTBOX)?;
     let parked = need(&index.history.parked, NO_PARKED)?;
+    let topic = |id| index.outbox.get(&id).and_then(|row| row.topic.as_ref());
+    let retrying = parked.iter().filter(|parked| parked.aside == Aside::Retrying);
+    let topics: HashSet<_> = retrying.filter_map(|parked| topic(parked.id)).collect();
     let causes = parked
         .iter()
         .filter(|parked| matches!(parked.aside, Aside::Dead | Aside::Retrying | Aside::Scheduled));
@@ -19,7 +23,8 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for held in parked.iter().filter(|parked| parked.aside == Aside::Held) {
         findings.checked(1);
         let key = index.key(held.id);
-        if !key.is_some_and(|key| causes.contains(key)) {
+        let behind = key.is_some_and(|key| causes.contains(key));
+        if !behind && !topic(held.id).is_some_and(|topic| topics.contains(topic)) {
             findings.breach(Violation::HeldWithoutCause, || Subject {
                 key: key.cloned(),
                 ..Subject::message(held.id)

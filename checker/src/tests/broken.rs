@@ -173,6 +173,24 @@ fn a_breach_carries_all_that_was_seen_of_it_in_order() {
 }
 
 #[test]
+fn what_waits_for_its_topic_is_held_with_a_cause() {
+    let mut history = good();
+    for (number, topic) in [(2, "gone"), (3, "gone"), (5, "other")] {
+        never_left(&mut history, number);
+        outbox_of(&mut history)[number as usize - 1].topic = Some(topic.into());
+        outbox_of(&mut history)[number as usize - 1].settled = Some(false);
+    }
+    history.consumers.clear();
+    let parked = history.parked.as_mut().unwrap();
+    parked.retain(|parked| parked.aside != Aside::Held && parked.aside != Aside::Dead);
+    let aside = [(2, Aside::Retrying), (3, Aside::Held), (5, Aside::Held)];
+    parked.extend(aside.map(|(number, aside)| Parked { id: id(number), aside }));
+    let held: Vec<_> = Verdict::of(&history).ruling(Promise::Containment).breaches.clone();
+    // Message 5 has the key of message 3, which is held itself and no cause.
+    assert_eq!(held.iter().map(|breach| breach.subject.ids[0]).collect::<Vec<_>>(), [id(5)]);
+}
+
+#[test]
 fn time_alone_orders_messages_of_different_transactions() {
     let without_numbers = |history: &mut History| {
         let operations = history.operations.iter_mut().flatten();

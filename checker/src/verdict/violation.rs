@@ -146,7 +146,7 @@ impl Violation {
             Self::AppliedUnremembered => "took effect and is not in the inbox",
             Self::StaleWrite => "was changed under an epoch that was over",
             Self::EpochReused => "was granted with an epoch that is not new",
-            Self::HeldWithoutCause => "is held, and nothing of its key is in trouble",
+            Self::HeldWithoutCause => "is held, and nothing of its key or topic is in trouble",
             Self::RemovedUnpublished => "was removed before it was published",
             Self::RemovedWhileParked => "was removed while it was parked",
             Self::Leaked => "is still held",

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use message::crash_points::reached;
 use message::{Committed, Delivery, DeliveryToken, Settlement};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -18,6 +19,7 @@ use super::shutdown::Shutdown;
 use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::error_text;
+use crate::crash_points;
 
 /// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled comes again.
 #[derive(Debug, thiserror::Error)]
@@ -250,6 +252,7 @@ impl<S: Store> Drive<S> {
         let tokens: Vec<_> = settlements.iter().map(Settlement::token).collect();
         match subscription.settle(settlements).await {
             Ok(()) => {
+                reached(crash_points::AFTER_SETTLE);
                 tracing::debug!(consumer = %self.worker.consumer, settled, released, "settled");
                 self.worker.meter.settled(settled);
                 self.worker.meter.released(released);

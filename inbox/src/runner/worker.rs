@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::crash_points::reached;
 use message::{Committed, Delivery, Host, Message, MessageId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +13,7 @@ use super::crash::{CrashHook, CrashPoint};
 use super::store::Store;
 use crate::CommitError;
 use crate::backoff::Backoff;
+use crate::crash_points;
 use crate::dead_letter::Reason;
 use crate::name::{ConsumerName, Scope};
 use crate::store_error::{StoreError, Trouble};
@@ -87,6 +89,10 @@ impl<S: Store> Worker<S> {
     }
 
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
+        reached(match point {
+            CrashPoint::AfterEffect => crash_points::AFTER_EFFECT,
+            CrashPoint::AfterCommit => crash_points::AFTER_COMMIT,
+        });
         if let Some(CrashHook(hook)) = &self.crash {
             hook(point, id);
         }

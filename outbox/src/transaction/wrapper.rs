@@ -2,9 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 
+use message::crash_points::reached;
 use message::{MessageId, TraceContext};
 use sqlx::{Pool, Transaction};
 
+use crate::crash_points;
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
 use crate::failure::{Failure, classify, is_aborted_transaction};
@@ -146,8 +148,10 @@ impl<DB: Dialect> OutboxTransaction<DB> {
             self.transaction = self.transaction.or(before);
         }
         let commit = UnknownCommit { message_ids: self.stored, transaction: self.transaction };
+        reached(crash_points::BEFORE_COMMIT);
         match self.tx.commit().await {
             Ok(()) => {
+                reached(crash_points::AFTER_COMMIT);
                 if !commit.message_ids.is_empty() {
                     self.outbox.settings.wake.wake();
                 }

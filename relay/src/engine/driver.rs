@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::crash_points::reached;
 use message::{Connector, Host};
 use outbox::log::{Cursor, EntryId, ExceptionSummary, Lease, LogError, LogKeeper, LogReader};
 use tokio::sync::{Notify, mpsc, watch};
@@ -10,6 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::crash_points;
 use crate::engine::keeper::{Command, Keeper, KeeperEnd, Report};
 use crate::engine::link::{Link, LinkEvent};
 use crate::engine::machine::Machine;
@@ -211,6 +213,7 @@ impl Driver {
             LinkEvent::Receipts(receipts) => {
                 for receipt in receipts {
                     if receipt.outcome.is_ok() {
+                        reached(crash_points::AFTER_CONFIRM);
                         self.link.confirmed();
                     }
                     self.telemetry.receipt(&receipt);

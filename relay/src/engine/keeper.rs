@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use message::crash_points::reached;
 use outbox::log::{Fenced, Lease, LogError, LogKeeper};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use crate::crash_points;
 use crate::engine::machine::Checkpoint;
 use crate::engine::settings::Settings;
 
@@ -95,8 +97,10 @@ impl Keeper {
 
     async fn store(&mut self, checkpoint: Checkpoint) -> Result<Fenced, LogError> {
         let Checkpoint { cursor, changes } = checkpoint;
+        reached(crash_points::BEFORE_CHECKPOINT);
         let fenced = self.log.checkpoint(self.lease.epoch, &cursor, &changes).await?;
         if fenced == Fenced::Held {
+            reached(crash_points::AFTER_CHECKPOINT);
             let _ = self.reports.send(Report::Stored);
             if !changes.is_empty() {
                 self.report_due().await?;

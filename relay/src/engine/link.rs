@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::crash_points::reached;
 use message::{Connector, Host, Profile, PublishError, Publisher, Receipt, Receipts, Submission};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::crash_points;
 use crate::engine::backoff;
 use crate::engine::settings::RetryPolicy;
 
@@ -209,10 +211,11 @@ async fn run(
             tracing::warn!(messages = batch.len(), "the lease may have expired: not publishing");
             break;
         }
+        reached(crash_points::BEFORE_PUBLISH);
         tokio::select! {
             biased;
             () = closing.cancelled() => break,
-            () = publisher.submit(batch) => {}
+            () = publisher.submit(batch) => reached(crash_points::AFTER_PUBLISH),
         }
     }
     publisher.close(Duration::ZERO).await;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use message::crash_points::reached;
 use outbox::log::{Cursor, Difference, EntryId, Exception, LogError, LogReader, Page, PageLimit};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use crate::crash_points;
 use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
 
@@ -68,6 +70,9 @@ impl Reader {
                 permit = pages.reserve(), if open.is_some() => {
                     let (Ok(permit), Some((difference, after))) = (permit, open.take()) else { return Ok(()) };
                     let page = self.log.read_page(&difference, after, self.limit).await?;
+                    if !page.entries.is_empty() {
+                        reached(crash_points::AFTER_READ);
+                    }
                     if page.exhausted {
                         base = difference.head.clone();
                     } else {

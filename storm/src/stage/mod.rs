@@ -24,10 +24,8 @@ pub use wires::{Peer, Wire, Wires};
 
 use crate::pair::Pair;
 
-/// The variable that arms crash points of a process: `name` aborts it when it is reached the first time,
-/// `name=7` the seventh time; several are separated by commas. Names are those of `outbox::crash_points`,
-/// `relay::crash_points` and `inbox::crash_points`.
-pub const CRASH_POINTS: &str = "OUTBOX_CRASH_POINTS";
+/// The variable that arms crash points of a process; how it is written stands in [`message::crash_points`].
+pub const CRASH_POINTS: &str = message::crash_points::VARIABLE;
 
 /// What a fault can reach.
 pub struct Stage {

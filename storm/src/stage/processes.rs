@@ -1,6 +1,6 @@
 //! The storm's processes: kept running, killed, started with other settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,21 +66,14 @@ struct Slot {
 
 type Slots = Arc<Mutex<BTreeMap<String, Slot>>>;
 
-/// The processes, each kept running until [`stop`](Self::stop): whichever way one ends, it is started again.
+/// The processes, each kept running until its role is [stopped](Self::stop): whichever way one ends, it is started
+/// again.
+#[derive(Default)]
 pub struct Processes {
     slots: Slots,
-    running: watch::Sender<bool>,
-    keepers: tokio::sync::Mutex<JoinSet<()>>,
-}
-
-impl Default for Processes {
-    fn default() -> Self {
-        Self {
-            slots: Slots::default(),
-            running: watch::channel(true).0,
-            keepers: tokio::sync::Mutex::default(),
-        }
-    }
+    /// Roles that are over.
+    over: watch::Sender<BTreeSet<Role>>,
+    keepers: tokio::sync::Mutex<BTreeMap<Role, JoinSet<()>>>,
 }
 
 impl Processes {
@@ -88,8 +81,8 @@ impl Processes {
     pub async fn keep(&self, name: &str, role: Role, recipe: Recipe) {
         let slot = Slot { role, recipe, next: BTreeMap::new(), pid: None, starts: 0 };
         lock(&self.slots).insert(name.to_owned(), slot);
-        let (name, slots, running) = (name.to_owned(), Arc::clone(&self.slots), self.running.subscribe());
-        self.keepers.lock().await.spawn(keep(name, slots, running));
+        let (name, slots, over) = (name.to_owned(), Arc::clone(&self.slots), self.over.subscribe());
+        self.keepers.lock().await.entry(role).or_default().spawn(keep(name, role, slots, over));
     }
 
     /// All names, in order.
@@ -130,9 +123,7 @@ impl Processes {
         }
     }
 
-    /// Gives its next start, and only that, another variable. Crash points, for example: [`CRASH_POINTS`].
-    ///
-    /// [`CRASH_POINTS`]: crate::stage::CRASH_POINTS
+    /// Gives its next start, and only that, another variable. Crash points, for example: [`CRASH_POINTS`](super::CRASH_POINTS).
     ///
     /// # Errors
     /// There is no process of this name.
@@ -143,23 +134,28 @@ impl Processes {
         Ok(())
     }
 
-    /// Asks all to end in order (SIGTERM), kills them after `limit`, and starts them no more.
-    pub async fn stop(&self, limit: Duration) {
-        self.running.send_replace(false);
-        for name in self.names() {
+    /// Asks all of a role to end in order (SIGTERM), kills them after `limit`, and starts them no more. Answers
+    /// whether all of them ended by themselves.
+    pub async fn stop(&self, role: Role, limit: Duration) -> bool {
+        self.over.send_modify(|over| {
+            over.insert(role);
+        });
+        for name in self.of(role) {
             // Stopped ones must run to hear the other signal.
             for signal in [Signal::TERM, Signal::CONT] {
                 let _ = self.signal(&name, signal);
             }
         }
-        let mut keepers = self.keepers.lock().await;
+        let Some(mut keepers) = self.keepers.lock().await.remove(&role) else { return true };
         let ended = async { while keepers.join_next().await.is_some() {} };
-        if tokio::time::timeout(limit, ended).await.is_err() {
-            for name in self.names() {
+        let in_order = tokio::time::timeout(limit, ended).await.is_ok();
+        if !in_order {
+            for name in self.of(role) {
                 let _ = self.signal(&name, Signal::KILL);
             }
             while keepers.join_next().await.is_some() {}
         }
+        in_order
     }
 }
 
@@ -167,8 +163,8 @@ fn lock(slots: &Slots) -> MutexGuard<'_, BTreeMap<String, Slot>> {
     slots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn keep(name: String, slots: Slots, mut running: watch::Receiver<bool>) {
-    while *running.borrow_and_update() {
+async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<BTreeSet<Role>>) {
+    while !over.borrow_and_update().contains(&role) {
         match start(&name, &slots) {
             Ok(mut child) => {
                 let _ = child.wait().await;
@@ -180,7 +176,7 @@ async fn keep(name: String, slots: Slots, mut running: watch::Receiver<bool>) {
         }
         tokio::select! {
             () = tokio::time::sleep(RESTART) => {}
-            _ = running.changed() => {}
+            _ = over.changed() => {}
         }
     }
 }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use tokio::process::Command;
 
 use crate::Failure;
+use crate::pair::{BrokerKind, DatabaseKind, Pair};
 
 /// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +22,19 @@ pub enum Service {
 }
 
 impl Service {
+    /// The servers that a pair needs.
+    #[must_use]
+    pub fn of(pair: Pair) -> Vec<Self> {
+        let database = (pair.database == DatabaseKind::Postgres).then_some(Self::Postgres);
+        let broker = match pair.broker {
+            BrokerKind::Kafka => Some(Self::Kafka),
+            BrokerKind::Rabbitmq => Some(Self::Rabbitmq),
+            BrokerKind::Sqs | BrokerKind::SqsFifo => Some(Self::Sqs),
+            BrokerKind::MockKafka => None,
+        };
+        database.into_iter().chain(broker).collect()
+    }
+
     /// As the task runner names it.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -22,7 +22,7 @@ pub(crate) struct Turn {
 pub(crate) fn turn() -> Result<Turn, Fault> {
     static THREADS: Mutex<()> = Mutex::new(());
     let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = settings::services_dir()?;
+    let folder = settings::downloads_dir()?;
     fs::create_dir_all(&folder).doing(format_args!("cannot create {}", folder.display()))?;
     let processes = lock_file(&folder.join("install.lock"))?;
     Ok(Turn { _threads: threads, _processes: processes })

@@ -5,6 +5,7 @@ use super::{
     home::{Home, remove},
     install::{self, Turn},
     process::{run, which},
+    settings,
 };
 use std::{
     fs,
@@ -26,7 +27,8 @@ pub(crate) struct Bundle {
 
 /// Java and the folder with the bundle's jars; downloads them on first use.
 pub(crate) fn install(home: &Home, bundle: &Bundle, phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
-    let jars = home.dir.join(format!("lib-{}", bundle.version));
+    let folder = settings::downloads_dir()?.join(home.name.as_str());
+    let jars = folder.join(format!("lib-{}", bundle.version));
     if jars.is_dir() && runtime_is_usable() {
         return Ok(jars);
     }
@@ -36,6 +38,7 @@ pub(crate) fn install(home: &Home, bundle: &Bundle, phase: &dyn Fn(&str)) -> Res
         install::packages(&turn, &[JAVA_PACKAGE], phase)?;
     }
     if !jars.is_dir() {
+        fs::create_dir_all(&folder).doing(format_args!("cannot create {}", folder.display()))?;
         download(&turn, home, bundle, &jars, phase)?;
     }
     Ok(jars)
@@ -78,7 +81,7 @@ fn download(
     phase(&format!("downloading version {} from Maven Central", bundle.version));
     let project = home.write("pom.xml", &pom(bundle))?;
     // Copied aside and renamed: a folder of the final name is complete.
-    let aside = home.dir.join("lib-partial");
+    let aside = jars.with_extension("partial");
     remove(&aside)?;
     let copied = run(
         Command::new("mvn")

@@ -20,7 +20,7 @@ mod state;
 
 pub(crate) use commands::{Command, run};
 pub(crate) use manager::{Outcome, UpReport, down, external, up};
-pub(crate) use settings::{DIR_VARIABLE, given_address, services_dir};
+pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir};
 
 use fault::Fault;
 use home::Home;

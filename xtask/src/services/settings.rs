@@ -6,6 +6,9 @@ use std::path::PathBuf;
 /// The variable that moves all data, logs, downloads and state files.
 pub(crate) const DIR_VARIABLE: &str = "OUTBOX_SERVICES_DIR";
 
+/// The variable that keeps what was downloaded elsewhere than below [`DIR_VARIABLE`], to be shared.
+pub(crate) const DOWNLOADS_VARIABLE: &str = "OUTBOX_DOWNLOADS_DIR";
+
 /// One TCP port of a service, always on 127.0.0.1.
 pub(crate) struct Port {
     pub(crate) variable: &'static str,
@@ -91,6 +94,15 @@ pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
         Some(dir) => std::path::absolute(dir)
             .map_err(|error| Fault::Failed(format!("{DIR_VARIABLE} is not a usable path: {error}"))),
         None => crate::workspace::root().map(|root| root.join("target/services")).map_err(Fault::Failed),
+    }
+}
+
+/// The folder that holds one folder per service with what was downloaded for it.
+pub(crate) fn downloads_dir() -> Result<PathBuf, Fault> {
+    match std::env::var_os(DOWNLOADS_VARIABLE).filter(|value| !value.is_empty()) {
+        Some(dir) => std::path::absolute(dir)
+            .map_err(|error| Fault::Failed(format!("{DOWNLOADS_VARIABLE} is not a usable path: {error}"))),
+        None => services_dir(),
     }
 }
 

@@ -1,0 +1,27 @@
+//! Where a test ends a relay: see [`message::crash_points`].
+//!
+//! | place | the broker | the cursor |
+//! |---|---|---|
+//! | [`AFTER_READ`] | knows nothing | before the entries |
+//! | [`BEFORE_PUBLISH`] | knows nothing | before the entries |
+//! | [`AFTER_PUBLISH`] | may have them | before the entries |
+//! | [`AFTER_CONFIRM`] | has some | before the entries |
+//! | [`BEFORE_CHECKPOINT`] | has those of the checkpoint | before the entries |
+//! | [`AFTER_CHECKPOINT`] | has those of the checkpoint | behind them |
+
+/// A page of the log is read.
+pub const AFTER_READ: &str = "relay::after_read";
+/// Messages are about to be handed to the broker's client.
+pub const BEFORE_PUBLISH: &str = "relay::before_publish";
+/// Messages are handed over.
+pub const AFTER_PUBLISH: &str = "relay::after_publish";
+/// The broker has confirmed messages, and nothing is done about it yet.
+pub const AFTER_CONFIRM: &str = "relay::after_confirm";
+/// They are settled in memory, and the checkpoint is about to be stored.
+pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
+/// The checkpoint is stored.
+pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
+
+/// All of them.
+pub const ALL: [&str; 6] =
+    [AFTER_READ, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_CONFIRM, BEFORE_CHECKPOINT, AFTER_CHECKPOINT];

@@ -1,0 +1,198 @@
+//! The command line of the program.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::Failure;
+use crate::pair::{BrokerKind, DatabaseKind, Pair};
+use crate::progress::Progress;
+use crate::report::PairReport;
+use crate::run::{self, Options};
+use crate::setup::{Programs, Servers};
+use crate::{consume, load, process};
+
+/// Runs producers, relays and consumers against real services, throws faults at them at random, and lets the
+/// checker decide what held.
+#[derive(Debug, Parser)]
+#[command(name = "storm", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a storm over each pair; exit code 1 when a promise is broken, 2 when there is no verdict.
+    Run(Run),
+    /// A producer, in a process of its own.
+    #[command(hide = true)]
+    Producer { task: PathBuf },
+    /// A consumer, in a process of its own.
+    #[command(hide = true)]
+    Consumer { task: PathBuf },
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// How long faults strike, for each pair.
+    #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
+    minutes: f64,
+    /// Makes the plan of faults; random without it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// These databases; all without it.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    database: Vec<DatabaseKind>,
+    /// These brokers; all without it.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    broker: Vec<BrokerKind>,
+    /// Only these faults.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    fault: Vec<String>,
+    /// Print the plan and run nothing.
+    #[arg(long)]
+    plan: bool,
+    /// Switch the inbox's guard off: duplicates take effect again, and the storm must find out.
+    #[arg(long)]
+    without_inbox_guard: bool,
+    /// Operations per second, over all producers; fewer in a long storm, so that it can be checked in memory.
+    #[arg(long, value_name = "RATE", default_value_t = 60.0)]
+    rate: f64,
+    /// Keep databases, topics, queues and the folder even when all is well.
+    #[arg(long)]
+    keep: bool,
+    /// Where each storm has its folder.
+    #[arg(long, default_value = "target/storm")]
+    folder: PathBuf,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Tables for people.
+    #[default]
+    Table,
+    /// JSON for machines.
+    Json,
+}
+
+/// Operations of one storm at most: what fits into memory many times.
+const OPERATIONS_MAX: f64 = 400_000.0;
+/// Workers over all producers.
+const WORKERS: f64 = 12.0;
+
+impl Cli {
+    /// Does what was asked for.
+    ///
+    /// # Errors
+    /// There is no result.
+    pub async fn execute(self) -> Result<ExitCode, Failure> {
+        match self.command {
+            Command::Run(run) => run.execute().await,
+            Command::Producer { task } => load::run(process::task(&task)?).await.map(|()| ExitCode::SUCCESS),
+            Command::Consumer { task } => {
+                consume::run(process::task(&task)?).await.map(|()| ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+impl Run {
+    async fn execute(self) -> Result<ExitCode, Failure> {
+        let options = self.options()?;
+        let pairs = self.pairs();
+        if self.plan {
+            return self.print_plan(&pairs, &options).await;
+        }
+        let servers = Servers::from_environment()?;
+        let progress = Progress::default();
+        eprintln!("seed {}", options.seed);
+        let (mut reports, mut failures) = (Vec::new(), Vec::new());
+        for pair in pairs {
+            match run::run(pair, &servers, &options, &progress).await {
+                Ok(report) => {
+                    if self.output == Output::Table {
+                        println!("{}", report.table());
+                    }
+                    reports.push(report);
+                }
+                Err(error) => {
+                    eprintln!("{error}");
+                    failures.push(error.to_string());
+                }
+            }
+        }
+        progress.finish();
+        if self.output == Output::Json {
+            let whole = serde_json::json!({ "seed": options.seed, "pairs": reports, "failures": failures });
+            println!("{}", serde_json::to_string_pretty(&whole)?);
+        }
+        Ok(exit_code(&reports, &failures))
+    }
+
+    fn options(&self) -> Result<Options, Failure> {
+        if !(self.minutes > 0.0 && self.minutes.is_finite() && self.rate > 0.0) {
+            return Err("--minutes and --rate must be above 0".into());
+        }
+        let length = Duration::from_secs_f64(self.minutes * 60.0);
+        let rate = self.rate.min(OPERATIONS_MAX / length.as_secs_f64());
+        let storm = std::env::current_exe()?;
+        let relay = storm.with_file_name("relay");
+        Ok(Options {
+            seed: self.seed.unwrap_or_else(|| rand::random::<u32>().into()),
+            length,
+            pause: Duration::from_secs_f64(WORKERS / rate),
+            faults: self.fault.clone(),
+            guarded: !self.without_inbox_guard,
+            keep: self.keep,
+            folder: std::path::absolute(&self.folder)?,
+            programs: Programs { storm, relay },
+            xtask: std::env::var_os("OUTBOX_XTASK").map(PathBuf::from).unwrap_or_default(),
+        })
+    }
+
+    fn pairs(&self) -> Vec<Pair> {
+        let databases = chosen(&self.database);
+        let brokers = chosen(&self.broker);
+        let pairs = databases
+            .iter()
+            .flat_map(|database| brokers.iter().map(|broker| Pair { database: *database, broker: *broker }));
+        pairs.collect()
+    }
+
+    async fn print_plan(&self, pairs: &[Pair], options: &Options) -> Result<ExitCode, Failure> {
+        for pair in pairs {
+            let strikes = run::planned(*pair, options).await;
+            if self.output == Output::Json {
+                let whole = serde_json::json!({ "pair": pair, "seed": options.seed, "strikes": strikes });
+                println!("{}", serde_json::to_string(&whole)?);
+                continue;
+            }
+            println!("{pair}, seed {}", options.seed);
+            for strike in strikes {
+                let (at, lasts) = (strike.at.as_secs_f64(), strike.lasts.as_secs_f64());
+                println!("{at:>9.3} s  {:<24} for {lasts:>7.3} s  chance {:016x}", strike.fault, strike.seed);
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn chosen<T: ValueEnum + Clone>(given: &[T]) -> Vec<T> {
+    if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
+}
+
+fn exit_code(reports: &[PairReport], failures: &[String]) -> ExitCode {
+    if reports.iter().any(|report| !report.holds()) {
+        ExitCode::from(1)
+    } else if failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(2)
+    }
+}

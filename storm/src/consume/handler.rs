@@ -1,0 +1,93 @@
+//! Applies messages, and fails where it is told to.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use checker::Digest;
+use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, Scope};
+use message::{Message, MessageId};
+use sqlx::Transaction;
+
+use crate::content::HEADER_PREFIX;
+use crate::load::{Hint, Payload};
+use crate::shop::{Effect, Shop};
+
+/// Longer than the visibility of a message, and than a lease.
+const HANG: Duration = Duration::from_secs(6);
+
+/// Whose account a message touches.
+pub(super) fn scope_of(message: &Message) -> Scope {
+    let tenant = message.headers.get(&format!("{HEADER_PREFIX}tenant"));
+    tenant.and_then(|tenant| Scope::new(tenant).ok()).unwrap_or_else(Scope::none)
+}
+
+/// Applies messages under one name, and in the same transaction under a second one if it has one.
+pub(super) struct Apply<DB: Shop> {
+    pub(super) consumer: ConsumerName,
+    pub(super) also: Option<(Inbox<DB>, ConsumerName)>,
+    pub(super) known: Known,
+}
+
+/// Messages that have failed or hung in this process before.
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<HashSet<MessageId>>);
+
+impl Known {
+    fn is_first_time(&self, id: MessageId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id)
+    }
+}
+
+#[async_trait]
+impl<DB: Shop> Handler<DB> for Apply<DB> {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let payload: Payload = serde_json::from_slice(&message.payload)
+            .map_err(|error| HandlerError::reject("the payload is not of this storm").with_source(error))?;
+        apply::<DB>(tx, &self.consumer, message).await?;
+        if let Some((inbox, also)) = &self.also {
+            let admitted = inbox.admit(tx, also, &scope_of(message), message).await;
+            match admitted.map_err(|error| HandlerError::unavailable("not admitted").with_source(error))? {
+                Admission::Fresh(_) => apply::<DB>(tx, also, message).await?,
+                Admission::Duplicate(_) => {}
+            }
+        }
+        // After the effect, so that there is something to roll back.
+        match payload.hint {
+            Some(Hint::FailOnce) if self.known.is_first_time(message.id) => {
+                Err(HandlerError::retry("it fails for the first time"))
+            }
+            Some(Hint::FailAlways) => Err(HandlerError::retry("it fails always")),
+            Some(Hint::Reject) => Err(HandlerError::reject("it is refused")),
+            Some(Hint::Hang) if self.known.is_first_time(message.id) => {
+                tokio::time::sleep(HANG).await;
+                Ok(None)
+            }
+            _ => Ok(Some(payload.row.into_bytes())),
+        }
+    }
+}
+
+async fn apply<DB: Shop>(
+    tx: &mut Transaction<'static, DB>,
+    consumer: &ConsumerName,
+    message: &Message,
+) -> Result<(), HandlerError> {
+    let own = message.headers.iter().filter(|(name, _)| name.starts_with(HEADER_PREFIX));
+    let (payload, headers) = (Digest::of(&message.payload).to_string(), Digest::of_headers(own).to_string());
+    let scope = scope_of(message);
+    let effect = Effect {
+        consumer: consumer.as_str(),
+        scope: scope.as_str(),
+        id: message.id.as_uuid(),
+        key: message.key.as_ref().map_or("", |key| key.as_str()),
+        payload: &payload,
+        headers: &headers,
+    };
+    Ok(DB::apply(tx, &effect).await?)
+}

@@ -1,0 +1,187 @@
+//! The process of a consumer.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brokers::{kafka, rabbitmq, sqs};
+use inbox::{Backoff, Consumer, ConsumerName, Inbox, InboxOptions, Shutdown};
+use message::{Subscription, SubscriptionError};
+use sqlx::{Pool, Postgres, Sqlite};
+use tokio_util::sync::CancellationToken;
+
+use super::handler::{Apply, Known, scope_of};
+use super::journaled::Journaled;
+use crate::Failure;
+use crate::journal::Journal;
+use crate::process;
+use crate::shop::Shop;
+
+/// What a consumer process is to do.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct ConsumerTask {
+    /// Where the inbox is.
+    pub database: String,
+    /// What it receives from.
+    pub broker: BrokerAddress,
+    /// Its name.
+    pub consumer: String,
+    /// A second name under which it applies every message in the same transaction: where a message goes to one
+    /// reader only.
+    pub also: Option<String>,
+    /// Many messages per transaction.
+    pub batch: bool,
+    /// Whether the inbox's guard is on.
+    pub guarded: bool,
+    /// Where it writes down what it receives.
+    pub journal: PathBuf,
+}
+
+/// A broker as a consumer reaches it.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BrokerAddress {
+    /// Kafka.
+    Kafka {
+        /// Bootstrap servers.
+        servers: Vec<String>,
+        /// The topic.
+        topic: String,
+        /// The consumer group.
+        group: String,
+    },
+    /// RabbitMQ.
+    Rabbitmq {
+        /// Where it is.
+        url: String,
+        /// The queue.
+        queue: String,
+    },
+    /// SQS.
+    Sqs {
+        /// The endpoint.
+        endpoint: String,
+        /// The queue.
+        queue: String,
+    },
+}
+
+/// Messages per transaction at most, where it is more than one.
+const BATCH: NonZeroUsize = NonZeroUsize::new(25).unwrap();
+/// Deliveries in hand at most.
+const PREFETCH: NonZeroUsize = NonZeroUsize::new(100).unwrap();
+/// Transactions at once.
+const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+/// How often a handler may fail.
+const ATTEMPTS_MAX: u32 = 3;
+/// Seconds until an unsettled SQS message comes again: how long a killed consumer holds its messages up.
+const VISIBILITY_TIMEOUT_SECS: u32 = 4;
+/// Below half of it.
+const KEEP_ALIVE: Duration = Duration::from_millis(1_500);
+/// For a connection from the pool.
+const ACQUIRE: Duration = Duration::from_secs(5);
+
+/// Runs a consumer until it is told to stop.
+///
+/// # Errors
+/// The task cannot be used, or the inbox cannot be opened: the process is started again then.
+pub async fn run(task: ConsumerTask) -> Result<(), Failure> {
+    match outbox::connect::dialect_of(&task.database)? {
+        migrations::Dialect::Postgres => {
+            let options = outbox::connect::postgres_options(&task.database, false)?;
+            let pool = outbox::pool_options::<Postgres>().acquire_timeout(ACQUIRE).connect_lazy_with(options);
+            consume(pool, task).await
+        }
+        migrations::Dialect::Sqlite => {
+            let options = outbox::connect::sqlite_options(&task.database)?;
+            let pool = outbox::pool_options::<Sqlite>().acquire_timeout(ACQUIRE).connect_lazy_with(options);
+            consume(pool, task).await
+        }
+    }
+}
+
+async fn consume<DB: Shop>(pool: Pool<DB>, task: ConsumerTask) -> Result<(), Failure> {
+    let stop = process::stop_on_signals()?;
+    let inbox = Inbox::open(pool, InboxOptions::default()).await?;
+    let name = ConsumerName::new(task.consumer.as_str())?;
+    let also = match &task.also {
+        Some(also) => Some((inbox.clone(), ConsumerName::new(also.as_str())?)),
+        None => None,
+    };
+    let journal = Arc::new(Journal::open(&task.journal)?);
+    let (broker, consumer): (_, Arc<str>) = (task.broker, task.consumer.as_str().into());
+    let mut builder = Consumer::builder(inbox, name.clone())
+        .subscription(move || {
+            let (broker, journal, consumer) = (broker.clone(), Arc::clone(&journal), Arc::clone(&consumer));
+            async move {
+                let inner = broker.subscribe().await?;
+                Ok(Box::new(Journaled { inner, journal, consumer }) as Box<dyn Subscription>)
+            }
+        })
+        .handler(Apply { consumer: name, also, known: Known::default() })
+        .scope(scope_of)
+        .backoff(Backoff { first: Duration::from_millis(100), max: Duration::from_millis(500) })
+        .attempts_max(ATTEMPTS_MAX)
+        .concurrency(CONCURRENCY)
+        .prefetch(PREFETCH)
+        .keep_alive_interval(KEEP_ALIVE);
+    if task.batch {
+        builder = builder.batch(BATCH);
+    }
+    if !task.guarded {
+        builder = builder.without_guard();
+    }
+    let shutdown = Shutdown { graceful: stop, abort: CancellationToken::new() };
+    Ok(builder.build()?.run(shutdown).await?)
+}
+
+impl BrokerAddress {
+    async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
+        match self {
+            Self::Kafka { servers, topic, group } => {
+                let mut config = kafka::GroupConfig::new(group, [topic]);
+                config.session_timeout_ms = 6_000;
+                let subscriber = kafka::Subscriber::new(kafka_config(servers), config).map_err(operator)?;
+                Ok(Box::new(subscriber.subscribe().await?))
+            }
+            Self::Rabbitmq { url, queue } => {
+                let mut config = rabbitmq::Config::new(url);
+                config.heartbeat_secs = 5;
+                rabbitmq::Subscriber::new(&config, [queue]).map_err(operator)?.subscribe().await
+            }
+            Self::Sqs { endpoint, queue } => {
+                let mut config = sqs_config(endpoint);
+                config.visibility_timeout_secs = VISIBILITY_TIMEOUT_SECS;
+                config.poll_wait_secs = 1;
+                sqs::Subscriber::new(&config, queue).map_err(operator)?.subscribe().await
+            }
+        }
+    }
+}
+
+/// Clients that notice soon that the broker is gone or back.
+fn kafka_config(servers: &[String]) -> kafka::Config {
+    let mut config = kafka::Config::new(servers);
+    for (name, value) in KAFKA_PROPERTIES {
+        config.properties.insert(name.to_owned(), value.to_owned().into());
+    }
+    config
+}
+
+/// librdkafka's times, for a storm.
+pub(crate) const KAFKA_PROPERTIES: [(&str, &str); 2] =
+    [("reconnect.backoff.max.ms", "500"), ("socket.timeout.ms", "6000")];
+
+/// For a server that takes any credentials.
+pub(crate) fn sqs_config(endpoint: &str) -> sqs::Config {
+    sqs::Config {
+        endpoint_url: Some(endpoint.to_owned()),
+        region: Some(String::from("elasticmq")),
+        access_key_id: Some(String::from("storm")),
+        secret_access_key: Some(String::from("storm").into()),
+        request_timeout_ms: 4_000,
+        ..sqs::Config::default()
+    }
+}

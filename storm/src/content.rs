@@ -1,0 +1,21 @@
+//! What of a message must not change on its way, as plain clients and the toolkit's own see it.
+
+use checker::{Content, Digest};
+
+/// Free headers of ours; a broker or a relay may add others.
+pub const HEADER_PREFIX: &str = "storm-";
+
+/// The content of a message.
+pub fn content<'a>(
+    key: Option<&str>,
+    payload: &[u8],
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Content {
+    let own = headers.into_iter().filter(|(name, _)| name.starts_with(HEADER_PREFIX));
+    Content {
+        key: Some(key.unwrap_or_default().into()),
+        payload: Some(Digest::of(payload)),
+        headers: Some(Digest::of_headers(own)),
+        fingerprint: None,
+    }
+}

@@ -1,0 +1,289 @@
+//! Carries operations out and writes down what it was told.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use checker::Outcome;
+use outbox::{CommitError, CommitOutcome, EnqueueError, Outbox, TransactionError};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sqlx::{Pool, Postgres, Sqlite};
+use time::OffsetDateTime;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::cancel;
+use super::shape::{Ending, PRODUCER_BYTES_MAX, Path, Shape};
+use super::work::{Given, Tx, WorkError, work};
+use crate::Failure;
+use crate::clock;
+use crate::journal::{Journal, Sent, Step};
+use crate::process;
+use crate::shop::Shop;
+
+/// What a producer process is to do.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct ProducerTask {
+    /// Where the outbox is.
+    pub database: String,
+    /// Where messages go.
+    pub topics: Topics,
+    /// How many accounts there are.
+    pub accounts: u32,
+    /// Between two operations of one worker, on average.
+    pub pause: Duration,
+    /// When the storm began, in seconds since 1970.
+    pub began: i64,
+    /// The storm's folder.
+    pub folder: PathBuf,
+    /// Where it writes down what it does.
+    pub journal: PathBuf,
+}
+
+/// Where messages go.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Topics {
+    /// What consumers read.
+    pub main: String,
+    /// What nobody has made.
+    pub nowhere: String,
+}
+
+/// Operations at once.
+const WORKERS: usize = 4;
+/// For a connection from the pool.
+const ACQUIRE: Duration = Duration::from_secs(5);
+/// Nobody waits longer for an operation; then its outcome is unknown.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// Runs a producer until it is told to stop.
+///
+/// # Errors
+/// The task cannot be used.
+pub async fn run(task: ProducerTask) -> Result<(), Failure> {
+    match outbox::connect::dialect_of(&task.database)? {
+        migrations::Dialect::Postgres => {
+            let options = outbox::connect::postgres_options(&task.database, false)?;
+            let pool = outbox::pool_options::<Postgres>().acquire_timeout(ACQUIRE).connect_lazy_with(options);
+            produce(pool, task).await
+        }
+        migrations::Dialect::Sqlite => {
+            let options = outbox::connect::sqlite_options(&task.database)?;
+            let pool = outbox::pool_options::<Sqlite>().acquire_timeout(ACQUIRE).connect_lazy_with(options);
+            produce(pool, task).await
+        }
+    }
+}
+
+async fn produce<DB: Shop>(pool: Pool<DB>, task: ProducerTask) -> Result<(), Failure> {
+    let limit = message::SizeLimit { destination: "the storm", message_bytes_max: PRODUCER_BYTES_MAX };
+    let retry = outbox::RetryPolicy::default().resolve_timeout(Duration::from_secs(15));
+    let client = Arc::new(Client {
+        outbox: Outbox::builder().limit(limit).retry(retry).build(),
+        pool,
+        journal: Journal::open(&task.journal)?,
+        given: Given {
+            topics: task.topics.clone(),
+            folder: task.folder.clone(),
+            began: OffsetDateTime::from_unix_timestamp(task.began)?,
+            numbers: None,
+        },
+        accounts: task.accounts,
+    });
+    let stop = process::stop_on_signals()?;
+    let mut workers = JoinSet::new();
+    for _ in 0..WORKERS {
+        workers.spawn(Arc::clone(&client).work_until(stop.clone(), task.pause));
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// One producer's connections, and where it writes.
+pub(super) struct Client<DB: Shop> {
+    pub(super) outbox: Outbox<DB>,
+    pub(super) pool: Pool<DB>,
+    pub(super) journal: Journal,
+    pub(super) given: Given,
+    accounts: u32,
+}
+
+/// What a client was told, with what it had sent.
+pub(super) struct Told {
+    outcome: Outcome,
+    detail: String,
+    sent: Option<Sent>,
+}
+
+impl Told {
+    fn failed(why: impl std::fmt::Display) -> Self {
+        Self { outcome: Outcome::Failed, detail: why.to_string(), sent: None }
+    }
+
+    fn unknown(why: impl std::fmt::Display) -> Self {
+        Self { outcome: Outcome::Unknown, ..Self::failed(why) }
+    }
+
+    fn done(sent: Sent) -> Self {
+        Self { outcome: Outcome::Ok, detail: String::new(), sent: Some(sent) }
+    }
+}
+
+impl<DB: Shop> Client<DB> {
+    async fn work_until(self: Arc<Self>, stop: CancellationToken, pause: Duration) -> Result<(), Failure> {
+        // Every start of a process does something else.
+        let mut rng = StdRng::from_os_rng();
+        while !stop.is_cancelled() {
+            let shape = Shape::random(&mut rng, self.accounts);
+            self.operate(&shape).await?;
+            let pause = pause.mul_f64(rand::Rng::random_range(&mut rng, 0.2..1.8));
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn operate(self: &Arc<Self>, shape: &Shape) -> Result<(), Failure> {
+        let operation = shape.operation;
+        self.journal.write(&[Step::Begun { operation, at: clock::now() }])?;
+        let limit = match shape.ending {
+            Ending::Vanish(millis) => Duration::from_millis(millis),
+            Ending::Commit | Ending::RollBack => PATIENCE,
+        };
+        // Whoever goes away hears nothing: there is nothing to write down.
+        let Some(told) = cancel::within(limit, self.attempt(shape, &self.given)).await else { return Ok(()) };
+        self.ended(operation, &told)?;
+        if let (Outcome::Ok, Some(sent), true) = (told.outcome, &told.sent, shape.is_repeatable()) {
+            self.repeat(shape, sent).await?;
+        }
+        Ok(())
+    }
+
+    fn ended(&self, operation: Uuid, told: &Told) -> std::io::Result<()> {
+        let Told { outcome, detail, .. } = told;
+        let (outcome, detail) = (*outcome, detail.clone());
+        self.journal.write(&[Step::Ended { operation, at: clock::now(), outcome, detail }])
+    }
+
+    /// Does the same again, with the same ids. Only a success says anything new: what failed was there before.
+    async fn repeat(self: &Arc<Self>, shape: &Shape, sent: &Sent) -> Result<(), Failure> {
+        let operation = Uuid::new_v4();
+        let numbers = sent.messages.iter().map(|message| message.seq.unwrap_or_default()).collect();
+        let given = Given { numbers: Some(numbers), ..self.given.clone() };
+        let at = clock::now();
+        let again = Shape { operation, ..shape.clone() };
+        let Some(told) = cancel::within(PATIENCE, self.attempt(&again, &given)).await else { return Ok(()) };
+        if let (Outcome::Ok, Some(sent)) = (told.outcome, &told.sent) {
+            let sent = sent.clone();
+            self.journal.write(&[Step::Begun { operation, at }, Step::Sent { operation, sent }])?;
+            self.ended(operation, &told)?;
+        }
+        Ok(())
+    }
+
+    async fn attempt(self: &Arc<Self>, shape: &Shape, given: &Given) -> Told {
+        match shape.path {
+            Path::Run => self.run_to_the_end(shape, given).await,
+            Path::Guarded => self.guarded(shape, given).await.unwrap_or_else(|told| told),
+            Path::Raw => self.raw(shape, given).await.unwrap_or_else(|told| told),
+        }
+    }
+
+    /// The statements, and a note of them before anything can commit.
+    async fn write(&self, tx: Tx<'_, DB>, shape: &Shape, given: &Given) -> Result<Sent, WorkError> {
+        let sent = work(tx, shape, given).await?;
+        // A repetition writes nothing that was not noted the first time.
+        if given.numbers.is_none() {
+            self.journal.write(&[Step::Sent { operation: shape.operation, sent: sent.clone() }])?;
+        }
+        match shape.ending {
+            Ending::RollBack => Err(WorkError::OnPurpose),
+            Ending::Commit | Ending::Vanish(_) => Ok(sent),
+        }
+    }
+
+    async fn run_to_the_end(self: &Arc<Self>, shape: &Shape, given: &Given) -> Told {
+        let (client, shape, given) = (Arc::clone(self), shape.clone(), given.clone());
+        let done = self.outbox.transaction(&self.pool, move |tx| {
+            let (client, shape, given) = (Arc::clone(&client), shape.clone(), given.clone());
+            Box::pin(async move { client.write(Tx::Guarded(tx), &shape, &given).await })
+        });
+        match done.await {
+            Ok(sent) => Told::done(sent),
+            Err(error @ (TransactionError::Unknown { .. } | TransactionError::Shutdown)) => {
+                Told::unknown(error)
+            }
+            Err(error) => Told::failed(causes(&error)),
+        }
+    }
+
+    async fn guarded(&self, shape: &Shape, given: &Given) -> Result<Told, Told> {
+        let mut tx = self.outbox.begin(&self.pool).await.map_err(Told::failed)?;
+        let sent = match self.write(Tx::Guarded(&mut tx), shape, given).await {
+            Ok(sent) => sent,
+            Err(error) => {
+                let told = Told::failed(causes(&error));
+                // It is rolled back in any case, at the latest when the connection ends.
+                let _ = tx.rollback().await;
+                return Err(told);
+            }
+        };
+        match tx.commit().await {
+            Ok(()) => Ok(Told::done(sent)),
+            Err(CommitError::Unknown { commit, source }) => {
+                Ok(match self.outbox.resolve(&self.pool, &commit).await {
+                    Ok(CommitOutcome::Committed) => Told::done(sent),
+                    Ok(CommitOutcome::NotCommitted) => Told::failed(source),
+                    Ok(CommitOutcome::Unrecognisable) => Told::unknown(source),
+                    Err(error) => Told::unknown(error),
+                })
+            }
+            Err(error) => Err(Told::failed(causes(&error))),
+        }
+    }
+
+    async fn raw(&self, shape: &Shape, given: &Given) -> Result<Told, Told> {
+        let mut tx = <DB as outbox::Dialect>::begin_writing(&self.pool).await.map_err(Told::failed)?;
+        let sent = match self.write(Tx::Raw(&mut tx, &self.outbox), shape, given).await {
+            Ok(sent) => sent,
+            Err(error) => {
+                let told = Told::failed(causes(&error));
+                let _ = tx.rollback().await;
+                return Err(told);
+            }
+        };
+        // All a client knows about its own commit: a refusal is a failure, a lost answer is nothing.
+        match tx.commit().await {
+            Ok(()) => {
+                self.outbox.wake_up().wake();
+                Ok(Told::done(sent))
+            }
+            Err(error) => {
+                let refused = EnqueueError::from(error);
+                Err(if refused.is_retryable() {
+                    Told::failed(causes(&refused))
+                } else {
+                    Told::unknown(causes(&refused))
+                })
+            }
+        }
+    }
+}
+
+/// An error with all its causes.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,223 @@
+//! What one operation is like, at random. Pure.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, IteratorRandom};
+use uuid::Uuid;
+
+/// How messages are enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// One by one, each right after its business row.
+    Single,
+    /// All at once.
+    Batch,
+    /// Kept until the commit.
+    Staged,
+}
+
+/// Through which part of the producer's interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path {
+    /// `Outbox::transaction`: runs to its end, tries again.
+    Run,
+    /// `Outbox::begin` and `commit`.
+    Guarded,
+    /// The caller's own `sqlx::Transaction`.
+    Raw,
+}
+
+/// How an operation is meant to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// By a commit.
+    Commit,
+    /// By a rollback, of everything.
+    RollBack,
+    /// The caller goes away after so many milliseconds.
+    Vanish(u64),
+}
+
+/// What the consumers' handler does with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hint {
+    /// Fails for the first time.
+    FailOnce,
+    /// Fails always.
+    FailAlways,
+    /// Refuses it.
+    Reject,
+    /// Takes longer than any patience.
+    Hang,
+}
+
+/// What a message says.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Payload {
+    /// The business row that caused it.
+    pub row: String,
+    /// Its number within its key.
+    pub seq: u64,
+    /// Whether it may leave out of its turn: it is scheduled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
+    /// What the handler does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Hint>,
+    /// Weight.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pad: String,
+}
+
+/// A business row and its message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) row: Uuid,
+    /// Which account is locked and counted; also the message's key.
+    pub(super) account: String,
+    pub(super) topic: Topic,
+    /// An id made of the row's name, enqueued twice.
+    pub(super) derived: bool,
+    /// Not before so many milliseconds have passed.
+    pub(super) delay: Option<u64>,
+    pub(super) hint: Option<Hint>,
+    pub(super) pad: usize,
+    /// Rolled back to a savepoint.
+    pub(super) undone: bool,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// The topic that consumers read.
+    Main,
+    /// A topic that nobody has made.
+    Nowhere,
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) operation: Uuid,
+    pub(super) path: Path,
+    pub(super) mode: Mode,
+    pub(super) ending: Ending,
+    /// At the isolation level SERIALIZABLE, where there are levels.
+    pub(super) serializable: bool,
+    /// In the order in which they are locked.
+    pub(super) items: Vec<Item>,
+}
+
+/// More than a producer may send.
+pub(super) const OVERSIZE: usize = 150_000;
+/// What a producer may send at most.
+pub(super) const PRODUCER_BYTES_MAX: usize = 100_000;
+/// More than the relay takes: it parks the message as dead.
+pub(super) const POISONOUS: usize = 80_000;
+/// The keys of messages that the relay cannot publish, so that they stand in nobody's way.
+const POISON_KEYS: u32 = 4;
+
+impl Shape {
+    /// The next operation, over so many accounts.
+    pub(super) fn random(rng: &mut StdRng, accounts: u32) -> Self {
+        let ending = match rng.random_range(0..100) {
+            0..88 => Ending::Commit,
+            88..93 => Ending::RollBack,
+            _ => Ending::Vanish(rng.random_range(0..25)),
+        };
+        let path = *[Path::Run, Path::Run, Path::Guarded, Path::Raw].choose(rng).unwrap_or(&Path::Run);
+        // A caller's own transaction has no staging area.
+        let modes: &[Mode] = if path == Path::Raw {
+            &[Mode::Single, Mode::Batch]
+        } else {
+            &[Mode::Single, Mode::Batch, Mode::Staged]
+        };
+        let mode = *modes.choose(rng).unwrap_or(&Mode::Single);
+        let count = rng.random_range(1..=3);
+        let mut chosen = (0..accounts).choose_multiple(rng, count);
+        // In one order by almost everybody: whoever locks them in another meets deadlocks.
+        if !rng.random_bool(0.05) {
+            chosen.sort_unstable();
+        }
+        let mut items: Vec<Item> =
+            chosen.into_iter().map(|account| Item::random(rng, format!("account-{account}"))).collect();
+        // Staged messages are written after every savepoint.
+        if items.len() > 1 && mode == Mode::Single && rng.random_bool(0.15) {
+            let last = items.len() - 1;
+            items[last].undone = true;
+        }
+        if rng.random_bool(0.02) {
+            items.truncate(1);
+            items[0].poison(rng);
+        }
+        Self { operation: Uuid::new_v4(), path, mode, ending, serializable: rng.random_bool(0.1), items }
+    }
+
+    /// The same once more, as a client does it who did not believe the first answer: all ids are derived.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.ending == Ending::Commit && self.items.iter().all(|item| item.derived && !item.undone)
+    }
+}
+
+impl Item {
+    fn random(rng: &mut StdRng, account: String) -> Self {
+        let hint = match rng.random_range(0..1_000) {
+            0..10 => Some(Hint::FailOnce),
+            10..14 => Some(Hint::FailAlways),
+            14..18 => Some(Hint::Reject),
+            18..20 => Some(Hint::Hang),
+            _ => None,
+        };
+        Self {
+            row: Uuid::new_v4(),
+            account,
+            topic: Topic::Main,
+            derived: rng.random_bool(0.1),
+            delay: rng.random_bool(0.03).then(|| rng.random_range(100..3_000)),
+            hint,
+            pad: rng.random_range(0..400),
+            undone: false,
+        }
+    }
+
+    fn poison(&mut self, rng: &mut StdRng) {
+        self.delay = None;
+        let key = rng.random_range(0..POISON_KEYS);
+        match rng.random_range(0..3) {
+            0 => self.pad = OVERSIZE,
+            1 => {
+                self.account = format!("poison-{key}");
+                // Only some: the others wait behind the dead one.
+                self.pad = if rng.random_bool(0.5) { POISONOUS } else { 10 };
+            }
+            _ => {
+                self.account = format!("nowhere-{key}");
+                self.topic = Topic::Nowhere;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn every_kind_of_operation_comes_up() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let shapes: Vec<Shape> = (0..5_000).map(|_| Shape::random(&mut rng, 40)).collect();
+        let any = |what: &str, found: &dyn Fn(&Shape) -> bool| assert!(shapes.iter().any(found), "{what}");
+        any("rolled back", &|shape| shape.ending == Ending::RollBack);
+        any("vanishing", &|shape| matches!(shape.ending, Ending::Vanish(_)));
+        any("undone", &|shape| shape.items.iter().any(|item| item.undone));
+        any("repeatable", &Shape::is_repeatable);
+        any("oversize", &|shape| shape.items[0].pad == OVERSIZE);
+        any("poisonous", &|shape| shape.items[0].pad == POISONOUS);
+        any("nowhere", &|shape| shape.items[0].topic == Topic::Nowhere);
+        any("serializable", &|shape| shape.serializable);
+        assert!(shapes.iter().all(|shape| (1..=3).contains(&shape.items.len())));
+        assert!(shapes.iter().all(|shape| shape.path != Path::Raw || shape.mode != Mode::Staged));
+    }
+}

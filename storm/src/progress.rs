@@ -1,0 +1,72 @@
+//! What a person sees of a storm while it runs, on standard error.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::pair::Pair;
+use crate::read::Pending;
+
+/// A bar, or lines where nobody looks at a terminal.
+pub struct Progress {
+    bar: ProgressBar,
+    lines: bool,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        let lines = !std::io::stderr().is_terminal();
+        let bar = if lines { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let style = ProgressStyle::with_template("{prefix} {bar:30} {elapsed}/{len}s {msg}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self { bar, lines }
+    }
+}
+
+impl Progress {
+    /// A storm begins.
+    pub fn storm(&self, pair: Pair, length: Duration) {
+        self.bar.reset();
+        self.bar.set_length(length.as_secs());
+        self.bar.set_prefix(pair.to_string());
+        if self.lines {
+            eprintln!("{pair}: storm of {} s", length.as_secs());
+        }
+    }
+
+    /// Moves the bar for as long as it is polled.
+    pub async fn tick(&self) {
+        let mut seconds = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            seconds.tick().await;
+            self.bar.inc(1);
+        }
+    }
+
+    /// A fault strikes.
+    pub fn fault(&self, name: &str) {
+        self.bar.set_message(name.to_owned());
+    }
+
+    /// What happens now.
+    pub fn phase(&self, what: &'static str) {
+        self.bar.set_message(what);
+        if self.lines {
+            eprintln!("{what}");
+        }
+    }
+
+    /// How much is still on its way.
+    pub fn pending(&self, pending: Pending) {
+        let Pending { moving, undecided, .. } = pending;
+        self.bar.set_message(format!("{undecided} undecided, {moving} moving"));
+    }
+
+    /// Removes the bar.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

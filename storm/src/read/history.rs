@@ -1,0 +1,55 @@
+//! Everything together, for the checker.
+
+use checker::{History, Leak, Operation, Tap};
+
+use super::stores::Plain;
+use crate::Failure;
+use crate::journal::{self, Step, operations};
+use crate::setup::Plot;
+use crate::stage::{Role, Stage};
+
+/// What is read elsewhere.
+#[derive(Debug)]
+pub struct Facts {
+    /// What the broker has.
+    pub tap: Tap,
+    /// What nobody gave back.
+    pub leaks: Vec<Leak>,
+}
+
+/// Reads both databases and the producers' journals.
+///
+/// # Errors
+/// A database does not answer, or holds what cannot be.
+pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History, Failure> {
+    let mut producers = Plain::open(stage, &stage.database.producers).await?;
+    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    let mut read = Vec::new();
+    for name in plot.consumers() {
+        let mut consumer = consumers.consumer(name).await?;
+        consumer.topics = Some(vec![plot.topics().main.into()]);
+        read.push(consumer);
+    }
+    Ok(History {
+        quiet: true,
+        operations: Some(journaled(plot, stage)?),
+        business: Some(producers.business().await?),
+        outbox: Some(producers.outbox().await?),
+        parked: Some(producers.parked().await?),
+        removed: None,
+        tap: Some(facts.tap),
+        consumers: read,
+        leases: producers.leases().await?,
+        leaks: Some(facts.leaks),
+    })
+}
+
+fn journaled(plot: &Plot, stage: &Stage) -> Result<Vec<Operation>, Failure> {
+    let mut all = Vec::new();
+    for name in stage.processes.of(Role::Producer) {
+        let mut steps: Vec<Step> = Vec::new();
+        journal::read(&plot.file(&format!("{name}.journal")), |step| steps.push(step))?;
+        all.extend(operations(steps));
+    }
+    Ok(all)
+}

@@ -1,0 +1,26 @@
+//! What nobody gave back, once every process has ended in order.
+
+use checker::{Leak, LeakKind};
+
+use super::stores::Plain;
+use crate::Failure;
+use crate::stage::Stage;
+
+/// Transactions that nobody ends, leases that nobody gave back.
+///
+/// # Errors
+/// A database does not answer.
+pub async fn leaks(stage: &Stage) -> Result<Vec<Leak>, Failure> {
+    let mut leaks = Vec::new();
+    let mut producers = Plain::open(stage, &stage.database.producers).await?;
+    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    for plain in [&mut producers, &mut consumers] {
+        let open = plain.open_transactions().await?;
+        leaks.extend(open.into_iter().map(|what| Leak { kind: LeakKind::Transaction, what: what.into() }));
+    }
+    let held = producers.holders().await?;
+    let lease =
+        |holder: String| Leak { kind: LeakKind::Lease, what: format!("the lease of {holder}").into() };
+    leaks.extend(held.into_iter().map(lease));
+    Ok(leaks)
+}

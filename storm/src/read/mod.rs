@@ -1,0 +1,17 @@
+//! What is there in the end, read with plain SQL.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `stores` | the statements, the same for both databases but for their types |
+//! | `history` | everything together, for the checker |
+//! | `quiet` | whether anything is still on its way |
+//! | `leaks` | what nobody gave back |
+
+mod history;
+mod leaks;
+mod quiet;
+mod stores;
+
+pub use history::{Facts, history};
+pub use leaks::leaks;
+pub use quiet::{Pending, pending};

@@ -1,0 +1,252 @@
+//! The statements, the same for both databases but for their types.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use checker::{
+    Aside, BusinessRow, Consumer, DeadLetter, Digest, Effect, InboxRow, LeaseEvent, OutboxRow, Parked,
+};
+use futures_util::TryStreamExt as _;
+use sqlx::{Connection as _, PgConnection, Row as _, SqliteConnection};
+use uuid::Uuid;
+
+use super::quiet::Pending;
+use crate::Failure;
+use crate::content::content;
+use crate::load::Payload;
+use crate::pair::DatabaseKind;
+use crate::stage::Stage;
+
+/// A plain connection to one of the databases.
+pub(super) enum Plain {
+    Postgres(PgConnection),
+    Sqlite(SqliteConnection),
+}
+
+impl Plain {
+    /// Connects directly.
+    pub(super) async fn open(stage: &Stage, url: &str) -> Result<Self, Failure> {
+        Ok(match stage.pair.database {
+            DatabaseKind::Postgres => Self::Postgres(PgConnection::connect(url).await?),
+            DatabaseKind::Sqlite => {
+                Self::Sqlite(SqliteConnection::connect_with(&outbox::connect::sqlite_options(url)?).await?)
+            }
+        })
+    }
+}
+
+/// Runs the same statements on whichever connection it is.
+macro_rules! on {
+    ($plain:expr, $connection:ident => $body:expr) => {
+        match $plain {
+            Plain::Postgres($connection) => $body,
+            Plain::Sqlite($connection) => $body,
+        }
+    };
+}
+
+const UUID: &str = "a message id in the database is no UUID";
+
+impl Plain {
+    pub(super) async fn business(&mut self) -> Result<Vec<BusinessRow>, Failure> {
+        let sql = "SELECT row FROM business";
+        let names: Vec<String> = on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?);
+        let row = |name: String| BusinessRow { id: name.into(), messages: Some(1), payload: None };
+        Ok(names.into_iter().map(row).collect())
+    }
+
+    pub(super) async fn outbox(&mut self) -> Result<Vec<OutboxRow>, Failure> {
+        let sql = "SELECT id, CAST(message_id AS text) AS message_id, topic, key, payload, \
+                   CAST(headers AS text) AS headers FROM outbox_message ORDER BY id";
+        let mut rows = Vec::new();
+        on!(self, c => {
+            let mut found = sqlx::query(sql).fetch(c);
+            while let Some(row) = found.try_next().await? {
+                let (payload, headers): (Vec<u8>, Option<String>) = (row.try_get("payload")?, row.try_get("headers")?);
+                let (id, key): (String, Option<String>) = (row.try_get("message_id")?, row.try_get("key")?);
+                let topic: String = row.try_get("topic")?;
+                rows.push(outbox_row(row.try_get("id")?, &id, topic, key.as_deref(), &payload, headers)?);
+            }
+        });
+        Ok(rows)
+    }
+
+    pub(super) async fn parked(&mut self) -> Result<Vec<Parked>, Failure> {
+        let sql = "SELECT CAST(message_id AS text), state FROM outbox_exception";
+        let rows: Vec<(String, String)> = on!(self, c => sqlx::query_as(sql).fetch_all(c).await?);
+        let parked = |(id, state): (String, String)| -> Result<Parked, Failure> {
+            let aside = match state.as_str() {
+                "scheduled" => Aside::Scheduled,
+                "retrying" => Aside::Retrying,
+                "held" => Aside::Held,
+                "dead" => Aside::Dead,
+                "discarded" => Aside::Discarded,
+                other => return Err(format!("an exception in state {other:?}").into()),
+            };
+            Ok(Parked { id: Uuid::parse_str(&id).map_err(|_| UUID)?, aside })
+        };
+        rows.into_iter().map(parked).collect()
+    }
+
+    pub(super) async fn consumer(&mut self, name: &str) -> Result<Consumer, Failure> {
+        Ok(Consumer {
+            name: name.into(),
+            inbox: Some(self.inbox(name).await?),
+            effects: Some(self.effects(name).await?),
+            dead_letters: Some(self.dead_letters(name).await?),
+            ..Consumer::default()
+        })
+    }
+
+    async fn inbox(&mut self, name: &str) -> Result<Vec<InboxRow>, Failure> {
+        let sql = "SELECT CAST(message_id AS text), scope FROM inbox_message WHERE consumer = $1";
+        let rows: Vec<(String, String)> = on!(self, c => sqlx::query_as(sql).bind(name).fetch_all(c).await?);
+        let mut scopes = Scopes::default();
+        let row = |(id, scope): (String, String)| -> Result<InboxRow, Failure> {
+            let id = Uuid::parse_str(&id).map_err(|_| UUID)?;
+            Ok(InboxRow { id, scope: scopes.of(scope), ..InboxRow::default() })
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    async fn effects(&mut self, name: &str) -> Result<Vec<Effect>, Failure> {
+        let sql =
+            "SELECT message_id, scope, key, payload, headers FROM effect WHERE consumer = $1 ORDER BY place";
+        let rows: Vec<(String, String, String, String, String)> =
+            on!(self, c => sqlx::query_as(sql).bind(name).fetch_all(c).await?);
+        let mut scopes = Scopes::default();
+        let mut keys = Scopes::default();
+        let digest = |text: String| serde_json::from_value::<Digest>(text.into());
+        let effect = |(id, scope, key, payload, headers): (_, _, _, _, _)| -> Result<Effect, Failure> {
+            let id: String = id;
+            let content = checker::Content {
+                key: Some(keys.of(key)),
+                payload: Some(digest(payload)?),
+                headers: Some(digest(headers)?),
+                fingerprint: None,
+            };
+            Ok(Effect { id: Uuid::parse_str(&id).map_err(|_| UUID)?, scope: scopes.of(scope), content })
+        };
+        rows.into_iter().map(effect).collect()
+    }
+
+    async fn dead_letters(&mut self, name: &str) -> Result<Vec<DeadLetter>, Failure> {
+        let sql = "SELECT CAST(message_id AS text), scope FROM inbox_dead_letter \
+                   WHERE consumer = $1 AND resolution IS NULL";
+        let rows: Vec<(Option<String>, String)> =
+            on!(self, c => sqlx::query_as(sql).bind(name).fetch_all(c).await?);
+        let letter = |(id, scope): (Option<String>, String)| -> Result<DeadLetter, Failure> {
+            let id = id.map(|id| Uuid::parse_str(&id)).transpose().map_err(|_| UUID)?;
+            Ok(DeadLetter { id, scope: scope.into() })
+        };
+        rows.into_iter().map(letter).collect()
+    }
+
+    /// Only PostgreSQL is watched.
+    pub(super) async fn leases(&mut self) -> Result<Option<Vec<LeaseEvent>>, Failure> {
+        let Self::Postgres(connection) = self else { return Ok(None) };
+        let sql = "SELECT session, relay, before, epoch, holder, moved FROM lease_change ORDER BY place";
+        let rows: Vec<LeaseChange> = sqlx::query_as(sql).fetch_all(connection).await?;
+        let mut under: HashMap<i64, (u64, Arc<str>)> = HashMap::new();
+        let mut events = Vec::new();
+        for (session, relay, before, epoch, holder, moved) in rows {
+            let (lease, epoch): (Arc<str>, _) = (relay.into(), epoch.unsigned_abs());
+            if before.map(i64::unsigned_abs) != Some(epoch) {
+                let holder: Arc<str> = holder.unwrap_or_default().into();
+                under.insert(session, (epoch, Arc::clone(&holder)));
+                events.push(LeaseEvent::Granted { lease, epoch, holder });
+            } else {
+                // A session that never took the lease has no epoch of its own.
+                let (epoch, holder) = under.get(&session).cloned().unwrap_or((0, "nobody".into()));
+                let what = if moved { "checkpoint" } else { "renewal or release" };
+                events.push(LeaseEvent::Wrote { lease, epoch, holder, applied: true, what: what.into() });
+            }
+        }
+        Ok(Some(events))
+    }
+
+    /// How much is in the producers' database, and what of it will still move.
+    pub(super) async fn sent(&mut self, nowhere: &str) -> Result<(u64, u64), Failure> {
+        let sql = "SELECT (SELECT count(*) FROM outbox_message) - (SELECT count(*) FROM outbox_exception), \
+                   (SELECT count(*) FROM outbox_exception \
+                   WHERE state IN ('scheduled', 'retrying') AND topic <> $1)";
+        let (left, moving): (i64, i64) =
+            on!(self, c => sqlx::query_as(sql).bind(nowhere).fetch_one(c).await?);
+        Ok((left.unsigned_abs(), moving.unsigned_abs()))
+    }
+
+    /// How many messages a consumer has decided about.
+    pub(super) async fn decided(&mut self, name: &str) -> Result<u64, Failure> {
+        let sql = "SELECT count(*) FROM (SELECT message_id FROM effect WHERE consumer = $1 UNION \
+                   SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $1) AS decided";
+        let count: i64 = on!(self, c => sqlx::query_scalar(sql).bind(name).fetch_one(c).await?);
+        Ok(count.unsigned_abs())
+    }
+
+    /// Sessions inside a transaction, and prepared transactions, of this database.
+    pub(super) async fn open_transactions(&mut self) -> Result<Vec<String>, Failure> {
+        let Self::Postgres(connection) = self else { return Ok(Vec::new()) };
+        let sql = "SELECT format('session %s of %s in a transaction: %s', pid, datname, left(query, 80)) \
+                   FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+                   AND xact_start IS NOT NULL AND backend_type = 'client backend' UNION ALL \
+                   SELECT format('prepared transaction %s', gid) FROM pg_prepared_xacts \
+                   WHERE database = current_database()";
+        Ok(sqlx::query_scalar(sql).fetch_all(connection).await?)
+    }
+
+    /// Who holds a lease.
+    pub(super) async fn holders(&mut self) -> Result<Vec<String>, Failure> {
+        let sql = "SELECT holder FROM outbox_relay WHERE holder IS NOT NULL";
+        Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
+    }
+}
+
+/// Session, relay, epoch before, epoch, holder, whether the cursor moved.
+type LeaseChange = (i64, String, Option<i64>, i64, Option<String>, bool);
+
+/// Few texts, of which many rows have one.
+#[derive(Default)]
+struct Scopes(HashMap<String, Arc<str>>);
+
+impl Scopes {
+    fn of(&mut self, text: String) -> Arc<str> {
+        Arc::clone(self.0.entry(text).or_insert_with_key(|text| text.as_str().into()))
+    }
+}
+
+fn outbox_row(
+    position: i64,
+    id: &str,
+    topic: String,
+    key: Option<&str>,
+    payload: &[u8],
+    headers: Option<String>,
+) -> Result<OutboxRow, Failure> {
+    let headers: HashMap<String, String> = match &headers {
+        Some(headers) => serde_json::from_str(headers)?,
+        None => HashMap::new(),
+    };
+    let own: Option<Payload> = serde_json::from_slice(payload).ok();
+    Ok(OutboxRow {
+        id: Uuid::parse_str(id).map_err(|_| UUID)?,
+        position,
+        topic: Some(topic.into()),
+        row: own.as_ref().map(|own| own.row.as_str().into()),
+        seq: own.as_ref().map(|own| own.seq),
+        out_of_turn: own.is_some_and(|own| own.late),
+        content: content(key, payload, headers.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
+        ..OutboxRow::default()
+    })
+}
+
+/// What is still on its way.
+pub(super) async fn pending(stage: &Stage, consumers: &[&str], nowhere: &str) -> Result<Pending, Failure> {
+    let mut producers = Plain::open(stage, &stage.database.producers).await?;
+    let mut decided = Plain::open(stage, &stage.database.consumers).await?;
+    let (left, moving) = producers.sent(nowhere).await?;
+    let mut undecided = 0;
+    for consumer in consumers {
+        undecided += left.saturating_sub(decided.decided(consumer).await?);
+    }
+    Ok(Pending { messages: left, moving, undecided })
+}

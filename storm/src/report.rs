@@ -1,0 +1,163 @@
+//! What came of a storm: tables for people, JSON for machines.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use checker::{Breach, Event, Verdict};
+use comfy_table::{Table, presets};
+
+use crate::Failure;
+use crate::pair::Pair;
+use crate::read::Pending;
+use crate::tempest::Record;
+
+/// Numbers of one storm.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Counts {
+    /// Operations whose client was told that they are done.
+    pub operations_ok: usize,
+    /// … that they failed.
+    pub operations_failed: usize,
+    /// … nothing.
+    pub operations_unknown: usize,
+    /// Rows in the outbox.
+    pub messages: usize,
+    /// Of these beside the log in the end.
+    pub parked: usize,
+    /// Messages at the broker, copies included; for SQS, deliveries.
+    pub published: usize,
+    /// Of these copies.
+    pub copies: usize,
+    /// Deliveries to consumers.
+    pub deliveries: usize,
+    /// Effects, over all consumers.
+    pub effects: usize,
+    /// Deliveries that changed nothing.
+    pub duplicates_suppressed: usize,
+    /// Open dead letters, over all consumers.
+    pub dead_letters: usize,
+    /// How often a process was started.
+    pub process_starts: u64,
+}
+
+/// What came of a storm over one pair.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct PairReport {
+    /// Which.
+    pub pair: Pair,
+    /// What the plan was made from.
+    pub seed: u64,
+    /// How long all of it took.
+    pub seconds: f64,
+    /// Numbers.
+    pub counts: Counts,
+    /// What was still on its way when waiting ended.
+    pub pending: Pending,
+    /// Roles of which a process did not end when it was asked to.
+    pub unruly: Vec<&'static str>,
+    /// What the checker says.
+    pub verdict: Verdict,
+    /// Every strike.
+    pub records: Vec<Record>,
+    /// Where everything is; removed when all is well.
+    pub folder: PathBuf,
+}
+
+/// So many breaches are shown in full.
+const BREACHES_SHOWN: usize = 3;
+/// Faults that were healed so shortly before a breach began are named with it.
+const BEFORE: u64 = 20_000_000;
+
+impl PairReport {
+    /// Whether every promise that was checked held, and every process ended in order.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.verdict.holds() && self.unruly.is_empty()
+    }
+
+    /// How often each fault struck, and how often it could not.
+    #[must_use]
+    pub fn strikes(&self) -> BTreeMap<&'static str, (usize, usize)> {
+        let mut strikes: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+        for record in &self.records {
+            let (struck, missed) = strikes.entry(record.fault).or_default();
+            *(if record.happened { struck } else { missed }) += 1;
+        }
+        strikes
+    }
+
+    /// Into its folder.
+    pub(crate) fn write_down(&self) -> Result<(), Failure> {
+        Ok(std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(self)?)?)
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let Counts { operations_ok: ok, operations_failed: failed, operations_unknown: unknown, .. } =
+            self.counts;
+        let Counts { messages, parked, published, copies, .. } = self.counts;
+        let Counts { deliveries, effects, duplicates_suppressed, dead_letters, process_starts, .. } =
+            self.counts;
+        let word = if self.holds() { "holds" } else { "BROKEN" };
+        let mut text = format!(
+            "{}: {word}, seed {}, {:.0} s\n\
+             operations: {ok} ok, {failed} failed, {unknown} unknown; processes started {process_starts} times\n\
+             messages: {messages}, {parked} parked; published {published}, {copies} of them copies; \
+             delivered {deliveries}, {duplicates_suppressed} suppressed; {effects} effects, {dead_letters} dead letters\n",
+            self.pair, self.seed, self.seconds,
+        );
+        let mut faults = table(["fault", "struck", "could not"]);
+        for (name, (struck, missed)) in self.strikes() {
+            faults.add_row([name.to_owned(), struck.to_string(), missed.to_string()]);
+        }
+        let mut promises = table(["promise", "checked", "broken"]);
+        for ruling in &self.verdict.rulings {
+            let checked = ruling.not_checked.map_or_else(|| ruling.checked.to_string(), str::to_owned);
+            promises.add_row([ruling.promise.to_string(), checked, ruling.breached.to_string()]);
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{faults}\n{promises}\n");
+        if !self.pending.is_quiet() {
+            let Pending { moving, undecided, .. } = self.pending;
+            let _ = writeln!(text, "waiting ended with {moving} messages moving and {undecided} undecided");
+        }
+        for role in &self.unruly {
+            let _ = writeln!(text, "a {role} did not end when it was asked to");
+        }
+        for breach in self.verdict.breaches().take(BREACHES_SHOWN) {
+            self.show(breach, &mut text);
+        }
+        if !self.holds() {
+            let _ = writeln!(text, "journals, logs, history: {}", self.folder.display());
+        }
+        text
+    }
+
+    fn show(&self, breach: &Breach, text: &mut String) {
+        let _ = writeln!(text, "\n{breach}");
+        for event in &breach.events {
+            let _ = writeln!(text, "  {event}");
+        }
+        let began = breach.events.iter().find_map(|event| match event {
+            Event::Operation { started, .. } => *started,
+            _ => None,
+        });
+        let near = |record: &&Record| {
+            began.is_none_or(|began| record.struck_at <= began + BEFORE && record.healed_at + BEFORE >= began)
+        };
+        for Record { struck_at, healed_at, fault, what, .. } in self.records.iter().filter(near) {
+            let _ = writeln!(text, "  fault from {struck_at} to {healed_at}: {fault} {what}");
+        }
+    }
+}
+
+fn table<const N: usize>(headers: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(headers.map(str::to_uppercase));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}

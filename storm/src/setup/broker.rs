@@ -1,0 +1,104 @@
+//! Topics, exchanges, queues.
+
+use std::sync::Arc;
+
+use brokers::kafka::mock::Mock;
+use brokers::{kafka, rabbitmq, sqs};
+
+use super::addresses::host_and_port;
+use super::{Plot, Servers};
+use crate::Failure;
+use crate::consume::sqs_config;
+use crate::faults::broker::sqs::Gateway;
+use crate::pair::BrokerKind;
+use crate::stage::{Broker, Topic};
+
+/// So that keys spread and share.
+pub(crate) const PARTITIONS: u16 = 6;
+
+/// Makes what messages are published to; never the topic that leads nowhere.
+pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failure> {
+    let topic = plot.topics().main;
+    let broker = |address: String, queues: Vec<String>| Broker {
+        address,
+        topics: vec![Topic { name: topic.clone(), queues }],
+        exchange: None,
+        inner_exchange: None,
+        gateway: None,
+        tap: None,
+        mock: None,
+    };
+    match plot.pair.broker {
+        BrokerKind::Kafka => {
+            let address = servers.kafka()?.to_owned();
+            let admin = kafka::Admin::new(&kafka::Config::new([&address]))?;
+            admin.create_topics(&[kafka::TopicPlan::new(&topic, PARTITIONS)]).await?;
+            Ok(broker(address, Vec::new()))
+        }
+        BrokerKind::MockKafka => {
+            let mock = Mock::start(1)?;
+            mock.create_topic(&topic, PARTITIONS)?;
+            let address = mock.bootstrap_servers().join(",");
+            Ok(Broker { mock: Some(Arc::new(mock)), ..broker(address, Vec::new()) })
+        }
+        BrokerKind::Rabbitmq => {
+            let address = servers.rabbitmq()?.to_string();
+            let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(&address)).await?;
+            let inner = inner_exchange(plot);
+            admin.declare_exchange(&plot.name).await?;
+            admin.declare_exchange(&inner).await?;
+            admin.bind_exchange(&inner, &plot.name, &topic).await?;
+            let tap = format!("{}-tap", plot.name);
+            let queues: Vec<String> = plot.consumers().map(|consumer| queue(plot, consumer)).into();
+            for queue in queues.iter().chain([&tap]) {
+                admin.declare_queue(queue, rabbitmq::QueueOptions::default()).await?;
+                admin.bind(queue, &inner, &topic).await?;
+            }
+            admin.close().await;
+            let exchange = Some(plot.name.clone());
+            Ok(Broker { exchange, inner_exchange: Some(inner), tap: Some(tap), ..broker(address, queues) })
+        }
+        BrokerKind::Sqs | BrokerKind::SqsFifo => {
+            let address = servers.sqs()?.as_str().trim_end_matches('/').to_owned();
+            sqs::Admin::connect(&sqs_config(&address)).await?.create_queue(&topic).await?;
+            let gateway = Gateway::start(host_and_port(servers.sqs()?)?).await?;
+            Ok(Broker { gateway: Some(Arc::new(gateway)), ..broker(address, vec![topic.clone()]) })
+        }
+    }
+}
+
+/// What RabbitMQ's queues are bound to.
+fn inner_exchange(plot: &Plot) -> String {
+    format!("{}-inner", plot.name)
+}
+
+/// RabbitMQ's queue of a consumer.
+pub(super) fn queue(plot: &Plot, consumer: &str) -> String {
+    format!("{}-{consumer}", plot.name)
+}
+
+/// Removes all of it.
+pub(super) async fn remove(plot: &Plot, stage: &crate::stage::Stage) -> Result<(), Failure> {
+    let broker = &stage.broker;
+    match plot.pair.broker {
+        BrokerKind::Kafka => {
+            let admin = kafka::Admin::new(&kafka::Config::new([&broker.address]))?;
+            admin.delete_topics(&[&plot.topics().main]).await?;
+        }
+        BrokerKind::MockKafka => {}
+        BrokerKind::Rabbitmq => {
+            let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(&broker.address)).await?;
+            for queue in broker.topics.iter().flat_map(|topic| &topic.queues).chain(&broker.tap) {
+                admin.delete_queue(queue).await?;
+            }
+            admin.delete_exchange(&plot.name).await?;
+            admin.delete_exchange(&inner_exchange(plot)).await?;
+            admin.close().await;
+        }
+        BrokerKind::Sqs | BrokerKind::SqsFifo => {
+            let admin = sqs::Admin::connect(&sqs_config(&broker.address)).await?;
+            admin.delete_queue(&plot.topics().main).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Databases and tables.
+
+use migrations::{Identifier, Line, Migrator, Template};
+use sqlx::{Connection, PgConnection, Postgres, Sqlite, SqliteConnection};
+use url::Url;
+
+use super::{ACCOUNTS, Plot};
+use crate::Failure;
+use crate::shop::Shop;
+use crate::stage::Database;
+
+/// Two databases on a server.
+pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Failure> {
+    let mut admin = PgConnection::connect(server.as_str()).await?;
+    for part in PARTS {
+        let create = Template::new("CREATE DATABASE {name}").identifier("name", &name(plot, part)?).render();
+        sqlx::query(&create).execute(&mut admin).await?;
+    }
+    admin.close().await?;
+    let database = Database {
+        producers: url(plot, server, PRODUCERS)?,
+        consumers: url(plot, server, CONSUMERS)?,
+        accounts: ACCOUNTS,
+    };
+    let mut producers = PgConnection::connect(&database.producers).await?;
+    let mut consumers = PgConnection::connect(&database.consumers).await?;
+    make_tables::<Postgres>(&mut producers, &mut consumers).await?;
+    for statement in WATCH_LEASES {
+        sqlx::raw_sql(statement).execute(&mut producers).await?;
+    }
+    producers.close().await?;
+    consumers.close().await?;
+    Ok(database)
+}
+
+/// Two files.
+pub(super) async fn sqlite(plot: &Plot) -> Result<Database, Failure> {
+    let url = |part: &str| format!("sqlite://{}?mode=rwc", plot.file(&format!("{part}.db")).display());
+    let database = Database { producers: url(PRODUCERS), consumers: url(CONSUMERS), accounts: ACCOUNTS };
+    let open = async |url: &str| -> Result<SqliteConnection, Failure> {
+        Ok(SqliteConnection::connect_with(&outbox::connect::sqlite_options(url)?).await?)
+    };
+    let (mut producers, mut consumers) = (open(&database.producers).await?, open(&database.consumers).await?);
+    make_tables::<Sqlite>(&mut producers, &mut consumers).await?;
+    producers.close().await?;
+    consumers.close().await?;
+    Ok(database)
+}
+
+/// Removes both databases, whoever is connected.
+pub(super) async fn drop_postgres(plot: &Plot, server: &Url) -> Result<(), Failure> {
+    let mut admin = PgConnection::connect(server.as_str()).await?;
+    for part in PARTS {
+        let drop = Template::new("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+        sqlx::query(&drop.identifier("name", &name(plot, part)?).render()).execute(&mut admin).await?;
+    }
+    Ok(admin.close().await?)
+}
+
+const PRODUCERS: &str = "producers";
+const CONSUMERS: &str = "consumers";
+const PARTS: [&str; 2] = [PRODUCERS, CONSUMERS];
+
+fn text(plot: &Plot, part: &str) -> String {
+    format!("{}_{part}", plot.name.replace('-', "_"))
+}
+
+fn name(plot: &Plot, part: &str) -> Result<Identifier, Failure> {
+    Ok(Identifier::new(text(plot, part))?)
+}
+
+fn url(plot: &Plot, server: &Url, part: &str) -> Result<String, Failure> {
+    let mut url = server.clone();
+    url.set_path(&text(plot, part));
+    Ok(url.to_string())
+}
+
+async fn make_tables<DB: Shop>(
+    producers: &mut DB::Connection,
+    consumers: &mut DB::Connection,
+) -> Result<(), Failure> {
+    Migrator::<DB>::new(Line::Outbox).up(producers).await?;
+    Migrator::<DB>::new(Line::Inbox).up(consumers).await?;
+    DB::create_business(producers).await?;
+    Ok(DB::create_effects(consumers).await?)
+}
+
+/// Writes down every change of a relay's row, with the session that made it: the lease was granted to that session
+/// under the epoch of its last takeover, and whatever it writes it writes under that one.
+const WATCH_LEASES: [&str; 3] = [
+    "CREATE TABLE lease_change (place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL, \
+     relay text NOT NULL, before bigint, epoch bigint NOT NULL, holder text, moved boolean NOT NULL)",
+    "CREATE FUNCTION watch_lease() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+     INSERT INTO lease_change (session, relay, before, epoch, holder, moved) \
+     VALUES (pg_backend_pid(), NEW.relay, CASE WHEN TG_OP = 'UPDATE' THEN OLD.epoch END, NEW.epoch, NEW.holder, \
+     TG_OP = 'INSERT' OR NEW.cursor IS DISTINCT FROM OLD.cursor); RETURN NULL; END $$",
+    "CREATE TRIGGER watch_lease AFTER INSERT OR UPDATE ON outbox_relay FOR EACH ROW EXECUTE FUNCTION watch_lease()",
+];

@@ -1,0 +1,114 @@
+//! Makes the stage of one storm: databases, topics and queues, proxies, and the processes' tasks.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `addresses` | where the servers are, directly and through proxies |
+//! | `broker` | topics, exchanges, queues |
+//! | `database` | databases, tables |
+//! | `processes` | how producers, relays and consumers are started |
+
+mod addresses;
+mod broker;
+mod database;
+mod processes;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Failure;
+use crate::load::Topics;
+use crate::pair::{DatabaseKind, Pair};
+use crate::stage::{Processes, Services, Stage, Wires};
+
+pub use addresses::Servers;
+pub(crate) use broker::PARTITIONS;
+pub use processes::{Programs, RELAY_NAME};
+
+/// What one storm is made with.
+#[derive(Debug, Clone)]
+pub struct Plot {
+    /// What it runs over.
+    pub pair: Pair,
+    /// Names everything that this storm makes.
+    pub name: String,
+    /// Where everything is written.
+    pub folder: PathBuf,
+    /// The pause between two operations of one worker.
+    pub pause: Duration,
+    /// Whether the inbox's guard is on.
+    pub guarded: bool,
+    /// When it began, in seconds since 1970.
+    pub began: i64,
+}
+
+/// How many accounts producers contend for.
+pub const ACCOUNTS: u32 = 40;
+
+impl Plot {
+    /// Where messages go.
+    #[must_use]
+    pub fn topics(&self) -> Topics {
+        let suffix = if self.pair.broker == crate::pair::BrokerKind::SqsFifo { ".fifo" } else { "" };
+        let topic = |word: &str| format!("{}-{word}{suffix}", self.name);
+        Topics { main: topic("rows"), nowhere: topic("nowhere") }
+    }
+
+    /// The names under which messages are applied.
+    #[must_use]
+    pub fn consumers(&self) -> [&'static str; 2] {
+        ["billing", "audit"]
+    }
+
+    /// A file of this storm.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// Makes everything; no process runs yet.
+///
+/// # Errors
+/// A server that this pair needs is not there, or refuses.
+pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage, Failure> {
+    let database = match plot.pair.database {
+        DatabaseKind::Postgres => database::postgres(plot, servers.postgres()?).await?,
+        DatabaseKind::Sqlite => database::sqlite(plot).await?,
+    };
+    let broker = broker::make(plot, servers).await?;
+    let mut wires = Wires::default();
+    addresses::wire(plot.pair, servers, &broker, &mut wires).await?;
+    Ok(Stage {
+        pair: plot.pair,
+        processes: Processes::default(),
+        wires,
+        services: Services::new(xtask.to_owned()),
+        database,
+        broker,
+        folder: plot.folder.clone(),
+    })
+}
+
+/// Starts every process.
+///
+/// # Errors
+/// A task cannot be written down.
+pub async fn start(
+    plot: &Plot,
+    servers: &Servers,
+    stage: &Stage,
+    programs: &Programs,
+) -> Result<(), Failure> {
+    processes::start(plot, servers, stage, programs).await
+}
+
+/// Removes what was made on servers; files stay with their folder.
+///
+/// # Errors
+/// A server refuses.
+pub async fn remove(plot: &Plot, servers: &Servers, stage: &Stage) -> Result<(), Failure> {
+    if plot.pair.database == DatabaseKind::Postgres {
+        database::drop_postgres(plot, servers.postgres()?).await?;
+    }
+    broker::remove(plot, stage).await
+}

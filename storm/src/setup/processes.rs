@@ -1,0 +1,209 @@
+//! How producers, relays and consumers are started.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use url::Url;
+
+use super::addresses::through;
+use super::{ACCOUNTS, Plot, Servers, broker};
+use crate::Failure;
+use crate::consume::{BrokerAddress, ConsumerTask, KAFKA_PROPERTIES};
+use crate::load::ProducerTask;
+use crate::pair::BrokerKind;
+use crate::stage::{Peer, Recipe, Role, Stage, Wire};
+
+/// The programs that a storm runs.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// This one, with its hidden subcommands.
+    pub storm: PathBuf,
+    /// The relay.
+    pub relay: PathBuf,
+}
+
+/// The relay's name: of its cursor and its lease.
+pub const RELAY_NAME: &str = "storm";
+
+const PRODUCERS: usize = 3;
+const RELAYS: usize = 2;
+/// Per name.
+const CONSUMERS: usize = 2;
+
+/// Settings with which a storm need not wait for human time scales.
+const ENGINE: &str = "\
+[pipeline.engine]
+lease_ttl = \"3s\"
+retry_initial = \"50ms\"
+retry_max = \"1s\"
+attempts_max = 4
+shutdown_grace = \"5s\"
+message_bytes_max = 60000
+";
+
+pub(super) async fn start(
+    plot: &Plot,
+    servers: &Servers,
+    stage: &Stage,
+    programs: &Programs,
+) -> Result<(), Failure> {
+    let cast = Cast { plot, servers, stage, programs };
+    let config = plot.file("relay.toml");
+    std::fs::write(&config, cast.relay_config()?)?;
+    for number in 0..RELAYS {
+        let name = format!("relay-{number}");
+        let arguments =
+            ["run", "--config"].map(String::from).into_iter().chain([config.display().to_string()]);
+        let recipe = Recipe {
+            program: programs.relay.clone(),
+            arguments: arguments.collect(),
+            environment: BTreeMap::from([(String::from("RELAY_LOG"), String::from("info"))]),
+            log: plot.file(&format!("{name}.log")),
+        };
+        stage.processes.keep(&name, Role::Relay, recipe).await;
+    }
+    for (name, task) in cast.consumers()? {
+        cast.keep(&name, Role::Consumer, "consumer", &task).await?;
+    }
+    for number in 0..PRODUCERS {
+        let name = format!("producer-{number}");
+        let task = ProducerTask {
+            database: cast.database(Role::Producer)?,
+            topics: plot.topics(),
+            accounts: ACCOUNTS,
+            pause: plot.pause,
+            began: plot.began,
+            folder: plot.folder.clone(),
+            journal: plot.file(&format!("{name}.journal")),
+        };
+        cast.keep(&name, Role::Producer, "producer", &task).await?;
+    }
+    Ok(())
+}
+
+struct Cast<'a> {
+    plot: &'a Plot,
+    servers: &'a Servers,
+    stage: &'a Stage,
+    programs: &'a Programs,
+}
+
+impl Cast<'_> {
+    async fn keep(
+        &self,
+        name: &str,
+        role: Role,
+        command: &str,
+        task: &impl Serialize,
+    ) -> Result<(), Failure> {
+        let file = self.plot.file(&format!("{name}.json"));
+        std::fs::write(&file, serde_json::to_vec_pretty(task)?)?;
+        let recipe = Recipe {
+            program: self.programs.storm.clone(),
+            arguments: vec![command.to_owned(), file.display().to_string()],
+            environment: BTreeMap::new(),
+            log: self.plot.file(&format!("{name}.log")),
+        };
+        self.stage.processes.keep(name, role, recipe).await;
+        Ok(())
+    }
+
+    /// Through the proxy, where there is one.
+    fn at(&self, role: Role, peer: Peer, direct: &str) -> Result<String, Failure> {
+        match self.stage.wires.proxies.get(&Wire { role, peer }) {
+            Some(proxy) => through(&Url::parse(direct)?, proxy.address()),
+            None => Ok(direct.to_owned()),
+        }
+    }
+
+    fn database(&self, role: Role) -> Result<String, Failure> {
+        let database = &self.stage.database;
+        let direct = if role == Role::Consumer { &database.consumers } else { &database.producers };
+        self.at(role, Peer::Database, direct)
+    }
+
+    fn kafka(&self, role: Role) -> String {
+        match self.stage.wires.proxies.get(&Wire { role, peer: Peer::Broker }) {
+            Some(proxy) => proxy.address().to_string(),
+            None => self.stage.broker.address.clone(),
+        }
+    }
+
+    fn relay_config(&self) -> Result<String, Failure> {
+        let broker = &self.stage.broker;
+        let section = match self.plot.pair.broker {
+            BrokerKind::Kafka | BrokerKind::MockKafka => {
+                let properties: Vec<String> =
+                    KAFKA_PROPERTIES.iter().map(|(name, value)| format!("{name:?} = {value:?}\n")).collect();
+                format!(
+                    "[pipeline.kafka]\nbootstrap_servers = [{:?}]\nconnect_timeout_ms = 2000\n\
+                     [pipeline.kafka.properties]\n{}",
+                    self.kafka(Role::Relay),
+                    properties.concat()
+                )
+            }
+            BrokerKind::Rabbitmq => format!(
+                "[pipeline.rabbitmq]\nurl = {:?}\nexchange = {:?}\nheartbeat_secs = 5\nconfirm_timeout_ms = 5000\n",
+                self.at(Role::Relay, Peer::Broker, self.servers.rabbitmq()?.as_str())?,
+                broker.exchange.as_deref().unwrap_or_default(),
+            ),
+            BrokerKind::Sqs | BrokerKind::SqsFifo => format!(
+                "[pipeline.sqs]\nregion = \"elasticmq\"\nendpoint_url = {:?}\naccess_key_id = \"storm\"\n\
+                 secret_access_key = \"storm\"\nrequest_timeout_ms = 4000\n",
+                self.at(Role::Relay, Peer::Broker, &broker.address)?.trim_end_matches('/'),
+            ),
+        };
+        let database = self.database(Role::Relay)?;
+        Ok(format!(
+            "[[pipeline]]\nname = {RELAY_NAME:?}\n[pipeline.database]\nurl = {database:?}\n{section}{ENGINE}"
+        ))
+    }
+
+    fn consumers(&self) -> Result<Vec<(String, ConsumerTask)>, Failure> {
+        let [one, other] = self.plot.consumers();
+        let mut tasks = Vec::new();
+        // A queue of SQS hands a message to one reader only: each reader then applies it under both names.
+        let is_shared = self.plot.pair.broker.is_sqs();
+        let names: &[(&str, Option<&str>)] =
+            if is_shared { &[(one, Some(other))] } else { &[(one, None), (other, None)] };
+        for (place, (consumer, also)) in names.iter().enumerate() {
+            for number in 0..CONSUMERS {
+                let name = format!("consumer-{consumer}-{number}");
+                let task = ConsumerTask {
+                    database: self.database(Role::Consumer)?,
+                    broker: self.address(consumer)?,
+                    consumer: String::from(*consumer),
+                    also: also.map(String::from),
+                    batch: if is_shared { number == 1 } else { place == 1 },
+                    guarded: self.plot.guarded,
+                    journal: self.plot.file(&format!("{name}.journal")),
+                };
+                tasks.push((name, task));
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn address(&self, consumer: &str) -> Result<BrokerAddress, Failure> {
+        let (broker, topics) = (&self.stage.broker, self.plot.topics());
+        Ok(match self.plot.pair.broker {
+            BrokerKind::Kafka | BrokerKind::MockKafka => BrokerAddress::Kafka {
+                servers: vec![self.kafka(Role::Consumer)],
+                topic: topics.main,
+                group: format!("{}-{consumer}", self.plot.name),
+            },
+            BrokerKind::Rabbitmq => BrokerAddress::Rabbitmq {
+                url: self.at(Role::Consumer, Peer::Broker, &broker.address)?,
+                queue: broker::queue(self.plot, consumer),
+            },
+            BrokerKind::Sqs | BrokerKind::SqsFifo => BrokerAddress::Sqs {
+                endpoint: self
+                    .at(Role::Consumer, Peer::Broker, &broker.address)?
+                    .trim_end_matches('/')
+                    .into(),
+                queue: topics.main,
+            },
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! The business: accounts whose rows producers contend for, rows with a message each, effects of consumers. Plain
+//! SQL, the same for both databases but for what they do not share.
+
+use std::path::Path;
+
+use sqlx::{PgConnection, Postgres, Sqlite, SqliteConnection};
+
+use crate::faults::database::disk::SqliteFull;
+
+/// The statements of the business.
+pub trait Shop: outbox::Dialect + inbox::dialect::Dialect {
+    /// Makes the producers' tables.
+    fn create_business(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Makes the consumers' table.
+    fn create_effects(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Begins the work of a transaction: how long it waits for locks, how isolated it is, how large a file may be
+    /// (what the storm's folder says).
+    fn settle_in(
+        connection: &mut Self::Connection,
+        serializable: bool,
+        folder: &Path,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Locks an account until the transaction ends, and answers its next number.
+    fn next_number(
+        connection: &mut Self::Connection,
+        account: &str,
+    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
+
+    /// Writes a business row; one that is there already stays.
+    fn insert_row(
+        connection: &mut Self::Connection,
+        row: &str,
+        account: &str,
+        number: u64,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Sets the savepoint.
+    fn savepoint(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Rolls back to the savepoint.
+    fn undo(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Applies a message: appends a row, without any check whether it was done before.
+    fn apply(
+        connection: &mut Self::Connection,
+        effect: &Effect<'_>,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+}
+
+/// An effect of a message.
+#[derive(Debug)]
+pub struct Effect<'a> {
+    /// Under which name.
+    pub consumer: &'a str,
+    /// For whom.
+    pub scope: &'a str,
+    /// Which message.
+    pub id: uuid::Uuid,
+    /// Its ordering key.
+    pub key: &'a str,
+    /// Digest of its payload, hexadecimal.
+    pub payload: &'a str,
+    /// Digest of its headers, hexadecimal.
+    pub headers: &'a str,
+}
+
+const CREATE_BUSINESS: [&str; 2] = [
+    "CREATE TABLE account (name text PRIMARY KEY, numbers bigint NOT NULL)",
+    "CREATE TABLE business (row text PRIMARY KEY, account text NOT NULL, number bigint NOT NULL)",
+];
+const COUNT: &str = "INSERT INTO account (name, numbers) VALUES ($1, 1) \
+     ON CONFLICT (name) DO UPDATE SET numbers = account.numbers + 1 RETURNING numbers";
+const INSERT_ROW: &str =
+    "INSERT INTO business (row, account, number) VALUES ($1, $2, $3) ON CONFLICT (row) DO NOTHING";
+const APPLY: &str = "INSERT INTO effect (consumer, scope, message_id, key, payload, headers) \
+     VALUES ($1, $2, $3, $4, $5, $6)";
+
+macro_rules! shop {
+    ($database:ty, $place:literal, $settle:expr) => {
+        impl Shop for $database {
+            async fn create_business(connection: &mut Self::Connection) -> sqlx::Result<()> {
+                for statement in CREATE_BUSINESS {
+                    sqlx::query(statement).execute(&mut *connection).await?;
+                }
+                Ok(())
+            }
+
+            async fn create_effects(connection: &mut Self::Connection) -> sqlx::Result<()> {
+                let create = concat!(
+                    "CREATE TABLE effect (place ",
+                    $place,
+                    ", consumer text NOT NULL, scope text NOT NULL, message_id text NOT NULL, key text NOT NULL, \
+                     payload text NOT NULL, headers text NOT NULL)"
+                );
+                sqlx::query(create).execute(connection).await.map(drop)
+            }
+
+            async fn settle_in(
+                connection: &mut Self::Connection,
+                serializable: bool,
+                folder: &Path,
+            ) -> sqlx::Result<()> {
+                $settle(connection, serializable, folder).await
+            }
+
+            async fn next_number(connection: &mut Self::Connection, account: &str) -> sqlx::Result<u64> {
+                let number: i64 = sqlx::query_scalar(COUNT).bind(account).fetch_one(connection).await?;
+                Ok(number.unsigned_abs())
+            }
+
+            async fn insert_row(
+                connection: &mut Self::Connection,
+                row: &str,
+                account: &str,
+                number: u64,
+            ) -> sqlx::Result<()> {
+                let insert = sqlx::query(INSERT_ROW).bind(row).bind(account).bind(number.cast_signed());
+                insert.execute(connection).await.map(drop)
+            }
+
+            async fn savepoint(connection: &mut Self::Connection) -> sqlx::Result<()> {
+                sqlx::query("SAVEPOINT before").execute(connection).await.map(drop)
+            }
+
+            async fn undo(connection: &mut Self::Connection) -> sqlx::Result<()> {
+                sqlx::query("ROLLBACK TO SAVEPOINT before").execute(connection).await.map(drop)
+            }
+
+            async fn apply(connection: &mut Self::Connection, effect: &Effect<'_>) -> sqlx::Result<()> {
+                let Effect { consumer, scope, id, key, payload, headers } = effect;
+                let insert = sqlx::query(APPLY).bind(*consumer).bind(*scope).bind(id.to_string());
+                insert.bind(*key).bind(*payload).bind(*headers).execute(connection).await.map(drop)
+            }
+        }
+    };
+}
+
+shop!(Postgres, "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", settle_in_postgres);
+shop!(Sqlite, "INTEGER PRIMARY KEY AUTOINCREMENT", settle_in_sqlite);
+
+async fn settle_in_postgres(connection: &mut PgConnection, serializable: bool, _: &Path) -> sqlx::Result<()> {
+    let statements = if serializable {
+        "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SET LOCAL lock_timeout = '3s'"
+    } else {
+        "SET LOCAL lock_timeout = '3s'"
+    };
+    sqlx::raw_sql(statements).execute(connection).await.map(drop)
+}
+
+async fn settle_in_sqlite(connection: &mut SqliteConnection, _: bool, folder: &Path) -> sqlx::Result<()> {
+    SqliteFull::obey(connection, folder).await
+}

@@ -1,0 +1,132 @@
+//! Kafka's log, read from its beginning.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use checker::Occurrence;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::task::spawn_blocking;
+use uuid::Uuid;
+
+use crate::Failure;
+use crate::content::content;
+use crate::setup::PARTITIONS;
+
+/// For one request.
+const REQUEST: Duration = Duration::from_secs(10);
+/// Without any progress.
+const SILENCE: Duration = Duration::from_secs(30);
+/// For the next record.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A reader that keeps up with a log.
+pub struct Follower {
+    thread: JoinHandle<Result<Vec<Occurrence>, String>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Follower {
+    pub(super) fn start(servers: String, topic: String) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let follow = move || -> Result<Vec<Occurrence>, Failure> {
+            let mut log = Log::open(&servers, &topic)?;
+            while !stopping.load(Ordering::Relaxed) {
+                log.poll();
+            }
+            log.read_to_end()?;
+            Ok(log.occurrences)
+        };
+        let thread = std::thread::spawn(move || follow().map_err(|error| error.to_string()));
+        Self { thread, stop }
+    }
+
+    /// Reads what is left.
+    pub(super) async fn finish(self) -> Result<Vec<Occurrence>, Failure> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread;
+        let joined = spawn_blocking(move || thread.join()).await?;
+        Ok(joined.map_err(|_| "the reader of the log panicked")??)
+    }
+}
+
+/// Reads all partitions from their beginning to their present end.
+pub(super) async fn read(servers: String, topic: String) -> Result<Vec<Occurrence>, Failure> {
+    let read = move || -> Result<Vec<Occurrence>, Failure> {
+        let mut log = Log::open(&servers, &topic)?;
+        log.read_to_end()?;
+        Ok(log.occurrences)
+    };
+    spawn_blocking(read).await?
+}
+
+struct Log {
+    consumer: BaseConsumer,
+    topic: String,
+    /// The next offset of each partition.
+    next: Vec<i64>,
+    places: Vec<Arc<str>>,
+    occurrences: Vec<Occurrence>,
+}
+
+impl Log {
+    fn open(servers: &str, topic: &str) -> Result<Self, Failure> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", servers).set("reconnect.backoff.max.ms", "500");
+        // A group is demanded, even by a client that never uses it.
+        config.set("group.id", format!("{topic}-tap")).set("enable.auto.commit", "false");
+        let consumer: BaseConsumer = config.create()?;
+        let mut list = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            list.add_partition_offset(topic, i32::from(partition), Offset::Beginning)?;
+        }
+        consumer.assign(&list)?;
+        let count = usize::from(PARTITIONS);
+        let places = (0..count).map(|partition| format!("{topic}[{partition}]").into()).collect();
+        Ok(Self { consumer, topic: topic.to_owned(), next: vec![0; count], places, occurrences: Vec::new() })
+    }
+
+    /// Whether there was a record. An error is an outage, which ends.
+    fn poll(&mut self) -> bool {
+        let Some(Ok(record)) = self.consumer.poll(POLL) else { return false };
+        let partition = usize::try_from(record.partition()).unwrap_or_default();
+        let occurrence = occurrence(&record, &self.places[partition]);
+        self.next[partition] = record.offset() + 1;
+        self.occurrences.push(occurrence);
+        true
+    }
+
+    fn read_to_end(&mut self) -> Result<(), Failure> {
+        let mut ends = Vec::new();
+        for partition in 0..PARTITIONS {
+            let (_, high) = self.consumer.fetch_watermarks(&self.topic, i32::from(partition), REQUEST)?;
+            ends.push(high);
+        }
+        let mut heard_at = Instant::now();
+        while self.next.iter().zip(&ends).any(|(next, end)| next < end) {
+            if self.poll() {
+                heard_at = Instant::now();
+            } else if heard_at.elapsed() > SILENCE {
+                return Err(format!("{}: read up to {:?}, its end is {ends:?}", self.topic, self.next).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn occurrence(record: &BorrowedMessage<'_>, place: &Arc<str>) -> Occurrence {
+    let headers: Vec<(&str, &str)> = record
+        .headers()
+        .into_iter()
+        .flat_map(|headers| headers.iter())
+        .filter_map(|header| Some((header.key, std::str::from_utf8(header.value?).ok()?)))
+        .collect();
+    let id = headers.iter().find(|(name, _)| *name == "ce_id").and_then(|(_, id)| Uuid::parse_str(id).ok());
+    let key = record.key().and_then(|key| std::str::from_utf8(key).ok());
+    let content = content(key, record.payload().unwrap_or_default(), headers);
+    Occurrence { id, place: Arc::clone(place), content }
+}

@@ -1,0 +1,69 @@
+//! What the broker has, read with plain clients that share nothing with the toolkit's.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `kafka` | a log, read from its beginning |
+//! | `rabbitmq` | a queue beside, emptied at the end |
+
+mod kafka;
+mod rabbitmq;
+
+use std::path::PathBuf;
+
+use checker::{Occurrence, Tap};
+
+use crate::Failure;
+use crate::journal::{self, Received};
+use crate::pair::BrokerKind;
+use crate::setup::Plot;
+use crate::stage::Stage;
+
+pub use kafka::Follower;
+
+/// Follows a log that forgets; nothing for others, which are read in the end.
+#[must_use]
+pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
+    let follow = || Follower::start(stage.broker.address.clone(), plot.topics().main);
+    (plot.pair.broker == BrokerKind::MockKafka).then(follow)
+}
+
+/// Reads everything.
+///
+/// # Errors
+/// The broker does not answer.
+pub async fn read(plot: &Plot, stage: &Stage, follower: Option<Follower>) -> Result<Tap, Failure> {
+    let (broker, topic) = (&stage.broker, plot.topics().main);
+    let occurrences = match plot.pair.broker {
+        BrokerKind::MockKafka => match follower {
+            Some(follower) => follower.finish().await?,
+            None => Vec::new(),
+        },
+        BrokerKind::Kafka => kafka::read(broker.address.clone(), topic).await?,
+        BrokerKind::Rabbitmq => {
+            rabbitmq::drain(&broker.address, broker.tap.as_deref().unwrap_or_default()).await?
+        }
+        BrokerKind::Sqs | BrokerKind::SqsFifo => deliveries(plot, stage)?,
+    };
+    Ok(Tap { ordered: plot.pair.broker.keeps_order(), complete: true, occurrences })
+}
+
+/// The journals of all consumers.
+#[must_use]
+pub fn journals(plot: &Plot, stage: &Stage) -> Vec<PathBuf> {
+    let names = stage.processes.of(crate::stage::Role::Consumer);
+    names.iter().map(|name| plot.file(&format!("{name}.journal"))).collect()
+}
+
+/// SQS keeps no log and knows no copy: what consumers received stands for it.
+fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
+    let mut received: Vec<Received> = Vec::new();
+    for path in journals(plot, stage) {
+        journal::read(&path, |entry| received.push(entry))?;
+    }
+    received.sort_by_key(|entry| entry.at);
+    let place = |entry: &Received| entry.content.key.clone().unwrap_or_default();
+    Ok(received
+        .into_iter()
+        .map(|entry| Occurrence { id: entry.id, place: place(&entry), content: entry.content })
+        .collect())
+}

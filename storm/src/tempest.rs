@@ -1,0 +1,130 @@
+//! Carries a plan out: faults strike, stay and are healed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::Failure;
+use crate::clock;
+use crate::faults::Fault;
+use crate::plan::{Kind, Strike};
+use crate::stage::Stage;
+
+/// What became of a strike.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Record {
+    /// When it struck: see [`crate::clock`].
+    pub struck_at: u64,
+    /// When it was healed.
+    pub healed_at: u64,
+    /// Which fault.
+    pub fault: &'static str,
+    /// What it hit and how, or why it did not.
+    pub what: String,
+    /// Whether it happened.
+    pub happened: bool,
+}
+
+type Shared = Arc<Mutex<Box<dyn Fault>>>;
+
+/// The faults of a storm.
+pub struct Tempest {
+    faults: Vec<(&'static str, Shared)>,
+}
+
+/// A strike takes no longer.
+const STRIKE: Duration = Duration::from_secs(60);
+/// Healing takes no longer: a server that has to recover.
+const HEAL: Duration = Duration::from_secs(150);
+/// How often it is tried.
+const HEALS: u32 = 3;
+
+impl Tempest {
+    /// These faults.
+    #[must_use]
+    pub fn new(faults: Vec<Box<dyn Fault>>) -> Self {
+        let share = |fault: Box<dyn Fault>| (fault.name(), Arc::new(Mutex::new(fault)));
+        Self { faults: faults.into_iter().map(share).collect() }
+    }
+
+    /// What a plan needs to know.
+    pub async fn kinds(&self) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        for (name, fault) in &self.faults {
+            let fault = fault.lock().await;
+            kinds.push(Kind { name, weight: fault.weight(), lasts: fault.lasts() });
+        }
+        kinds
+    }
+
+    /// Carries the plan out; calls `tell` for each strike. Returns when the storm is over and all is healed. What could
+    /// not be healed in its time is healed then.
+    ///
+    /// # Errors
+    /// Something could not be healed in the end either.
+    pub async fn rage(
+        &self,
+        stage: &Arc<Stage>,
+        strikes: &[Strike],
+        length: Duration,
+        tell: impl Fn(&str),
+    ) -> Result<Vec<Record>, Failure> {
+        let begun = Instant::now();
+        let mut running: JoinSet<Record> = JoinSet::new();
+        let mut records = Vec::new();
+        for strike in strikes {
+            sleep_until(begun + strike.at).await;
+            let Some((_, fault)) = self.faults.iter().find(|(name, _)| *name == strike.fault) else {
+                continue;
+            };
+            tell(strike.fault);
+            running.spawn(one(Arc::clone(stage), Arc::clone(fault), strike.clone(), begun + length));
+            while let Some(done) = running.try_join_next() {
+                records.push(done?);
+            }
+        }
+        sleep_until(begun + length).await;
+        while let Some(done) = running.join_next().await {
+            records.push(done?);
+        }
+        records.sort_by_key(|record| record.struck_at);
+        for (_, fault) in &self.faults {
+            heal(&mut **fault.lock().await, stage).await?;
+        }
+        Ok(records)
+    }
+}
+
+async fn one(stage: Arc<Stage>, fault: Shared, strike: Strike, end: Instant) -> Record {
+    let mut fault = fault.lock().await;
+    let mut rng = StdRng::seed_from_u64(strike.seed);
+    let struck_at = clock::now();
+    let struck = timeout(STRIKE, fault.strike(&stage, &mut rng)).await;
+    let (mut what, happened) = match struck {
+        Ok(Ok(struck)) => (struck.to_string(), true),
+        Ok(Err(error)) => (error.to_string(), false),
+        Err(_) => (format!("it did not happen within {STRIKE:?}"), false),
+    };
+    sleep(strike.lasts.min(end.saturating_duration_since(Instant::now()))).await;
+    if let Err(error) = heal(&mut **fault, &stage).await {
+        what.push_str(&format!("; {error}"));
+    }
+    Record { struck_at, healed_at: clock::now(), fault: strike.fault, what, happened }
+}
+
+async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Result<(), Failure> {
+    let mut last = String::new();
+    for _ in 0..HEALS {
+        match timeout(HEAL, fault.heal(stage)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => last = error.to_string(),
+            Err(_) => last = format!("not within {HEAL:?}"),
+        }
+    }
+    Err(format!("{} could not be healed: {last}", fault.name()).into())
+}
