@@ -3,7 +3,7 @@
 use crate::{
     backends::Backends,
     cargo::{cargo, step},
-    deny, report, storm, test,
+    deny, mutants, report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -35,6 +35,8 @@ enum Check {
     Demo,
     /// A short storm of faults over every pair of database and broker.
     Storm,
+    /// The code broken on purpose: what the simulation must find.
+    Mutants,
     /// `cargo xtask test --require all`.
     Test,
 }
@@ -105,6 +107,7 @@ impl Check {
                 let code = storm::run(&storm::Storm::short())?;
                 if code == ExitCode::SUCCESS { Ok(()) } else { Err("storm failed".to_owned()) }
             }
+            Self::Mutants => mutants::check(&mutants::Mutants::quick()),
             Self::Test => {
                 let found = test::execute(&test::Test::all_required())?;
                 *summary = Some(found);

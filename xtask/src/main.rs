@@ -6,6 +6,7 @@ mod cargo;
 mod cargo_output;
 mod ci;
 mod deny;
+mod mutants;
 mod report;
 mod require;
 mod services;
@@ -30,6 +31,7 @@ enum Task {
     Test(test::Test),
     Bench(bench::Bench),
     Storm(storm::Storm),
+    Mutants(mutants::Mutants),
     Ci(ci::Ci),
 }
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Storm(options) => storm::run(&options),
+        Task::Mutants(options) => mutants::run(&options),
         Task::Ci(options) => ci::run(&options),
     };
     result.unwrap_or_else(|error| {

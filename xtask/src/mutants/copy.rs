@@ -1,0 +1,112 @@
+//! The copy of the checkout in which the code is broken.
+
+use super::patch::Patch;
+use crate::workspace;
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A copy of what git knows of the checkout, with a build folder of its own: artifacts of broken code must never be
+/// taken for good ones.
+pub(super) struct Copy {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+impl Copy {
+    /// Makes the copy, or brings it up to date: a file that is the same stays, so that little is built anew.
+    pub(super) fn new() -> Result<Self, String> {
+        let root = workspace::root()?;
+        let build =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+        let copy = Self { tree: build.join("mutants/tree"), target: build.join("mutants/target") };
+        let listed = git(&root, ["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
+        let files: Vec<&str> = listed.split('\0').filter(|name| root.join(name).is_file()).collect();
+        for name in &files {
+            copy.take(&root, name)?;
+        }
+        copy.drop_others(&copy.tree, &files)?;
+        Ok(copy)
+    }
+
+    /// Whether a patch still applies.
+    pub(super) fn applies(&self, patch: &Patch) -> Result<(), String> {
+        self.patch(patch, &["apply", "--check"])
+            .map_err(|problem| format!("tests/mutations/{}.patch does not apply: {problem}", patch.name))
+    }
+
+    /// Breaks the code.
+    pub(super) fn apply(&self, patch: &Patch) -> Result<(), String> {
+        self.patch(patch, &["apply"])
+    }
+
+    /// Mends it.
+    pub(super) fn revert(&self, patch: &Patch) -> Result<(), String> {
+        self.patch(patch, &["apply", "--reverse"])
+    }
+
+    /// Cargo in the copy.
+    pub(super) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        // The copy's own packages, not those of the cargo that runs this.
+        command.env_remove("CARGO_MANIFEST_DIR").env("CARGO_TARGET_DIR", &self.target);
+        command.args(arguments).current_dir(&self.tree);
+        command
+    }
+
+    fn patch(&self, patch: &Patch, verb: &[&str]) -> Result<(), String> {
+        let path = patch.path()?;
+        let arguments: Vec<&OsStr> = verb.iter().map(OsStr::new).chain([path.as_os_str()]).collect();
+        // Outside of any repository: git would leave out what the repository around the copy ignores.
+        let ceiling = self.tree.parent().unwrap_or(&self.tree);
+        run(Command::new("git")
+            .args(arguments)
+            .current_dir(&self.tree)
+            .env("GIT_CEILING_DIRECTORIES", ceiling))
+        .map(drop)
+    }
+
+    fn take(&self, root: &Path, name: &str) -> Result<(), String> {
+        let (from, to) = (root.join(name), self.tree.join(name));
+        let failed = |error| format!("cannot copy {} to {}: {error}", from.display(), to.display());
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let content = fs::read(&from).map_err(failed)?;
+        if fs::read(&to).is_ok_and(|old| old == content) {
+            return Ok(());
+        }
+        fs::copy(&from, &to).map(drop).map_err(failed)
+    }
+
+    /// Removes what the checkout no longer has.
+    fn drop_others(&self, folder: &Path, files: &[&str]) -> Result<(), String> {
+        let failed = |error| format!("cannot clean {}: {error}", folder.display());
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.is_dir() {
+                self.drop_others(&path, files)?;
+            } else if let Ok(name) = path.strip_prefix(&self.tree)
+                && !files.iter().any(|file| Path::new(file) == name)
+            {
+                fs::remove_file(&path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn git<const N: usize>(root: &Path, arguments: [&str; N]) -> Result<String, String> {
+    run(Command::new("git").args(arguments).current_dir(root))
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("cannot run git: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}

@@ -1,0 +1,166 @@
+//! What can find a breakage.
+
+use super::copy::Copy;
+use crate::backends::Backends;
+use std::{
+    fmt,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A program that looks for broken promises: its word, and what it is told.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Finder {
+    kind: Kind,
+    arguments: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// The tests of the simulation whose names contain the argument.
+    Simulation,
+    /// The cases of the conformance suite whose names contain the argument.
+    Conformance,
+    /// The cases of the brokers' suite whose names contain the argument.
+    Brokers,
+    /// A storm: a database and a broker.
+    Storm,
+}
+
+/// What became of a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It ran to its end and found nothing.
+    Quiet,
+    /// It found a broken promise.
+    Found,
+    /// What it looks at could not be built.
+    NotBuilt,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quiet => "NOT FOUND",
+            Self::Found => "found",
+            Self::NotBuilt => "DOES NOT COMPILE",
+        })
+    }
+}
+
+impl fmt::Display for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
+    }
+}
+
+impl Finder {
+    /// The word for the deterministic simulation.
+    pub(super) const SIMULATION: &str = "simulation";
+
+    /// From its notation: a word and arguments.
+    pub(super) fn read(notation: &str) -> Result<Self, String> {
+        let mut words = notation.split_whitespace().map(str::to_owned);
+        let word = words.next().unwrap_or_default();
+        let kind = [Kind::Simulation, Kind::Conformance, Kind::Brokers, Kind::Storm]
+            .into_iter()
+            .find(|kind| kind.word() == word)
+            .ok_or_else(|| {
+                format!("{word:?} finds nothing; known are simulation, conformance, brokers and storm")
+            })?;
+        let arguments: Vec<String> = words.collect();
+        let expected = match kind {
+            Kind::Simulation | Kind::Conformance | Kind::Brokers => 0..=1,
+            Kind::Storm => 2..=2,
+        };
+        if !expected.contains(&arguments.len()) {
+            return Err(format!("{word} takes {} to {} arguments", expected.start(), expected.end()));
+        }
+        Ok(Self { kind, arguments })
+    }
+
+    /// Its word.
+    pub(super) fn word(&self) -> &'static str {
+        self.kind.word()
+    }
+
+    /// Whether it looks at real databases and brokers.
+    pub(super) fn needs_services(&self) -> bool {
+        matches!(self.kind, Kind::Conformance | Kind::Brokers)
+    }
+
+    /// Builds it in the copy, runs it, and says what it found and how long the run took.
+    pub(super) fn look(
+        &self,
+        copy: &Copy,
+        backends: Option<&Backends>,
+    ) -> Result<(Verdict, Duration), String> {
+        for build in self.builds() {
+            if !run(copy.cargo(build), backends)? {
+                return Ok((Verdict::NotBuilt, Duration::ZERO));
+            }
+        }
+        let begun_at = Instant::now();
+        let is_quiet = run(copy.cargo(&self.command()), backends)?;
+        Ok((if is_quiet { Verdict::Quiet } else { Verdict::Found }, begun_at.elapsed()))
+    }
+
+    fn builds(&self) -> &'static [&'static [&'static str]] {
+        match self.kind {
+            Kind::Simulation => &[&["test", "--package", "simulation", "--no-run"]],
+            Kind::Conformance => &[&["test", "--package", "tests", "--test", "conformance", "--no-run"]],
+            Kind::Brokers => &[&["test", "--package", "tests", "--test", "brokers", "--no-run"]],
+            Kind::Storm => &[&["xtask", "storm", "--build-only"]],
+        }
+    }
+
+    fn command(&self) -> Vec<&str> {
+        let mut command = match self.kind {
+            Kind::Simulation => vec!["test", "--package", "simulation", "--"],
+            Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
+            Kind::Brokers => vec!["test", "--package", "tests", "--test", "brokers", "--"],
+            Kind::Storm => vec!["xtask", "storm", "--minutes", "1"],
+        };
+        match (self.kind, self.arguments.as_slice()) {
+            (Kind::Storm, [database, broker]) => command.extend(["--database", database, "--broker", broker]),
+            (_, arguments) => command.extend(arguments.iter().map(String::as_str)),
+        }
+        command
+    }
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Simulation => Finder::SIMULATION,
+            Self::Conformance => "conformance",
+            Self::Brokers => "brokers",
+            Self::Storm => "storm",
+        }
+    }
+}
+
+/// Whether the command succeeds. Its output goes to a person's screen, not into our result.
+fn run(mut command: Command, backends: Option<&Backends>) -> Result<bool, String> {
+    if let Some(backends) = backends {
+        backends.hand_over(&mut command)?;
+    }
+    command.stdout(Stdio::from(std::io::stderr()));
+    let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
+    Ok(status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notation_is_a_known_word_with_its_arguments() {
+        let finder = Finder::read("storm postgres kafka").expect("read");
+        assert!(finder.command().ends_with(&["--database", "postgres", "--broker", "kafka"]));
+        assert!(Finder::read("storm postgres").is_err());
+        assert!(Finder::read("luck").unwrap_err().contains("luck"));
+        assert!(Finder::read("").is_err());
+    }
+}

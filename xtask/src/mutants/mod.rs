@@ -1,0 +1,154 @@
+//! `cargo xtask mutants`: breaks the code on purpose, one rule at a time, and demands that it is found.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `patch.rs` | one breakage: a patch below `tests/mutations/` with what it breaks and what finds it |
+//! | `finder.rs` | what can find a breakage, and the command for it |
+//! | `copy.rs` | the copy of the checkout in which the code is broken |
+
+mod copy;
+mod finder;
+mod patch;
+
+use crate::{backends::Backends, report};
+use clap::Args;
+use copy::Copy;
+use finder::{Finder, Verdict};
+use patch::Patch;
+use serde_json::json;
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+
+/// Break the code on purpose, one patch of `tests/mutations/` after the other, and demand that each is found.
+///
+/// Works in a copy below the build folder. What finds a breakage must pass on the unbroken copy first, and a
+/// breakage that does not compile counts as not found.
+#[derive(Debug, Args)]
+pub(crate) struct Mutants {
+    /// Only those whose file name contains one of these.
+    names: Vec<String>,
+    /// Only those that this finds.
+    #[arg(long)]
+    finder: Vec<String>,
+    /// Only look whether the patches still apply.
+    #[arg(long)]
+    check: bool,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t)]
+    output: report::Output,
+}
+
+impl Mutants {
+    /// Those that the deterministic simulation finds: minutes instead of an hour.
+    pub(crate) fn quick() -> Self {
+        let finder = vec![Finder::SIMULATION.to_owned()];
+        Self { names: Vec::new(), finder, check: false, output: report::Output::Table }
+    }
+
+    fn wants(&self, patch: &Patch) -> bool {
+        let is_named = self.names.is_empty() || self.names.iter().any(|name| patch.name.contains(name));
+        is_named && (self.finder.is_empty() || self.finder.iter().any(|word| word == patch.finder.word()))
+    }
+}
+
+/// What became of one breakage.
+struct Line {
+    patch: Patch,
+    verdict: Verdict,
+    took: Duration,
+}
+
+pub(crate) fn run(options: &Mutants) -> Result<ExitCode, String> {
+    let lines = execute(options)?;
+    match options.output {
+        report::Output::Json => report::json(&json!(lines.iter().map(Line::json).collect::<Vec<_>>())),
+        report::Output::Table => println!("{}", table(&lines, options.check)),
+    }
+    let is_good = lines.iter().all(|line| line.is_good(options.check));
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// As a check of CI.
+pub(crate) fn check(options: &Mutants) -> Result<(), String> {
+    let lines = execute(options)?;
+    println!("{}", table(&lines, options.check));
+    let missed: Vec<&str> = lines
+        .iter()
+        .filter(|line| !line.is_good(options.check))
+        .map(|line| line.patch.name.as_str())
+        .collect();
+    if missed.is_empty() { Ok(()) } else { Err(format!("not found: {}", missed.join(", "))) }
+}
+
+fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
+    let copy = Copy::new()?;
+    // All of them must apply, whichever are run: a patch that rots is noticed at the next change.
+    let patches = patch::all()?;
+    for patch in &patches {
+        copy.applies(patch)?;
+    }
+    let patches: Vec<Patch> = patches.into_iter().filter(|patch| options.wants(patch)).collect();
+    if patches.is_empty() {
+        return Err("no patch below tests/mutations/ has such a name and finder".into());
+    }
+    if options.check {
+        let line = |patch| Line { patch, verdict: Verdict::Quiet, took: Duration::ZERO };
+        return Ok(patches.into_iter().map(line).collect());
+    }
+    let backends =
+        if patches.iter().any(|patch| patch.finder.needs_services()) { Some(Backends::up()?) } else { None };
+    let lines = find(&copy, patches, backends.as_ref());
+    if let Some(backends) = backends {
+        backends.release();
+    }
+    lines
+}
+
+fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
+    let mut baselines: BTreeMap<Finder, Verdict> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for patch in patches {
+        if !baselines.contains_key(&patch.finder) {
+            eprintln!("unbroken: {}", patch.finder);
+            let (verdict, _) = patch.finder.look(copy, backends)?;
+            if verdict != Verdict::Quiet {
+                return Err(format!("{} does not pass on the unbroken code: {verdict}", patch.finder));
+            }
+            baselines.insert(patch.finder.clone(), verdict);
+        }
+        eprintln!("broken:   {} ({})", patch.name, patch.finder);
+        copy.apply(&patch)?;
+        let looked = patch.finder.look(copy, backends);
+        copy.revert(&patch)?;
+        let (verdict, took) = looked?;
+        eprintln!("          {verdict} after {:.1} s", took.as_secs_f64());
+        lines.push(Line { patch, verdict, took });
+    }
+    Ok(lines)
+}
+
+impl Line {
+    fn is_good(&self, only_applied: bool) -> bool {
+        only_applied || self.verdict == Verdict::Found
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "name": self.patch.name,
+            "breaks": self.patch.breaks,
+            "rule": self.patch.rule,
+            "finder": self.patch.finder.to_string(),
+            "verdict": self.verdict.to_string(),
+            "seconds": self.took.as_secs_f64(),
+        })
+    }
+}
+
+fn table(lines: &[Line], only_applied: bool) -> String {
+    let rows = lines.iter().map(|line| {
+        let verdict = if only_applied { "applies".to_owned() } else { line.verdict.to_string() };
+        let took = format!("{:.1}", line.took.as_secs_f64());
+        let Patch { name, breaks, rule, finder } = &line.patch;
+        [name.clone(), breaks.clone(), rule.clone(), finder.to_string(), verdict, took]
+    });
+    report::table(["breakage", "breaks", "rule left out", "found by", "result", "seconds"], rows)
+}

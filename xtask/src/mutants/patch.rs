@@ -1,0 +1,81 @@
+//! One breakage: a patch with a header of three lines.
+//!
+//! ```text
+//! Breaks: G5
+//! Rule: a delivery is settled only after its effect has committed
+//! Found by: simulation inbox
+//! ```
+
+use super::finder::Finder;
+use crate::workspace;
+use std::{fs, path::PathBuf};
+
+/// A patch below `tests/mutations/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Patch {
+    /// The file's name without its ending.
+    pub(super) name: String,
+    /// The promise that no longer holds.
+    pub(super) breaks: String,
+    /// The rule that is left out.
+    pub(super) rule: String,
+    /// What finds it.
+    pub(super) finder: Finder,
+}
+
+impl Patch {
+    /// Where it is.
+    pub(super) fn path(&self) -> Result<PathBuf, String> {
+        Ok(folder()?.join(format!("{}.patch", self.name)))
+    }
+
+    fn read(name: &str, text: &str) -> Result<Self, String> {
+        let header = text.split("diff --git").next().unwrap_or_default();
+        let field = |field: &str| {
+            let line = header.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+            line.map(|value| value.trim().to_owned()).ok_or_else(|| {
+                format!("tests/mutations/{name}.patch has no line \"{field}: …\" above the patch")
+            })
+        };
+        let finder = Finder::read(&field("Found by")?)
+            .map_err(|problem| format!("tests/mutations/{name}.patch: {problem}"))?;
+        Ok(Self { name: name.to_owned(), breaks: field("Breaks")?, rule: field("Rule")?, finder })
+    }
+}
+
+fn folder() -> Result<PathBuf, String> {
+    Ok(workspace::root()?.join("tests/mutations"))
+}
+
+/// Every patch, in the order of the names.
+pub(super) fn all() -> Result<Vec<Patch>, String> {
+    let folder = folder()?;
+    let failed = |error| format!("cannot read {}: {error}", folder.display());
+    let mut patches = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == "patch") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let text = fs::read_to_string(&path).map_err(failed)?;
+            patches.push(Patch::read(&name, &text)?);
+        }
+    }
+    patches.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(patches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_says_what_is_broken_and_what_finds_it() {
+        let text =
+            "Breaks: G5\nRule: the guard\nFound by: simulation inbox\n\ndiff --git a/x b/x\nRule: no\n";
+        let patch = Patch::read("01-guard", text).expect("read");
+        assert_eq!((patch.breaks.as_str(), patch.rule.as_str()), ("G5", "the guard"));
+        assert_eq!(patch.finder.to_string(), "simulation inbox");
+        let error = Patch::read("01-guard", "Breaks: G5\ndiff --git a/x b/x\nRule: no\n").unwrap_err();
+        assert!(error.contains("01-guard") && error.contains("Found by"), "{error}");
+    }
+}
