@@ -82,7 +82,9 @@ where
     M::Action: Clone + std::fmt::Debug + PartialEq + Send + Sync + 'static,
 {
     eprintln!("exploring {model}");
-    Line { model, is_breakage: false, found: explore(bounds) }
+    let found = explore(bounds);
+    eprintln!("  {} states in {:.1} s", found.states, found.took.as_secs_f64());
+    Line { model, is_breakage: false, found }
 }
 
 fn breakages() -> Vec<Line> {

@@ -68,7 +68,7 @@ impl Relays {
     pub fn large(is_pipelined: bool) -> Vec<Self> {
         let small = Self::small(is_pipelined);
         vec![
-            Self { epochs_max: 3, log_max: 5, faults_max: 2, ..small.clone() },
+            Self { epochs_max: 3, faults_max: 2, ..small.clone() },
             Self { keys: vec![0, 0, 0], faults_max: 0, ..small.clone() },
             Self { keys: vec![0, 1, 0], faults_max: 0, ..small },
         ]
