@@ -17,7 +17,7 @@ pub(super) struct Finder {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// The tests of the simulation whose names contain the argument.
+    /// The random schedules of the simulation.
     Simulation,
     /// The cases of the conformance suite whose names contain the argument.
     Conformance,
@@ -71,7 +71,8 @@ impl Finder {
             })?;
         let arguments: Vec<String> = words.collect();
         let expected = match kind {
-            Kind::Simulation | Kind::Conformance | Kind::Brokers => 0..=1,
+            Kind::Simulation => 0..=0,
+            Kind::Conformance | Kind::Brokers => 1..=1,
             Kind::Storm => 2..=2,
         };
         if !expected.contains(&arguments.len()) {
@@ -108,7 +109,7 @@ impl Finder {
 
     fn builds(&self) -> &'static [&'static [&'static str]] {
         match self.kind {
-            Kind::Simulation => &[&["test", "--package", "simulation", "--no-run"]],
+            Kind::Simulation => &[&["test", "--package", "simulation", "--test", "schedules", "--no-run"]],
             Kind::Conformance => &[&["test", "--package", "tests", "--test", "conformance", "--no-run"]],
             Kind::Brokers => &[&["test", "--package", "tests", "--test", "brokers", "--no-run"]],
             Kind::Storm => &[&["xtask", "storm", "--build-only"]],
@@ -117,7 +118,9 @@ impl Finder {
 
     fn command(&self) -> Vec<&str> {
         let mut command = match self.kind {
-            Kind::Simulation => vec!["test", "--package", "simulation", "--"],
+            Kind::Simulation => {
+                vec!["test", "--package", "simulation", "--test", "schedules", "every_promise_holds"]
+            }
             Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
             Kind::Brokers => vec!["test", "--package", "tests", "--test", "brokers", "--"],
             Kind::Storm => vec!["xtask", "storm", "--minutes", "1"],

@@ -135,7 +135,6 @@ impl Line {
         json!({
             "name": self.patch.name,
             "breaks": self.patch.breaks,
-            "rule": self.patch.rule,
             "finder": self.patch.finder.to_string(),
             "verdict": self.verdict.to_string(),
             "seconds": self.took.as_secs_f64(),
@@ -147,8 +146,8 @@ fn table(lines: &[Line], only_applied: bool) -> String {
     let rows = lines.iter().map(|line| {
         let verdict = if only_applied { "applies".to_owned() } else { line.verdict.to_string() };
         let took = format!("{:.1}", line.took.as_secs_f64());
-        let Patch { name, breaks, rule, finder } = &line.patch;
-        [name.clone(), breaks.clone(), rule.clone(), finder.to_string(), verdict, took]
+        let Patch { name, breaks, finder } = &line.patch;
+        [name.clone(), breaks.clone(), finder.to_string(), verdict, took]
     });
-    report::table(["breakage", "breaks", "rule left out", "found by", "result", "seconds"], rows)
+    report::table(["breakage", "breaks", "found by", "result", "seconds"], rows)
 }

@@ -1,9 +1,8 @@
-//! One breakage: a patch with a header of three lines.
+//! One breakage: a patch with a header of two lines.
 //!
 //! ```text
-//! Breaks: G5
-//! Rule: a delivery is settled only after its effect has committed
-//! Found by: simulation inbox
+//! Breaks: G5 exactly once: a delivery is settled before its effect is committed
+//! Found by: simulation
 //! ```
 
 use super::finder::Finder;
@@ -15,10 +14,8 @@ use std::{fs, path::PathBuf};
 pub(super) struct Patch {
     /// The file's name without its ending.
     pub(super) name: String,
-    /// The promise that no longer holds.
+    /// The promise that no longer holds, and what happens instead.
     pub(super) breaks: String,
-    /// The rule that is left out.
-    pub(super) rule: String,
     /// What finds it.
     pub(super) finder: Finder,
 }
@@ -30,16 +27,17 @@ impl Patch {
     }
 
     fn read(name: &str, text: &str) -> Result<Self, String> {
-        let header = text.split("diff --git").next().unwrap_or_default();
+        let is_header = |line: &&str| !line.starts_with("diff --git") && !line.starts_with("--- ");
         let field = |field: &str| {
-            let line = header.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+            let mut header = text.lines().take_while(is_header);
+            let line = header.find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
             line.map(|value| value.trim().to_owned()).ok_or_else(|| {
                 format!("tests/mutations/{name}.patch has no line \"{field}: …\" above the patch")
             })
         };
         let finder = Finder::read(&field("Found by")?)
             .map_err(|problem| format!("tests/mutations/{name}.patch: {problem}"))?;
-        Ok(Self { name: name.to_owned(), breaks: field("Breaks")?, rule: field("Rule")?, finder })
+        Ok(Self { name: name.to_owned(), breaks: field("Breaks")?, finder })
     }
 }
 
@@ -70,12 +68,10 @@ mod tests {
 
     #[test]
     fn the_header_says_what_is_broken_and_what_finds_it() {
-        let text =
-            "Breaks: G5\nRule: the guard\nFound by: simulation inbox\n\ndiff --git a/x b/x\nRule: no\n";
+        let text = "Breaks: G5: no guard\nFound by: simulation\n\n--- a/x\n+++ b/x\nFound by: luck\n";
         let patch = Patch::read("01-guard", text).expect("read");
-        assert_eq!((patch.breaks.as_str(), patch.rule.as_str()), ("G5", "the guard"));
-        assert_eq!(patch.finder.to_string(), "simulation inbox");
-        let error = Patch::read("01-guard", "Breaks: G5\ndiff --git a/x b/x\nRule: no\n").unwrap_err();
+        assert_eq!((patch.breaks.as_str(), patch.finder.word()), ("G5: no guard", "simulation"));
+        let error = Patch::read("01-guard", "Breaks: G5\ndiff --git a/x b/x\nFound by: luck\n").unwrap_err();
         assert!(error.contains("01-guard") && error.contains("Found by"), "{error}");
     }
 }
