@@ -1,7 +1,10 @@
 //! The copy of the checkout in which the code is broken.
 
 use super::patch::Patch;
-use crate::workspace;
+use crate::{
+    services::{DIR_VARIABLE, services_dir},
+    workspace,
+};
 use std::{
     ffi::OsStr,
     fs,
@@ -53,6 +56,10 @@ impl Copy {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // The copy's own packages, not those of the cargo that runs this.
         command.env_remove("CARGO_MANIFEST_DIR").env("CARGO_TARGET_DIR", &self.target);
+        // What the services have downloaded serves the copy too.
+        if let Ok(folder) = services_dir() {
+            command.env(DIR_VARIABLE, folder);
+        }
         command.args(arguments).current_dir(&self.tree);
         command
     }

@@ -112,7 +112,15 @@ impl Finder {
             Kind::Simulation => &[&["test", "--package", "simulation", "--test", "schedules", "--no-run"]],
             Kind::Conformance => &[&["test", "--package", "tests", "--test", "conformance", "--no-run"]],
             Kind::Brokers => &[&["test", "--package", "tests", "--test", "brokers", "--no-run"]],
-            Kind::Storm => &[&["xtask", "storm", "--build-only"]],
+            Kind::Storm => &[&[
+                "build",
+                "--package",
+                "storm",
+                "--package",
+                "relay",
+                "--features",
+                "storm/crash-points,relay/crash-points",
+            ]],
         }
     }
 
