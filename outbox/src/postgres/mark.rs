@@ -82,6 +82,8 @@ pub(super) fn array(xids: &[u64]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -106,5 +108,93 @@ mod tests {
         let head = PgMark::new(2, String::from("703:720:703,711")).unwrap();
         assert_eq!(base.settled_by(&head), [700, 705]);
         assert_eq!((array(&[700, 705]), array(&[])), (String::from("{700,705}"), String::from("{}")));
+    }
+
+    /// What happens to a sequence and to transaction ids.
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        /// A transaction gets its id.
+        Begin,
+        /// Some open transaction takes an id of the sequence.
+        Take(proptest::sample::Index),
+        /// Some open transaction ends.
+        End(proptest::sample::Index, bool),
+        /// The sequence's position is read: the first half of a mark.
+        Position,
+        /// The snapshot is taken: the second half.
+        Snapshot,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => Just(Step::Begin),
+            5 => any::<proptest::sample::Index>().prop_map(Step::Take),
+            3 => (any::<proptest::sample::Index>(), any::<bool>()).prop_map(|(at, commit)| Step::End(at, commit)),
+            2 => Just(Step::Position),
+            2 => Just(Step::Snapshot),
+        ]
+    }
+
+    /// As `pg_visible_in_snapshot`, for transactions that committed.
+    fn is_visible(xid: u64, mark: &PgMark) -> bool {
+        let mut bounds = mark.snapshot.split(':').map(|part| part.parse::<u64>().unwrap_or_default());
+        let (_, xmax) = (bounds.next(), bounds.next().unwrap_or_default());
+        xid < xmax && !mark.in_flight.contains(&xid)
+    }
+
+    proptest! {
+        /// The two queries of a difference (above the base's floor; below it, of the transactions that ended since)
+        /// bring what became visible between the marks: all of it, and nothing twice.
+        #[test]
+        fn floor_and_stragglers_make_up_the_difference(steps in prop::collection::vec(step(), 1..120)) {
+            let (mut next_xid, mut sequence, mut position) = (1_u64, 0_i64, 0_i64);
+            let (mut open, mut committed): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+            let mut rows: Vec<(u64, i64)> = Vec::new();
+            let mut base = PgMark::origin();
+            let mut brought: Vec<i64> = Vec::new();
+            let ending = [Step::Position, Step::Snapshot];
+            for step in steps.into_iter().chain(ending) {
+                match step {
+                    Step::Begin => {
+                        open.push(next_xid);
+                        next_xid += 1;
+                    }
+                    Step::Take(at) if !open.is_empty() => {
+                        sequence += 1;
+                        rows.push((open[at.index(open.len())], sequence));
+                    }
+                    Step::End(at, is_commit) if !open.is_empty() => {
+                        let xid = open.remove(at.index(open.len()));
+                        if is_commit {
+                            committed.push(xid);
+                        } else {
+                            rows.retain(|(of, _)| *of != xid);
+                        }
+                    }
+                    Step::Position => position = sequence,
+                    Step::Snapshot => {
+                        let xids: Vec<_> = open.iter().map(ToString::to_string).collect();
+                        let xmin = open.first().copied().unwrap_or(next_xid);
+                        let head = PgMark::new(position, format!("{xmin}:{next_xid}:{}", xids.join(","))).unwrap();
+                        let seen = |xid: u64, mark: &PgMark| committed.contains(&xid) && is_visible(xid, mark);
+                        let above = rows.iter().filter(|(xid, id)| {
+                            *id > base.floor && !is_visible(*xid, &base) && seen(*xid, &head)
+                        });
+                        let ended = base.settled_by(&head);
+                        let below = rows.iter().filter(|(xid, id)| {
+                            *id <= base.floor && ended.contains(xid) && committed.contains(xid)
+                        });
+                        brought.extend(above.chain(below).map(|(_, id)| *id));
+                        let mut all: Vec<_> =
+                            rows.iter().filter(|(xid, _)| seen(*xid, &head)).map(|(_, id)| *id).collect();
+                        brought.sort_unstable();
+                        all.sort_unstable();
+                        prop_assert_eq!(&brought, &all);
+                        base = head;
+                    }
+                    Step::Take(_) | Step::End(..) => {}
+                }
+            }
+        }
     }
 }

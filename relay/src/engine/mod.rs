@@ -36,5 +36,8 @@ pub mod settings;
 pub mod wake;
 pub mod window;
 
+#[cfg(test)]
+mod properties;
+
 pub use pipeline::{Pipeline, Role, Status};
 pub use settings::{DeadPolicy, RetryPolicy, Settings};
