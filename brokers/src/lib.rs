@@ -15,6 +15,8 @@
 
 #[cfg(any(feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod plaintext;
 mod secret;
 mod settings;
 mod tls;

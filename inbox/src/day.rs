@@ -24,6 +24,12 @@ impl Day {
         Self::of(id.generated_at())
     }
 
+    /// The date itself.
+    #[must_use]
+    pub fn date(self) -> Date {
+        self.0
+    }
+
     /// Its first moment.
     #[must_use]
     pub fn start(self) -> OffsetDateTime {

@@ -33,8 +33,9 @@ pub enum OpenError {
     Schema(#[from] MigrateError),
     /// Days that have to be stored have no partition, and this role could not create them.
     #[error(
-        "the inbox has no partition for {first} to {last} and this role could not create it; let the owner of \
-         inbox_message maintain the inbox at least every {} days, or grant this role the owner's",
+        "the inbox has no partition for {first} to {last} and this role could not create it; let a role that \
+         may maintain the inbox at least every {} days, or grant this one EXECUTE on inbox_create_days and \
+         inbox_expire_days (`relay migrate roles` prints every grant)",
         crate::window::DAYS_AHEAD
     )]
     DaysMissing {

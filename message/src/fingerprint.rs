@@ -15,10 +15,14 @@ impl Fingerprint {
     /// The fingerprint of a message.
     #[must_use]
     pub fn of(message: &Message) -> Self {
+        Self::of_parts(message.kind.as_str(), message.content_type.as_str(), &message.payload)
+    }
+
+    /// The fingerprint of a message of which only these parts are at hand.
+    #[must_use]
+    pub fn of_parts(kind: &str, content_type: &str, payload: &[u8]) -> Self {
         let mut hash = Sha256::new();
-        for part in
-            [message.kind.as_str().as_bytes(), message.content_type.as_str().as_bytes(), &message.payload]
-        {
+        for part in [kind.as_bytes(), content_type.as_bytes(), payload] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }

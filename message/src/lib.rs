@@ -10,6 +10,7 @@
 //! | [`header`] | [`Headers`]: free, validated name/value pairs |
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
+//! | [`loopback`] | whether a host is this machine |
 //! | [`limits`] | [`SizeLimit`]: what a destination takes |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
 //! | [`crash_points`] | places at which a test ends the process |
@@ -27,6 +28,7 @@ pub mod header;
 pub mod host;
 pub mod id;
 pub mod limits;
+pub mod loopback;
 pub mod message;
 pub mod proof;
 pub mod publisher;

@@ -38,6 +38,12 @@ impl Identifier {
         }
     }
 
+    /// A name that is part of the program.
+    pub(crate) fn of_program(name: &'static str) -> Self {
+        debug_assert!(Self::new(name).is_ok(), "{name}");
+        Self(name.to_owned())
+    }
+
     /// The text itself, unquoted.
     #[must_use]
     pub fn as_str(&self) -> &str {

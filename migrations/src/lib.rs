@@ -7,6 +7,7 @@
 //! | [`mod@line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
 //! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
 //! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
+//! | [`roles`] | [`Roles`]: least privilege on PostgreSQL |
 //! | [`backend`] | [`Backend`]: what the dialects do differently |
 //! | [`error`] | [`MigrateError`], [`SchemaError`] |
 //!
@@ -18,6 +19,7 @@ pub mod identifier;
 pub mod line;
 pub mod migrator;
 mod postgres;
+pub mod roles;
 mod snapshot;
 pub mod sql;
 mod sqlite;
@@ -28,5 +30,6 @@ pub use error::{MigrateError, SchemaError};
 pub use identifier::{Identifier, InvalidIdentifier};
 pub use line::{Line, Migration};
 pub use migrator::Migrator;
+pub use roles::Roles;
 pub use sql::{Statement, Template};
 pub use status::{Applied, Status};

@@ -3,14 +3,13 @@
 //! Message payloads are business data and the password opens the database: outside this machine they travel
 //! encrypted and to the right server, or the operator has said otherwise.
 
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use message::loopback::is_loopback;
+use migrations::Dialect;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-
-use migrations::Dialect;
 
 /// How long a SQLite connection waits for the write lock.
 pub(crate) const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +35,7 @@ pub enum InvalidUrl {
     /// Passwords and payloads would cross a network in the clear, or reach a server nobody has verified.
     #[error(
         "the connection to {host} with sslmode={mode} may go over the network unencrypted; set sslmode=verify-full \
-         (or verify-ca, require) in the URL, or allow plaintext explicitly"
+         (or verify-ca, require) in the URL, or sslmode=disable and allow plaintext explicitly"
     )]
     Plaintext {
         /// The host.
@@ -58,9 +57,19 @@ pub fn dialect_of(url: &str) -> Result<Dialect, InvalidUrl> {
     }
 }
 
+/// What is not protected on the way to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposure {
+    /// Everything: nothing is encrypted.
+    Plaintext,
+    /// Anybody on the path can pose as the server.
+    Unverified,
+}
+
 /// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on another machine must
-/// prove its identity (`verify-full`). A mode that may fall back to plaintext is accepted for loopback addresses
-/// and Unix sockets only, unless `allow_plaintext` is set.
+/// prove its identity (`verify-full`), also where plaintext is allowed. Beyond loopback addresses and Unix sockets
+/// plaintext has to be asked for twice, with `sslmode=disable` and `allow_plaintext`; modes that may fall back to
+/// it are refused.
 ///
 /// # Errors
 /// [`InvalidUrl`].
@@ -71,18 +80,35 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
     let options = PgConnectOptions::from_str(url)
         .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Postgres, problem: error.to_string() })?;
     let host = options.get_host().to_owned();
-    if allow_plaintext || options.get_socket().is_some() || is_loopback(&host) {
+    if is_local(&options) {
         return Ok(options);
     }
     let chosen =
         url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
     match options.get_ssl_mode() {
         PgSslMode::Prefer if !chosen => Ok(options.ssl_mode(PgSslMode::VerifyFull)),
+        PgSslMode::Disable if allow_plaintext => Ok(options),
         PgSslMode::Disable => Err(InvalidUrl::Plaintext { host, mode: "disable" }),
         PgSslMode::Allow => Err(InvalidUrl::Plaintext { host, mode: "allow" }),
         PgSslMode::Prefer => Err(InvalidUrl::Plaintext { host, mode: "prefer" }),
         PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull => Ok(options),
     }
+}
+
+/// What is not protected on the way to the server of these options.
+#[must_use]
+pub fn exposure(options: &PgConnectOptions) -> Option<Exposure> {
+    match options.get_ssl_mode() {
+        _ if is_local(options) => None,
+        PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer => Some(Exposure::Plaintext),
+        PgSslMode::Require => Some(Exposure::Unverified),
+        PgSslMode::VerifyCa | PgSslMode::VerifyFull => None,
+    }
+}
+
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    options.get_socket().is_some() || host.starts_with('/') || is_loopback(host)
 }
 
 /// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a commit is on
@@ -103,12 +129,6 @@ pub fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, InvalidUrl> {
         .busy_timeout(SQLITE_BUSY_TIMEOUT))
 }
 
-fn is_loopback(host: &str) -> bool {
-    host.starts_with('/')
-        || host == "localhost"
-        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +144,21 @@ mod tests {
         let error = postgres_options(&format!("{remote}?sslmode=prefer"), false).unwrap_err().to_string();
         assert!(error.contains("db.example.com") && error.contains("verify-full"), "{error}");
         assert!(!error.contains("secret"), "{error}");
-        assert!(postgres_options(&format!("{remote}?sslmode=disable"), true).is_ok());
+        assert!(postgres_options(&format!("{remote}?sslmode=disable"), false).is_err());
+        let options = postgres_options(&format!("{remote}?sslmode=disable"), true).unwrap();
+        assert_eq!(exposure(&options), Some(Exposure::Plaintext));
+    }
+
+    #[test]
+    fn allowing_plaintext_weakens_no_tls() {
+        let remote = "postgres://u@db.example.com/d";
+        let options = postgres_options(remote, true).unwrap();
+        assert!(matches!(options.get_ssl_mode(), PgSslMode::VerifyFull));
+        for mode in ["prefer", "allow"] {
+            assert!(postgres_options(&format!("{remote}?sslmode={mode}"), true).is_err(), "{mode}");
+        }
+        let options = postgres_options(&format!("{remote}?sslmode=require"), true).unwrap();
+        assert_eq!(exposure(&options), Some(Exposure::Unverified));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::MessageId;
+use message::{Fingerprint, MessageId};
 use migrations::{Backend, Identifier};
 use sqlx::pool::PoolOptions;
 use sqlx::{Pool, Transaction};
@@ -101,20 +101,13 @@ pub enum Fate {
 pub struct Stored {
     /// The id.
     pub id: MessageId,
-    /// The event type, or the topic where there is none.
-    pub kind: String,
-    /// The media type.
-    pub content_type: String,
-    /// The payload.
-    pub payload: Vec<u8>,
+    /// The fingerprint of what is stored.
+    pub fingerprint: Fingerprint,
 }
 
 impl Stored {
-    /// Whether a message has the same content: the parts of [`message::Fingerprint`].
+    /// Whether a message has the same content.
     pub(crate) fn is(&self, prepared: &Prepared) -> bool {
-        let message = &prepared.message;
-        self.kind == message.kind.as_str()
-            && self.content_type == message.content_type.as_str()
-            && self.payload == message.payload
+        self.fingerprint == Fingerprint::of(&prepared.message)
     }
 }

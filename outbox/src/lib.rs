@@ -25,9 +25,11 @@
 //! |---|---|
 //! | [`postgres`], [`sqlite`] | the dialects, with the same set of files |
 //! | [`dialect`] | [`Dialect`]: what producers need of a database |
+//! | [`address`] | [`Address`](address::Address): where a database is |
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`connect`] | from a URL to connection options |
 
+pub mod address;
 pub mod admin;
 pub mod connect;
 pub mod crash_points;

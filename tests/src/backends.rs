@@ -23,6 +23,16 @@ pub enum Backend {
     SqsFifo,
     /// Services of `cargo xtask services`, which a test may stop and crash.
     Xtask,
+    /// The authority of the services' certificates, and a client's certificate.
+    TlsFiles,
+    /// PostgreSQL with TLS.
+    PostgresTls,
+    /// Apache Kafka with TLS, for clients with a certificate.
+    KafkaTls,
+    /// Apache Kafka with TLS, for users with a password.
+    KafkaSasl,
+    /// RabbitMQ with TLS.
+    RabbitmqTls,
 }
 
 impl Backend {
@@ -39,6 +49,11 @@ impl Backend {
             Self::Sqs => "sqs",
             Self::SqsFifo => "sqs-fifo",
             Self::Xtask => "xtask",
+            Self::TlsFiles => "tls-files",
+            Self::PostgresTls => "postgres-tls",
+            Self::KafkaTls => "kafka-tls",
+            Self::KafkaSasl => "kafka-sasl",
+            Self::RabbitmqTls => "rabbitmq-tls",
         }
     }
 
@@ -52,6 +67,11 @@ impl Backend {
             Self::Rabbitmq => Some("OUTBOX_RABBITMQ_URL"),
             Self::Sqs | Self::SqsFifo => Some("OUTBOX_SQS_ENDPOINT"),
             Self::Xtask => Some("OUTBOX_XTASK"),
+            Self::TlsFiles => Some("OUTBOX_TLS_DIR"),
+            Self::PostgresTls => Some("OUTBOX_POSTGRES_TLS_URL"),
+            Self::KafkaTls => Some("OUTBOX_KAFKA_TLS_BROKERS"),
+            Self::KafkaSasl => Some("OUTBOX_KAFKA_SASL_BROKERS"),
+            Self::RabbitmqTls => Some("OUTBOX_RABBITMQ_TLS_URL"),
         }
     }
 

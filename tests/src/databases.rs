@@ -7,7 +7,8 @@ use migrations::{Line, Migrator};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Pool, Postgres, Sqlite, SqliteConnection};
 
 use crate::backends::Backend;
-use crate::stage::Stage;
+use crate::roles::{self, Role};
+use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
 
 /// Connections of one test's pool.
@@ -18,8 +19,17 @@ pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect {
     /// Which one.
     const BACKEND: Backend;
 
-    /// Creates an empty database, which is removed with the stage; returns its URL.
+    /// Creates an empty database, which is removed with the stage; returns its administrator's URL.
     fn create(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
+
+    /// Grants each role what it needs of the toolkit's tables, where the database has roles.
+    fn grant(connection: &mut Self::Connection) -> impl Future<Output = Outcome> + Send;
+
+    /// The URL of a role; the same for all where the database has no roles.
+    ///
+    /// # Errors
+    /// The URL has no user.
+    fn url_of(role: Role, admin: &str) -> Result<String, Failure>;
 
     /// Runs one or more statements; returns the affected rows.
     fn execute(
@@ -69,7 +79,8 @@ impl Dialect for Postgres {
 
     async fn create(stage: &Stage) -> Result<String, Failure> {
         let server = Backend::Postgres.address()?;
-        let name = stage.unique("t");
+        roles::exist().await?;
+        let name = format!("t_{}", random());
         let mut admin = PgConnection::connect(&server).await?;
         Self::execute(&mut admin, &format!("CREATE DATABASE {name}")).await?;
         admin.close().await?;
@@ -82,6 +93,14 @@ impl Dialect for Postgres {
             Ok(())
         });
         Ok(url)
+    }
+
+    async fn grant(connection: &mut PgConnection) -> Outcome {
+        roles::grant(connection, &Line::ALL, None).await
+    }
+
+    fn url_of(role: Role, admin: &str) -> Result<String, Failure> {
+        role.url(admin)
     }
 
     queries!(PgConnection);
@@ -107,8 +126,16 @@ impl Dialect for Sqlite {
     const BACKEND: Backend = Backend::Sqlite;
 
     async fn create(stage: &Stage) -> Result<String, Failure> {
-        let file = stage.folder().join(format!("{}.db", stage.unique("t")));
+        let file = stage.folder().join(format!("t_{}.db", random()));
         Ok(format!("sqlite://{}?mode=rwc", file.display()))
+    }
+
+    async fn grant(_: &mut SqliteConnection) -> Outcome {
+        Ok(())
+    }
+
+    fn url_of(_: Role, admin: &str) -> Result<String, Failure> {
+        Ok(admin.to_owned())
     }
 
     queries!(SqliteConnection);
@@ -130,12 +157,17 @@ impl Dialect for Sqlite {
     }
 }
 
-/// A database of the test's own.
+/// A database of the test's own. On PostgreSQL everybody connects as the role that has the fewest rights; only what
+/// a test itself looks at and breaks is done as the administrator.
 pub struct Database<DB: Dialect> {
-    /// Where it is.
+    /// Where it is, for its administrator.
     pub url: String,
-    /// Connections to it, as the toolkit recommends them.
-    pub pool: Pool<DB>,
+    /// Connections of the administrator.
+    pub admin: Pool<DB>,
+    /// Connections of a producer, as the toolkit recommends them.
+    pub producer: Pool<DB>,
+    /// Connections of a consumer, as the toolkit recommends them.
+    pub consumer: Pool<DB>,
 }
 
 impl<DB: Dialect> Database<DB> {
@@ -145,10 +177,11 @@ impl<DB: Dialect> Database<DB> {
     /// The server refused or is away.
     pub async fn migrated(stage: &Stage) -> Result<Self, Failure> {
         let database = Self::empty(stage).await?;
-        let mut connection = database.pool.acquire().await?;
+        let mut connection = database.admin.acquire().await?;
         for line in Line::ALL {
             Migrator::<DB>::new(line).up(&mut connection).await?;
         }
+        DB::grant(&mut connection).await?;
         drop(connection);
         Ok(database)
     }
@@ -159,14 +192,48 @@ impl<DB: Dialect> Database<DB> {
     /// The server refused or is away.
     pub async fn empty(stage: &Stage) -> Result<Self, Failure> {
         let url = <DB as Dialect>::create(stage).await?;
-        let options = <DB as outbox::Dialect>::options(&url, false)?;
-        let pool = outbox::pool_options::<DB>().max_connections(CONNECTIONS).connect_with(options).await?;
-        let closing = pool.clone();
-        stage.afterwards(format!("pool of {}", DB::DIALECT), async move {
-            closing.close().await;
-            Ok(())
-        });
-        Ok(Self { url, pool })
+        let pool = |url: &str| {
+            let options = <DB as outbox::Dialect>::options(url, false)?;
+            // The roles may not exist yet.
+            let pool = outbox::pool_options::<DB>().max_connections(CONNECTIONS).connect_lazy_with(options);
+            let closing = pool.clone();
+            stage.afterwards(format!("pool of {}", DB::DIALECT), async move {
+                closing.close().await;
+                Ok(())
+            });
+            Ok::<_, Failure>(pool)
+        };
+        Ok(Self {
+            admin: pool(&url)?,
+            producer: pool(&DB::url_of(Role::Producer, &url)?)?,
+            consumer: pool(&DB::url_of(Role::Consumer, &url)?)?,
+            url,
+        })
+    }
+
+    /// Where the relay finds it.
+    ///
+    /// # Errors
+    /// The URL has no user.
+    pub fn relay_url(&self) -> Result<String, Failure> {
+        DB::url_of(Role::Relay, &self.url)
+    }
+
+    /// Lets a role use tables of the service, with the numbers of their rows, in every way but to remove or change
+    /// their definition.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn let_use(&self, role: Role, tables: &str) -> Outcome {
+        if DB::BACKEND == Backend::Sqlite {
+            return Ok(());
+        }
+        let user = role.user();
+        self.execute(&format!(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {user};
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {user}"
+        ))
+        .await
     }
 
     /// Runs one or more statements, each committed by itself.
@@ -174,7 +241,7 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The database's.
     pub async fn execute(&self, sql: &str) -> Outcome {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.admin.acquire().await?;
         <DB as Dialect>::execute(&mut connection, sql).await?;
         Ok(())
     }
@@ -184,7 +251,7 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The database's, or there is no row.
     pub async fn integer(&self, sql: &str) -> Result<i64, Failure> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.admin.acquire().await?;
         let first = <DB as Dialect>::integers(&mut connection, sql).await?.first().copied();
         first.ok_or_else(|| format!("no row: {sql}").into())
     }
@@ -194,7 +261,7 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The database's.
     pub async fn texts(&self, sql: &str) -> Result<Vec<String>, Failure> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.admin.acquire().await?;
         Ok(<DB as Dialect>::texts(&mut connection, sql).await?)
     }
 
@@ -203,14 +270,19 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The database's.
     pub async fn append(&self, topic: &str, key: &str, payload: &str) -> Result<i64, Failure> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.producer.acquire().await?;
         Ok(DB::append(&mut connection, topic, key, payload).await?)
     }
 }
 
 impl<DB: Dialect> Clone for Database<DB> {
     fn clone(&self) -> Self {
-        Self { url: self.url.clone(), pool: self.pool.clone() }
+        Self {
+            url: self.url.clone(),
+            admin: self.admin.clone(),
+            producer: self.producer.clone(),
+            consumer: self.consumer.clone(),
+        }
     }
 }
 

@@ -9,20 +9,26 @@
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
+//! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
 //! | [`services`] | restarting a service in the middle of a test |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
 //! | [`shop`] | a producer and a consumer whose effects can be counted |
 //! | [`facts`] | the numbered facts that tests send and apply, and what the checker says of them; pure |
+//! | [`hostile`] | names that no setting may accept |
+//! | [`tls`] | an authority of the test's own, and servers that speak TLS before a service |
 
 pub mod backends;
 pub mod brokers;
 pub mod databases;
 pub mod eventually;
 pub mod facts;
+pub mod hostile;
 pub mod relay_process;
+pub mod roles;
 pub mod services;
 pub mod shop;
 pub mod stage;
+pub mod tls;
 pub mod trial;
 
 pub use backends::Backend;
@@ -30,5 +36,6 @@ pub use brokers::Broker;
 pub use databases::{Database, Dialect};
 pub use eventually::eventually;
 pub use relay_process::RelayProcess;
+pub use roles::Role;
 pub use stage::Stage;
 pub use trial::{Failure, Outcome, run, trial};

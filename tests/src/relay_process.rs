@@ -76,12 +76,20 @@ impl RelayProcess {
     /// # Errors
     /// The program could not be built or started.
     pub fn start(stage: &Stage, config: &Config) -> Result<Self, Failure> {
+        Self::start_with(stage, config, &[("RELAY_LOG", "info,relay=debug")])
+    }
+
+    /// Starts `relay run` with these variables.
+    ///
+    /// # Errors
+    /// The program could not be built or started.
+    pub fn start_with(stage: &Stage, config: &Config, variables: &[(&str, &str)]) -> Result<Self, Failure> {
         let log = stage.folder().join(format!("relay-{}.log", random()));
         let file = std::fs::File::create(&log)?;
         stage.show_on_failure(&log);
         let child = command(&["run", "--config"])?
             .arg(config.path())
-            .env("RELAY_LOG", "info,relay=debug")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)

@@ -21,6 +21,7 @@ use crate::brokers::Broker;
 use crate::databases::{Database, Dialect};
 use crate::eventually::eventually;
 use crate::facts::{Fact, exactly_once};
+use crate::roles::Role;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
@@ -69,6 +70,8 @@ impl<DB: Dialect> Shop<DB> {
         let database = Database::<DB>::migrated(stage).await?;
         let identity = if DB::BACKEND == Backend::Sqlite { "INTEGER" } else { "BIGSERIAL" };
         database.execute(&TABLES.replace("IDENTITY", identity)).await?;
+        database.let_use(Role::Producer, "counter, placed").await?;
+        database.let_use(Role::Consumer, "effect, repeated").await?;
         // What a test sends on purpose may be larger than what any broker takes.
         let limit = message::SizeLimit { destination: "the test", message_bytes_max: 64 << 20 };
         let outbox = Outbox::builder().limit(limit).build();
@@ -130,7 +133,7 @@ impl<DB: Dialect> Shop<DB> {
     /// The database's.
     pub async fn begin(&self) -> Result<Transaction<'static, DB>, Failure> {
         let statement = if DB::BACKEND == Backend::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
-        Ok(self.database.pool.begin_with(statement).await?)
+        Ok(self.database.producer.begin_with(statement).await?)
     }
 
     /// A consumer of the topic, until it is dropped or stopped.
@@ -138,7 +141,7 @@ impl<DB: Dialect> Shop<DB> {
     /// # Errors
     /// The inbox could not be opened.
     pub async fn consume(&self) -> Result<Consumer, Failure> {
-        let inbox = Inbox::open(self.database.pool.clone(), InboxOptions::default()).await?;
+        let inbox = Inbox::open(self.database.consumer.clone(), InboxOptions::default()).await?;
         let (stop, stopped) = watch::channel(false);
         let work = Work {
             inbox,

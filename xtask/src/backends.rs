@@ -3,7 +3,7 @@
 use crate::{
     report,
     require::Require,
-    services::{self, DIR_VARIABLE, Name, Outcome, UpReport},
+    services::{self, DIR_VARIABLE, Name, Outcome, TLS_DIR_VARIABLE, UpReport},
     workspace,
 };
 use std::{path::PathBuf, process::Command};
@@ -103,7 +103,14 @@ impl Backends {
     pub(crate) fn hand_over(&self, command: &mut Command) -> Result<(), String> {
         for backend in &self.all {
             match &backend.address {
-                Ok(address) => command.env(backend.name.variable(), address),
+                Ok(address) => {
+                    if !backend.external {
+                        command.envs(
+                            services::secure_addresses(backend.name).map_err(|fault| fault.to_string())?,
+                        );
+                    }
+                    command.env(backend.name.variable(), address)
+                }
                 Err(_) => command.env_remove(backend.name.variable()),
             };
         }
@@ -117,7 +124,11 @@ impl Backends {
             Ok(library) => command.env(CLOCK_VARIABLE, library),
             Err(_) => command.env_remove(CLOCK_VARIABLE),
         };
-        command.env(DIR_VARIABLE, services::services_dir().map_err(|fault| fault.to_string())?);
+        let folder = services::services_dir().map_err(|fault| fault.to_string())?;
+        if !self.all.iter().any(|backend| backend.external) {
+            command.env(TLS_DIR_VARIABLE, folder.join("tls"));
+        }
+        command.env(DIR_VARIABLE, folder);
         Ok(())
     }
 

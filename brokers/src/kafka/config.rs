@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use message::loopback::is_loopback;
 use rdkafka::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::properties;
+use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
@@ -22,7 +24,7 @@ const QUEUE_BYTES_MAX: usize = 256 << 20;
 ///
 /// ```
 /// let config: brokers::kafka::Config = serde_json::from_str(
-///     r#"{ "bootstrap_servers": ["kafka-1:9092", "kafka-2:9092"], "compression": "zstd" }"#,
+///     r#"{ "bootstrap_servers": ["kafka-1:9093", "kafka-2:9093"], "tls": {}, "compression": "zstd" }"#,
 /// )?;
 /// config.check()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -35,9 +37,13 @@ pub struct Config {
     /// The name by which the brokers' logs and quotas know this client. Default `outbox`.
     #[serde(default = "client_id")]
     pub client_id: String,
-    /// TLS; without this section the connection is plaintext.
+    /// TLS; without this section the connection is plaintext, which is accepted for this machine only.
     #[serde(default)]
     pub tls: Option<Tls>,
+    /// Accept plaintext to other machines. Default no. A password is never sent in the clear there, whatever
+    /// stands here, and TLS, where it is used, is verified all the same.
+    #[serde(default)]
+    pub allow_plaintext: bool,
     /// User and password; without this section there is no authentication (or only TLS client certificates).
     #[serde(default)]
     pub sasl: Option<Sasl>,
@@ -89,7 +95,7 @@ pub struct Sasl {
 /// A SASL mechanism.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Mechanism {
-    /// The password itself crosses the connection: only with TLS.
+    /// The password itself crosses the connection: refused without TLS, except on this machine.
     #[serde(rename = "PLAIN")]
     Plain,
     /// Challenge and response over SHA-256.
@@ -146,6 +152,7 @@ impl Config {
             bootstrap_servers: bootstrap_servers.into_iter().map(Into::into).collect(),
             client_id: client_id(),
             tls: None,
+            allow_plaintext: false,
             sasl: None,
             compression: Compression::None,
             linger_ms: linger_ms(),
@@ -174,8 +181,9 @@ impl Config {
         if self.client_id.is_empty() {
             return Err(InvalidSetting::new("kafka.client_id", "is empty; give this client a name"));
         }
-        if let Some(tls) = &self.tls {
-            tls.check("kafka.tls")?;
+        match &self.tls {
+            Some(tls) => tls.check("kafka.tls")?,
+            None => self.check_plaintext()?,
         }
         if let Some(sasl) = &self.sasl {
             sasl.load()?;
@@ -197,6 +205,34 @@ impl Config {
         match self.bootstrap_servers.iter().find(|server| !is_address(server)) {
             Some(server) => Err(wrong(format!("{server:?} is not of the form host:port"))),
             None => Ok(()),
+        }
+    }
+
+    fn check_plaintext(&self) -> Result<(), InvalidSetting> {
+        let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == Mechanism::Plain);
+        for host in self.hosts() {
+            if sends_password && !is_loopback(host) {
+                let problem = format!(
+                    "PLAIN sends the password itself, and {host} is another machine; add the section kafka.tls, or \
+                     use SCRAM-SHA-512"
+                );
+                return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
+            }
+            plaintext::check("kafka", "tls", host, self.allow_plaintext, "add this section")?;
+        }
+        Ok(())
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.bootstrap_servers.iter().filter_map(|server| Some(server.rsplit_once(':')?.0))
+    }
+
+    /// Tells once what is not protected.
+    pub(super) fn warn(&self) {
+        match &self.tls {
+            Some(tls) if !tls.verify => plaintext::warn_unverified(&self.destination()),
+            None if !self.hosts().all(is_loopback) => plaintext::warn(&self.destination()),
+            _ => {}
         }
     }
 
@@ -297,7 +333,7 @@ mod tests {
 
     #[test]
     fn every_wrong_setting_is_named() {
-        let server = r#""bootstrap_servers": ["k:9092"]"#;
+        let server = r#""bootstrap_servers": ["127.0.0.1:9092"]"#;
         for (json, named) in [
             (String::from(r#"{"bootstrap_servers": []}"#), "kafka.bootstrap_servers"),
             (String::from(r#"{"bootstrap_servers": ["kafka"]}"#), "\"kafka\" is not of the form host:port"),
@@ -314,6 +350,17 @@ mod tests {
             (format!(r#"{{{server}, "sasl": {{"username": "", "password": "p"}}}}"#), "kafka.sasl.username"),
             (format!(r#"{{{server}, "tls": {{"cert_file": "/c"}}}}"#), "kafka.tls.key_file"),
             (format!(r#"{{{server}, "properties": {{"acks": "1"}}}}"#), "kafka.properties.acks"),
+            (
+                String::from(r#"{"bootstrap_servers": ["127.0.0.1:1", "k:2"]}"#),
+                "kafka.tls: k is another machine",
+            ),
+            (
+                String::from(
+                    r#"{"bootstrap_servers": ["k:1"], "allow_plaintext": true,
+                        "sasl": {"mechanism": "PLAIN", "username": "u", "password": "p"}}"#,
+                ),
+                "kafka.sasl.mechanism: PLAIN sends the password itself",
+            ),
         ] {
             let error = parse(&json).expect_err(&json);
             assert!(error.contains(named), "{json}: {error}");
@@ -323,7 +370,7 @@ mod tests {
     #[test]
     fn no_secret_is_printed() {
         let config = parse(
-            r#"{"bootstrap_servers": ["k:1"], "sasl": {"username": "u", "password": "s3cret"},
+            r#"{"bootstrap_servers": ["[::1]:1"], "sasl": {"username": "u", "password": "s3cret"},
                 "properties": {"ssl.key.password": "s3cret"}}"#,
         )
         .unwrap();
@@ -341,7 +388,9 @@ mod tests {
             (format!(", {sasl}"), "sasl_plaintext"),
             (format!(", {tls}, {sasl}"), "sasl_ssl"),
         ] {
-            let config = parse(&format!(r#"{{"bootstrap_servers": ["k:1"]{sections}}}"#)).unwrap();
+            let config =
+                parse(&format!(r#"{{"bootstrap_servers": ["k:1"], "allow_plaintext": true{sections}}}"#))
+                    .unwrap();
             assert_eq!(config.client().unwrap().get("security.protocol"), Some(protocol));
         }
     }

@@ -29,6 +29,7 @@ impl Connector {
     /// [`InvalidSetting`] as for [`Config::check`].
     pub fn new(config: Config) -> Result<Self, InvalidSetting> {
         config.check()?;
+        config.warn();
         let destination = config.destination();
         Ok(Self { config, destination, suspects: Arc::default() })
     }
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_guarantees_are_set_whatever_the_operator_writes() {
-        let mut config = Config::new(["k:9092"]);
+        let mut config = Config::new(["127.0.0.1:9092"]);
         config.properties.insert(String::from("socket.keepalive.enable"), String::from("true").into());
         let client = producer(&config, true).unwrap();
         for (name, value) in [

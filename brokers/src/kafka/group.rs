@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn librdkafka_accepts_the_properties() {
-        let client = GroupConfig::new("g", ["orders"]).consumer(&Config::new(["k:9092"])).unwrap();
+        let client = GroupConfig::new("g", ["orders"]).consumer(&Config::new(["127.0.0.1:9092"])).unwrap();
         assert_eq!(client.get("enable.auto.commit"), Some("false"));
         assert!(client.create_native_config().is_ok());
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use message::{Delivery, Fault, SubscriptionError};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
@@ -13,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::fault;
 use super::ledger::{Ledger, Place};
+use super::log;
 use super::wire;
 
 /// Shared by the subscription and its thread.
@@ -107,6 +109,10 @@ pub(super) fn offsets(positions: &[(Place, i64)]) -> Result<TopicPartitionList, 
 pub(super) struct Callbacks(pub(super) Arc<Inflow>);
 
 impl ClientContext for Callbacks {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        log::forward(level, facility, text);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
         tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");

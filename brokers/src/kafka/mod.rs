@@ -35,6 +35,7 @@ mod fault;
 mod group;
 mod inflow;
 mod ledger;
+mod log;
 pub mod mock;
 mod opening;
 mod outcomes;

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use message::{Fault, PublishError, Receipts, Scope, Ticket};
 use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
 use tokio::sync::Notify;
 
 use super::fault;
+use super::log;
 use super::opening::Openings;
 use super::suspects::Suspects;
 
@@ -149,6 +151,10 @@ impl Outcomes {
 }
 
 impl ClientContext for Outcomes {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        log::forward(level, facility, text);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
         tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");

@@ -73,7 +73,9 @@ pub(super) fn check(name: &str) -> Result<(), InvalidSetting> {
         return refused(format!("is set by {setting}; use that"));
     }
     // Loads a shared library into the process: whoever writes the configuration could run any code.
-    if name == "plugin.library.paths" || name.starts_with("test.mock.") {
+    if matches!(name, "plugin.library.paths" | "ssl.engine.location" | "ssl.providers")
+        || name.starts_with("test.mock.")
+    {
         return refused(String::from("is not supported; remove it"));
     }
     Ok(())
@@ -85,7 +87,9 @@ mod tests {
 
     #[test]
     fn the_guarantees_cannot_be_switched_off_and_the_rest_passes() {
-        for name in ["acks", "enable.idempotence", "partitioner", "plugin.library.paths"] {
+        for name in
+            ["acks", "enable.idempotence", "partitioner", "plugin.library.paths", "ssl.engine.location"]
+        {
             assert!(check(name).is_err(), "{name}");
         }
         assert!(check("linger.ms").unwrap_err().problem.contains("linger_ms"));

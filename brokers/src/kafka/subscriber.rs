@@ -34,6 +34,7 @@ impl Subscriber {
     pub fn new(config: Config, group: GroupConfig) -> Result<Self, InvalidSetting> {
         config.check()?;
         group.check()?;
+        config.warn();
         Ok(Self { config, group })
     }
 
@@ -43,7 +44,7 @@ impl Subscriber {
     /// # Errors
     /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials (the
     /// operator's). Cancel-safe: a dropped attempt leaves the group.
-    pub async fn subscribe(&self) -> Result<Subscription, SubscriptionError> {
+    pub async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
         let inflow = Arc::new(Inflow::default());
         let (sender, commands) = channel();
         let (opened, opening) = oneshot::channel();
@@ -61,7 +62,7 @@ impl Subscriber {
             })
             .map_err(|error| SubscriptionError::lost("no thread for kafka").with_source(error))?;
         match opening.await {
-            Ok(Ok(())) => Ok(Subscription::new(inflow, sender, self.group.origin())),
+            Ok(Ok(())) => Ok(Box::new(Subscription::new(inflow, sender, self.group.origin()))),
             Ok(Err(error)) => Err(error),
             Err(error) => Err(SubscriptionError::lost("subscribing to kafka broke off").with_source(error)),
         }

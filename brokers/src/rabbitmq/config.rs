@@ -37,6 +37,9 @@ pub struct Config {
     pub auth: Auth,
     /// Certificates for `amqps`.
     pub tls: Option<Tls>,
+    /// Accept `amqp` to another machine. Default no: the password and every message would cross the network in the
+    /// clear. Connections with `amqps` are verified all the same.
+    pub allow_plaintext: bool,
     /// The name that the broker's management page shows; 1 to 200 bytes.
     pub connection_name: String,
     /// Seconds between heartbeats, 1 to 300 (default 20): a silent peer is given up after about twice that.
@@ -84,6 +87,7 @@ impl Default for Config {
             password_file: None,
             auth: Auth::Plain,
             tls: None,
+            allow_plaintext: false,
             connection_name: String::from("outbox"),
             heartbeat_secs: 20,
             connect_timeout_ms: 10_000,

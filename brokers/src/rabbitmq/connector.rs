@@ -45,8 +45,10 @@ impl Connector {
         let short = |setting: &str, text: &String| {
             ShortString::try_new(text.as_str()).map_err(|error| invalid(setting, error.to_string()))
         };
+        let endpoint = Endpoint::new(config)?;
+        endpoint.warn();
         Ok(Self {
-            endpoint: Endpoint::new(config)?,
+            endpoint,
             exchange: short("exchange", &config.exchange)?,
             app_id: config.app_id.as_ref().map(|app_id| short("app_id", app_id)).transpose()?,
             connections: config.connections,

@@ -1,18 +1,18 @@
 //! Where the broker is and how to get in: URL, credentials and certificates made into connections.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
+use lapin::tcp::{AMQPUriTcpExt as _, RustlsConnector, RustlsConnectorConfig};
 use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
 use lapin::{Connection, ConnectionProperties};
+use message::loopback::is_loopback;
 use message::{PublishError, SubscriptionError};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::config::{Auth, Config, invalid};
 use super::fault;
+use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
@@ -94,6 +94,13 @@ impl Endpoint {
         })
     }
 
+    /// Tells once what is not protected.
+    pub(super) fn warn(&self) {
+        if self.tls.is_none() && !is_loopback(&self.uri.authority.host) {
+            plaintext::warn(&self.destination);
+        }
+    }
+
     /// `rabbitmq host:port vhost`, for logs.
     pub(super) fn destination(&self) -> &str {
         &self.destination
@@ -103,10 +110,20 @@ impl Endpoint {
     /// unconfirmed when a connection breaks is unknown, and only the caller knows what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
         let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
+        let host = uri.authority.host.clone();
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
-        let opening = Connection::connect_uri_with_config(uri, properties, tls, runtime);
+        // The client's own way would trust the system's authorities beside the configured one.
+        let connect = async move |uri, runtime| {
+            let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri };
+            let stream = plain.connect_async(&runtime).await?;
+            match &tls {
+                Some(connector) => Ok(stream.into_rustls(connector, &host).await?),
+                None => Ok(stream),
+            }
+        };
+        let opening = Connection::connector(uri, runtime, connect, properties);
         match tokio::time::timeout(self.connect_timeout, opening).await {
             Ok(opened) => opened.map_err(OpenFailure::Client),
             Err(_) => {
@@ -117,7 +134,7 @@ impl Endpoint {
     }
 
     /// Files are read at every connect, so that a rotated password or certificate is picked up.
-    fn with_secrets(&self) -> Result<(AMQPUri, OwnedTLSConfig), InvalidSetting> {
+    fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
         let mut uri = self.uri.clone();
         if let Some(password) = &self.password {
             password
@@ -125,22 +142,25 @@ impl Endpoint {
                 .expose_secret()
                 .clone_into(&mut uri.authority.userinfo.password);
         }
-        let mut config = OwnedTLSConfig::default();
-        if let Some(tls) = &self.tls {
-            config.cert_chain = tls.ca_file.as_deref().map(|path| read("ca_file", path)).transpose()?;
-            if let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) {
-                let pem = read("cert_file", cert)?.into_bytes();
-                let key = read("key_file", key)?.into_bytes();
-                config.identity = Some(OwnedIdentity::PKCS8 { pem, key });
-            }
-        }
-        Ok((uri, config))
+        let connector = self.tls.as_ref().map(connector).transpose()?;
+        Ok((uri, connector))
     }
 }
 
-fn read(setting: &str, path: &Path) -> Result<String, InvalidSetting> {
-    fs::read_to_string(path)
-        .map_err(|error| invalid(&format!("tls.{setting}"), format!("{}: {error}", path.display())))
+/// Trusts the configured authority alone, or without one the system's.
+fn connector(tls: &Tls) -> Result<RustlsConnector, InvalidSetting> {
+    let unusable = |setting: &str| {
+        let setting = format!("tls.{setting}");
+        move |error: std::io::Error| invalid(&setting, error.to_string())
+    };
+    let config = match tls.authorities("rabbitmq.tls")? {
+        Some(authorities) => RustlsConnectorConfig::default().with_parsable_certificates(authorities),
+        None => RustlsConnectorConfig::new_with_native_certs().map_err(unusable("ca_file"))?,
+    };
+    match tls.identity("rabbitmq.tls")? {
+        Some((chain, key)) => config.connector_with_single_cert(chain, key).map_err(unusable("key_file")),
+        None => config.connector_with_no_client_auth().map_err(unusable("ca_file")),
+    }
 }
 
 /// The URI without its password, and the password. Errors never quote the URL: it may hold the password.
@@ -187,10 +207,12 @@ fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetti
         ));
     }
     if uri.scheme == AMQPScheme::AMQP {
-        return match config.tls {
-            Some(_) => Err(invalid("tls", "is given, but the url begins with amqp://; write amqps://")),
-            None => Ok(None),
-        };
+        if config.tls.is_some() {
+            return Err(invalid("tls", "is given, but the url begins with amqp://; write amqps://"));
+        }
+        let host = &uri.authority.host;
+        plaintext::check("rabbitmq", "url", host, config.allow_plaintext, "write amqps://")?;
+        return Ok(None);
     }
     let tls = config.tls.clone().unwrap_or_default();
     tls.check("rabbitmq.tls")?;
@@ -206,7 +228,7 @@ mod tests {
     use super::*;
 
     fn endpoint(url: &str) -> Result<Endpoint, InvalidSetting> {
-        Endpoint::new(&Config::new(url))
+        Endpoint::new(&Config { allow_plaintext: true, ..Config::new(url) })
     }
 
     #[test]
@@ -246,7 +268,8 @@ mod tests {
 
     #[test]
     fn contradicting_credentials_and_certificates_are_refused() {
-        let base = || Config::new("amqp://me:s3cret@rabbit");
+        let base = || Config::new("amqp://me:s3cret@127.0.0.1");
+        let remote = Config::new("amqp://me:s3cret@rabbit");
         let twice = Config { password: Some(SecretString::from("x")), ..base() };
         let plain = Config { tls: Some(Tls::default()), ..base() };
         let external = Config { auth: Auth::External, ..base() };
@@ -255,6 +278,7 @@ mod tests {
         for (config, setting) in [
             (twice, "rabbitmq.password"),
             (plain, "rabbitmq.tls"),
+            (remote, "rabbitmq.url"),
             (external, "rabbitmq.tls.cert_file"),
             (unverified, "rabbitmq.tls.verify"),
         ] {

@@ -54,6 +54,7 @@ impl Subscriber {
             return Err(invalid("queues", "names no queue; name at least one"));
         }
         let endpoint = Endpoint::new(config)?;
+        endpoint.warn();
         let names: Vec<&str> = queues.iter().map(ShortString::as_str).collect();
         let origin = format!("{} {}", endpoint.destination(), names.join(", "));
         Ok(Self { endpoint, queues, prefetch: config.prefetch, origin })
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn at_least_one_queue_with_a_name_is_needed() {
-        let config = Config::new("amqp://rabbit");
+        let config = Config::new("amqp://127.0.0.1");
         assert!(Subscriber::new(&config, ["orders", "bills"]).is_ok());
         for queues in [vec![], vec![String::new()], vec!["q".repeat(256)]] {
             assert!(Subscriber::new(&config, queues).err().unwrap().setting.starts_with("rabbitmq.queue"));

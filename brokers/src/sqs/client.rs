@@ -6,14 +6,20 @@ use aws_config::{BehaviorVersion, Region};
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::retry::RetryConfig;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
-use aws_sdk_sqs::config::{Builder, Credentials, ProvideCredentials};
+use aws_sdk_sqs::config::{Builder, Credentials, ProvideCredentials, SharedHttpClient};
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
+use base64::Engine as _;
+use message::loopback::is_loopback;
 use message::{Fault, PublishError, Scope, SubscriptionError};
 use secrecy::ExposeSecret;
 
 use super::config::Config;
+use super::encrypted::{EncryptedOnly, plaintext_host};
 use super::fault;
+use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
+use crate::tls::Tls;
 
 /// Makes clients with one set of settings.
 #[derive(Debug, Clone)]
@@ -55,14 +61,30 @@ impl ClientFactory {
 
     /// A client with credentials at hand.
     pub(super) async fn client(&self) -> Result<Client, NoClient> {
-        let builder = match &self.key {
+        let mut builder = match &self.key {
             Some((key, secret)) => self.with_static_key(key, secret)?,
             None => self.with_environment().await?,
         };
+        if let Some(tls) = &self.config.tls
+            && let Some(http) = http(tls)?
+        {
+            builder = builder.http_client(http);
+        }
+        if !self.config.allow_plaintext {
+            builder = builder.interceptor(EncryptedOnly);
+        }
         let retry = RetryConfig::standard().with_max_attempts(self.config.attempts);
         Ok(Client::from_conf(
             builder.retry_config(retry).timeout_config(self.timeouts(Duration::ZERO)).build(),
         ))
+    }
+
+    /// Tells once what is not protected.
+    pub(super) fn warn(&self) {
+        let host = self.config.endpoint_url.as_deref().and_then(plaintext_host);
+        if host.is_some_and(|host| !is_loopback(&host)) {
+            plaintext::warn(&self.destination);
+        }
     }
 
     /// The limits of a request that SQS itself may hold for `poll`: without them the SDK waits for ever.
@@ -110,4 +132,28 @@ impl ClientFactory {
         })?;
         Ok(Builder::from(&shared))
     }
+}
+
+/// A client that trusts the configured authority alone; none where that is the system's.
+fn http(tls: &Tls) -> Result<Option<SharedHttpClient>, NoClient> {
+    let unusable = |error: &dyn std::fmt::Display| NoClient(error.to_string());
+    let Some(authorities) = tls.authorities("sqs.tls").map_err(|error| unusable(&error))? else {
+        return Ok(None);
+    };
+    let mut trusted = TrustStore::empty();
+    for authority in authorities {
+        trusted.add_pem_certificate(pem(&authority));
+    }
+    let context = TlsContext::builder()
+        .with_trust_store(trusted)
+        .build()
+        .map_err(|error| NoClient(format!("sqs.tls: {error}")))?;
+    let provider = Provider::Rustls(CryptoMode::AwsLc);
+    Ok(Some(aws_smithy_http_client::Builder::new().tls_provider(provider).tls_context(context).build_https()))
+}
+
+/// The SDK takes PEM only.
+fn pem(certificate: &[u8]) -> Vec<u8> {
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n").into_bytes()
 }

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
+use crate::tls::Tls;
 
 /// Settings of Amazon SQS or a server that speaks its protocol, for publishing and for consuming. Unknown
 /// settings are refused. Without any setting, region and credentials come from the AWS environment (variables,
@@ -26,6 +28,10 @@ pub struct Config {
     pub region: Option<String>,
     /// The endpoint of an SQS-compatible server or of a VPC endpoint: `http://127.0.0.1:9324`.
     pub endpoint_url: Option<String>,
+    /// The certificate authority of an SQS-compatible server or a proxy; only `ca_file` is supported.
+    pub tls: Option<Tls>,
+    /// Accept `http` to another machine. Default no: every message would cross the network in the clear.
+    pub allow_plaintext: bool,
     /// The profile of the AWS configuration files.
     pub profile: Option<String>,
     /// A static access key; needs `secret_access_key` or its file, and `region`. Nothing is read from the
@@ -67,6 +73,8 @@ impl Default for Config {
         Self {
             region: None,
             endpoint_url: None,
+            tls: None,
+            allow_plaintext: false,
             profile: None,
             access_key_id: None,
             secret_access_key: None,
@@ -99,6 +107,7 @@ impl Config {
         within("poll_wait_secs", self.poll_wait_secs, 1..=20)?;
         within("receive_concurrency", self.receive_concurrency, 1..=32)?;
         self.check_endpoint()?;
+        self.check_tls()?;
         for (topic, queue) in &self.queues {
             if !is_url(queue) && !is_queue_name(queue) {
                 return Err(invalid(&format!("queues.{topic}"), NOT_A_QUEUE));
@@ -120,7 +129,31 @@ impl Config {
                 "holds credentials; use access_key_id and secret_access_key",
             ));
         }
-        Ok(())
+        match parsed.scheme() {
+            "http" => plaintext::check(
+                "sqs",
+                "endpoint_url",
+                parsed.host_str().unwrap_or_default(),
+                self.allow_plaintext,
+                "write https://",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_tls(&self) -> Result<(), InvalidSetting> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        if tls.cert_file.is_some() || tls.key_file.is_some() {
+            return Err(invalid(
+                "tls.cert_file",
+                "is not supported: SQS knows its clients by their access keys",
+            ));
+        }
+        if !tls.verify {
+            let problem = "cannot be false for sqs; name the server's certificate authority in ca_file";
+            return Err(invalid("tls.verify", problem));
+        }
+        tls.check("sqs.tls")
     }
 
     fn check_credentials(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {
@@ -192,6 +225,9 @@ mod tests {
             (r#"{"message_bytes_max": 2000000}"#, "sqs.message_bytes_max"),
             (r#"{"endpoint_url": "127.0.0.1:9324"}"#, "sqs.endpoint_url"),
             (r#"{"endpoint_url": "http://a:b@host"}"#, "sqs.endpoint_url"),
+            (r#"{"endpoint_url": "http://sqs.internal"}"#, "sqs.endpoint_url"),
+            (r#"{"endpoint_url": "https://sqs.internal", "tls": {"verify": false}}"#, "sqs.tls.verify"),
+            (r#"{"tls": {"cert_file": "/c", "key_file": "/k"}}"#, "sqs.tls.cert_file"),
             (r#"{"queues": {"orders": "or.ders"}}"#, "sqs.queues.orders"),
             (r#"{"secret_access_key": "s"}"#, "sqs.access_key_id"),
             (r#"{"access_key_id": "a", "secret_access_key": "s"}"#, "sqs.region"),

@@ -31,7 +31,9 @@ impl Connector {
     /// # Errors
     /// [`InvalidSetting`] names the setting, its value and what is accepted.
     pub fn new(config: &Config) -> Result<Self, InvalidSetting> {
-        Ok(Self { factory: ClientFactory::new(config)?, config: config.clone() })
+        let factory = ClientFactory::new(config)?;
+        factory.warn();
+        Ok(Self { factory, config: config.clone() })
     }
 }
 

@@ -1,9 +1,12 @@
 //! The SDK's errors, judged: whose fault, how far it reaches, what to do.
 
 use std::error::Error;
+use std::io;
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use message::{Fault, PublishError, Scope, SubscriptionError, Topic};
+
+use super::encrypted::Unencrypted;
 
 /// Why a request, or one entry of a batch, failed.
 #[derive(Debug, Clone)]
@@ -29,6 +32,8 @@ pub(super) enum Kind {
     Refused,
     /// The client could not even make the request.
     Local,
+    /// The server did not prove who it is.
+    Unverified,
 }
 
 impl Failure {
@@ -44,6 +49,10 @@ impl Failure {
                 Self::of_code(code, service.err().message().unwrap_or_default(), client_fault)
             }
             SdkError::ConstructionFailure(_) => Self { kind: Kind::Local, text: chain(error) },
+            _ if is_unverified(error) => Self { kind: Kind::Unverified, text: chain(error) },
+            _ if has_cause(error, &|cause| cause.is::<Unencrypted>()) => {
+                Self { kind: Kind::Local, text: chain(error) }
+            }
             _ => Self { kind: Kind::Lost, text: chain(error) },
         }
     }
@@ -80,7 +89,7 @@ impl Failure {
             Kind::Refused => {
                 PublishError::refused(format!("sqs refused a message for queue {queue}: {text}"))
             }
-            Kind::Credentials | Kind::Local | Kind::Lost => self.to_session_error(),
+            Kind::Credentials | Kind::Local | Kind::Unverified | Kind::Lost => self.to_session_error(),
         }
     }
 
@@ -114,11 +123,32 @@ impl Failure {
             Kind::Local => {
                 format!("the request to sqs cannot be made: {text}; check region and endpoint_url")
             }
+            Kind::Unverified => format!(
+                "the sqs server did not prove who it is: {text}; check endpoint_url and the certificate authority \
+                 in sqs.tls.ca_file"
+            ),
             Kind::Refused => format!("sqs refused the request: {text}"),
             Kind::Busy => format!("sqs cannot answer now: {text}"),
             Kind::Lost => format!("sqs did not answer: {text}"),
         }
     }
+}
+
+/// Whether TLS failed: the server's certificate was refused, or it does not speak TLS.
+fn is_unverified(error: &(dyn Error + 'static)) -> bool {
+    has_cause(error, &|cause| {
+        cause.is::<rustls::Error>()
+            || cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::InvalidData)
+    })
+}
+
+/// Whether an error or any of its causes is such a one. An I/O error hides the error that it wraps from its
+/// sources.
+fn has_cause(error: &(dyn Error + 'static), is: &dyn Fn(&(dyn Error + 'static)) -> bool) -> bool {
+    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    is(error)
+        || wrapped.is_some_and(|wrapped| has_cause(wrapped, is))
+        || error.source().is_some_and(|source| has_cause(source, is))
 }
 
 /// The whole chain of causes: the SDK's own text says only that something failed.

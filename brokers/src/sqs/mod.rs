@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config.rs` | [`Config`]: what an operator sets |
 //! | `client.rs` | the SDK's client made from the settings |
+//! | `encrypted.rs` | the last look before a request leaves: encrypted, or on this machine |
 //! | `queues.rs` | which queue a topic goes to, and its URL |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: encodes and addresses submissions |
@@ -54,6 +55,7 @@ mod client;
 mod config;
 mod connector;
 mod dispatcher;
+mod encrypted;
 mod fault;
 mod publisher;
 mod queues;

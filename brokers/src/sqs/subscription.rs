@@ -46,6 +46,7 @@ impl Subscriber {
             return Err(invalid("queue", format!("{queue:?} {problem}")));
         }
         let factory = ClientFactory::new(config)?;
+        factory.warn();
         let origin = format!("{} {}", factory.destination(), queue_name(&queue));
         Ok(Self {
             factory,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use brokers::kafka::{Config, GroupConfig, Subscriber};
 use examples::setting::{Failure, optional, required};
-use message::Subscription;
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -18,7 +17,7 @@ async fn main() -> Result<(), Failure> {
     let subscriber = Arc::new(Subscriber::new(config, group)?);
     examples::billing::run(move || {
         let subscriber = Arc::clone(&subscriber);
-        async move { Ok(Box::new(subscriber.subscribe().await?) as Box<dyn Subscription>) }
+        async move { subscriber.subscribe().await }
     })
     .await
 }

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use migrations::{Identifier, Template};
 use sqlx::{PgConnection, PgPool, Postgres};
-use time::OffsetDateTime;
+use time::Date;
 
-use super::statements::{ATTACH, CREATE, DROP, LOCK_TIMEOUT, Statements};
+use super::statements::Statements;
 use crate::backoff::Backoff;
 use crate::day::Day;
 use crate::dialect::{Reading, parts};
@@ -53,30 +52,12 @@ impl parts::Retention for Postgres {
         statements: &Statements,
         (first, last): (Day, Day),
     ) -> Result<u64, sqlx::Error> {
-        sqlx::query(&statements.lock).execute(&mut *connection).await?;
-        // Under the lock, so that no day is made again that is being dropped at this moment.
-        let retained_from: Option<OffsetDateTime> =
-            sqlx::query_scalar(&statements.retained_from).fetch_optional(&mut *connection).await?;
-        let existing = partitions(connection, statements).await?;
-        let mut created = 0;
-        for day in first.through(last) {
-            if existing.contains(&day) || retained_from.is_some_and(|from| day.start() < from) {
-                continue;
-            }
-            let (from, to) = day.bounds();
-            let name = partition(day)?;
-            for template in [CREATE, ATTACH] {
-                let statement = Template::new(template)
-                    .schema(statements.schema.as_ref())
-                    .identifier("part", &name)
-                    .uuid("from", from)
-                    .uuid("to", to)
-                    .render();
-                sqlx::query(&statement).persistent(false).execute(&mut *connection).await?;
-            }
-            created += 1;
-        }
-        Ok(created)
+        sqlx::query_scalar::<_, i64>(&statements.create_days)
+            .bind(first.date())
+            .bind(last.date())
+            .fetch_one(connection)
+            .await
+            .map(i64::unsigned_abs)
     }
 
     async fn expire(pool: &PgPool, statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
@@ -97,20 +78,12 @@ impl parts::Retention for Postgres {
 
 /// Drops the expired days and moves the beginning of memory, in one transaction.
 async fn expire_once(pool: &PgPool, statements: &Statements, keep_from: Day) -> Result<u64, sqlx::Error> {
-    let mut tx = pool.begin().await?;
-    sqlx::query(LOCK_TIMEOUT).execute(&mut *tx).await?;
-    sqlx::query(&statements.lock).execute(&mut *tx).await?;
-    sqlx::query(&statements.retain_from).bind(keep_from.start()).execute(&mut *tx).await?;
-    let mut dropped = 0;
-    for day in partitions(&mut tx, statements).await?.into_iter().filter(|day| *day < keep_from) {
-        let schema = statements.schema.as_ref();
-        let statement = Template::new(DROP).schema(schema).identifier("part", &partition(day)?).render();
-        sqlx::query(&statement).persistent(false).execute(&mut *tx).await?;
+    let dropped: Vec<Date> =
+        sqlx::query_scalar(&statements.expire_days).bind(keep_from.date()).fetch_all(pool).await?;
+    for day in &dropped {
         tracing::info!(%day, "inbox day expired");
-        dropped += 1;
     }
-    tx.commit().await?;
-    Ok(dropped)
+    Ok(dropped.len() as u64)
 }
 
 async fn partitions(connection: &mut PgConnection, statements: &Statements) -> Result<Vec<Day>, sqlx::Error> {
@@ -125,8 +98,4 @@ async fn partitions(connection: &mut PgConnection, statements: &Statements) -> R
         }
     }
     Ok(days)
-}
-
-fn partition(day: Day) -> Result<Identifier, sqlx::Error> {
-    Identifier::new(format!("{PREFIX}{}", day.suffix())).map_err(|error| sqlx::Error::Encode(error.into()))
 }

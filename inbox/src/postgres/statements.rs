@@ -7,14 +7,12 @@ macro_rules! statements {
         /// The rendered SQL.
         #[derive(Debug)]
         pub struct Statements {
-            pub(super) schema: Option<Identifier>,
             $($(#[$doc])* pub(super) $name: Statement,)*
         }
 
         impl Statements {
             pub(super) fn new(schema: Option<&Identifier>) -> Self {
                 Self {
-                    schema: schema.cloned(),
                     $($name: Template::new($sql).schema(schema).render(),)*
                 }
             }
@@ -50,12 +48,9 @@ statements! {
     /// Everything that has `inbox_message` as its parent, by name.
     partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
         WHERE i.inhparent = '{schema}inbox_message'::regclass";
-    /// One creator or dropper of partitions at a time; released at the end of the transaction, so it is safe
-    /// behind PgBouncer. Any number that nobody else uses: the first eight bytes of "inbox_days".
-    lock = "SELECT pg_advisory_xact_lock(7597682998164844593)";
-    retained_from = "SELECT retained_from FROM {schema}inbox_retention";
-    /// Only ever forward.
-    retain_from = "UPDATE {schema}inbox_retention SET retained_from = $1 WHERE retained_from < $1";
+    /// The database's own functions, which run with the owner's rights: a consumer needs none of them.
+    create_days = "SELECT {schema}inbox_create_days($1, $2)";
+    expire_days = "SELECT * FROM {schema}inbox_expire_days($1)";
 
     count_attempt = "INSERT INTO {schema}inbox_attempt AS a \
         (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, 1, $4, clock_timestamp()) \
@@ -83,17 +78,3 @@ statements! {
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
 }
-
-/// A table like its parent, with the parent's key. Attached, it is the day's partition.
-///
-/// `CREATE TABLE … PARTITION OF` would take an ACCESS EXCLUSIVE lock on the parent and so wait for, and block,
-/// every consumer (PostgreSQL 15: lock timeout beside one open insert). Attaching takes SHARE UPDATE EXCLUSIVE,
-/// which inserts do not notice; there is no DEFAULT partition that would have to be scanned.
-pub(super) const CREATE: &str = "CREATE TABLE {schema}{part} (LIKE {schema}inbox_message INCLUDING ALL)";
-/// See [`CREATE`].
-pub(super) const ATTACH: &str =
-    "ALTER TABLE {schema}inbox_message ATTACH PARTITION {schema}{part} FOR VALUES FROM ({from}) TO ({to})";
-/// Waits for open inserts of any day: run it with a short `lock_timeout`.
-pub(super) const DROP: &str = "DROP TABLE {schema}{part}";
-/// How long a drop waits for open transactions before it gives way to the inserts queued behind it.
-pub(super) const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '250ms'";

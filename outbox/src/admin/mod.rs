@@ -24,6 +24,7 @@ pub use decision::{Action, DecideError, Decision, Decree};
 pub use entry::{AuditRecord, ListedEntry};
 pub use status::{Backlog, Blocker, Holder, RelayStatus};
 
+use crate::address::Address;
 use crate::connect::dialect_of;
 use crate::log::{EntryId, ExceptionState, LogError, LogOptions, RelayName};
 use crate::postgres::PostgresLog;
@@ -71,13 +72,19 @@ pub trait LogAdmin: Send + Sync + 'static {
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
 }
 
-/// Administration of the database at a URL: `postgres://…` or `sqlite:…`. Connects to nothing yet.
+/// Administration of the database at an address: `postgres://…` or `sqlite:…`. Connects to nothing yet.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-pub fn open(url: &str, source: Source, options: LogOptions) -> Result<Arc<dyn LogAdmin>, LogError> {
-    Ok(match dialect_of(url)? {
-        Dialect::Postgres => Arc::new(PostgresLog::new(url, source, options)?),
-        Dialect::Sqlite => Arc::new(SqliteLog::new(url, source, options)?),
+pub fn open(
+    address: impl Into<Address>,
+    source: Source,
+    options: LogOptions,
+) -> Result<Arc<dyn LogAdmin>, LogError> {
+    let address = address.into();
+    let url = address.url().map_err(LogError::operator)?;
+    Ok(match dialect_of(&url)? {
+        Dialect::Postgres => Arc::new(PostgresLog::new(address, source, options)?),
+        Dialect::Sqlite => Arc::new(SqliteLog::new(&url, source, options)?),
     })
 }

@@ -35,9 +35,8 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
 ON CONFLICT (message_id) DO NOTHING
 RETURNING message_id, xid::text";
 
-const STORED: &str = "
-SELECT message_id, coalesce(kind, topic), content_type, payload FROM {schema}outbox_message
-WHERE message_id = ANY($1)";
+// Fingerprints, because a producer may append and not read what others have written.
+const STORED: &str = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
 
 // Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its upper bound is
 // the last *finished* xid, so one that runs may lie above it.
@@ -101,12 +100,10 @@ impl Dialect for Postgres {
         ids: &[MessageId],
     ) -> Result<Vec<Stored>, sqlx::Error> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
-        let rows: Vec<(Uuid, String, String, Vec<u8>)> =
+        let rows: Vec<(Uuid, [u8; 32])> =
             sqlx::query_as(&statements.stored).bind(ids).fetch_all(connection).await?;
         rows.into_iter()
-            .map(|(uuid, kind, content_type, payload)| {
-                Ok(Stored { id: id(uuid)?, kind, content_type, payload })
-            })
+            .map(|(uuid, fingerprint)| Ok(Stored { id: id(uuid)?, fingerprint: fingerprint.into() }))
             .collect()
     }
 

@@ -11,6 +11,9 @@
 //!   base's own, or lies below the first row of a transaction that was in flight at the base;
 //! - every relay's epoch is raised, so that whoever holds a lease is fenced off.
 //!
+//! The rows are rewritten by a function of the database, which runs with the owner's rights and refuses where there
+//! was no restore: a relay may not update messages.
+//!
 //! Nothing is lost: every row that the old cursor had not behind it has an id above the new floor. Some rows leave
 //! twice, with the ids they had; the inbox drops them.
 
@@ -31,7 +34,6 @@ pub(super) struct Rebase {
     floor: Statement,
     store: Statement,
     rows: Statement,
-    record: Statement,
     /// A connection does not change its cluster: comparing once is enough.
     compared: bool,
 }
@@ -46,7 +48,7 @@ impl Rebase {
                  OR coalesce((SELECT xid FROM {schema}outbox_message ORDER BY xid DESC LIMIT 1)
                      >= pg_snapshot_xmax(pg_current_snapshot()), false)",
             ),
-            lock: render("LOCK TABLE {schema}outbox_identity, {schema}outbox_relay IN ACCESS EXCLUSIVE MODE"),
+            lock: render("LOCK TABLE {schema}outbox_relay IN ACCESS EXCLUSIVE MODE"),
             cursors: render("SELECT relay, shard, cursor FROM {schema}outbox_relay"),
             floor: render(
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
@@ -56,16 +58,7 @@ impl Rebase {
                 "UPDATE {schema}outbox_relay SET cursor = $3, epoch = epoch + 1, holder = NULL, lease_until = NULL
                  WHERE relay = $1 AND shard = $2",
             ),
-            rows: render(
-                "UPDATE {schema}outbox_message SET xid = '3'
-                 WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())",
-            ),
-            record: render(
-                "INSERT INTO {schema}outbox_identity (system_identifier)
-                 SELECT system_identifier::text FROM pg_control_system()
-                 ON CONFLICT (singleton) DO UPDATE
-                 SET system_identifier = EXCLUDED.system_identifier, recorded_at = clock_timestamp()",
-            ),
+            rows: render("SELECT {schema}outbox_rebase_rows()"),
             compared: false,
         }
     }
@@ -122,8 +115,7 @@ impl Rebase {
                 .await
                 .map_err(failed())?;
         }
-        let rows = sqlx::query(&self.rows).execute(&mut *tx).await.map_err(failed())?.rows_affected();
-        sqlx::query(&self.record).execute(&mut *tx).await.map_err(failed())?;
+        let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut *tx).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
         tracing::warn!(
             rows,

@@ -8,7 +8,8 @@ use migrations::{Line, Migrator, Statement, Template};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Postgres};
 
-use crate::connect::postgres_options;
+use crate::address::Address;
+use crate::connect::{Exposure, exposure, postgres_options};
 use crate::log::failure::within;
 use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
 use crate::postgres::keeper::PgKeeper;
@@ -22,7 +23,7 @@ const SERVER_VERSION_MIN: i32 = 130_000;
 /// The log of a PostgreSQL database. Cheap: connects when a reader or keeper is asked for.
 #[derive(Debug, Clone)]
 pub struct PostgresLog {
-    pub(super) connect: PgConnectOptions,
+    address: Address,
     pub(super) options: LogOptions,
     pub(super) source: Source,
     origin: String,
@@ -30,28 +31,30 @@ pub struct PostgresLog {
 }
 
 impl PostgresLog {
-    /// A log at a URL such as `postgres://relay@db.internal/orders`. Messages carry `source` as their CloudEvents
-    /// source.
+    /// A log at an address such as `postgres://relay@db.internal/orders`. Messages carry `source` as their
+    /// CloudEvents source.
     ///
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
-    pub fn new(url: &str, source: Source, options: LogOptions) -> Result<Self, LogError> {
-        let connect = postgres_options(url, options.allow_plaintext)?;
+    pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
+        let address = address.into();
+        let connect = connect_options(&address, &options)?;
         let host = match connect.get_socket() {
             Some(socket) => socket.display().to_string(),
             None => connect.get_host().to_owned(),
         };
         let database = connect.get_database().unwrap_or_else(|| connect.get_username());
         let origin = format!("postgresql {host}:{}/{database}", connect.get_port());
+        warn_if_exposed(&connect, &origin);
         let statements = Statements::new(options.schema.as_ref());
-        Ok(Self { connect, options, source, origin, statements })
+        Ok(Self { address, options, source, origin, statements })
     }
 
     /// A connection to a primary of a version and with a schema that fit.
     pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
-        let connect = self.connect.clone().application_name(application_name);
+        let connect = connect_options(&self.address, &self.options)?.application_name(application_name);
         let connection = async {
-            let mut connection = connect.connect().await.map_err(LogError::during("connect"))?;
+            let mut connection = connect.connect().await.map_err(LogError::connecting)?;
             self.check(&mut connection).await?;
             Ok(connection)
         };
@@ -102,6 +105,27 @@ impl PostgresLog {
 
     pub(super) fn render(&self, text: &'static str) -> Statement {
         Template::new(text).schema(self.options.schema.as_ref()).render()
+    }
+}
+
+/// Asks for the URL, which may be another one than at the last connect.
+fn connect_options(address: &Address, options: &LogOptions) -> Result<PgConnectOptions, LogError> {
+    let url = address.url().map_err(LogError::operator)?;
+    Ok(postgres_options(&url, options.allow_plaintext)?)
+}
+
+fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
+    match exposure(connect) {
+        Some(Exposure::Plaintext) => {
+            tracing::warn!(origin, "the connection is not encrypted: allow_plaintext is set");
+        }
+        Some(Exposure::Unverified) => {
+            tracing::warn!(
+                origin,
+                "the server's certificate is not verified: sslmode=require; use verify-full"
+            );
+        }
+        None => {}
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::MessageId;
+use message::{Fingerprint, MessageId};
 use migrations::Identifier;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
@@ -83,8 +83,10 @@ impl Dialect for Sqlite {
         for id in ids {
             let row: Option<(String, String, Vec<u8>)> =
                 sqlx::query_as(STORED).bind(id.to_string()).fetch_optional(&mut *connection).await?;
-            let with_id = |(kind, content_type, payload)| Stored { id: *id, kind, content_type, payload };
-            stored.extend(row.map(with_id));
+            stored.extend(row.map(|(kind, content_type, payload)| Stored {
+                id: *id,
+                fingerprint: Fingerprint::of_parts(&kind, &content_type, &payload),
+            }));
         }
         Ok(stored)
     }

@@ -11,10 +11,15 @@ use crate::config::{Log, LogFormat};
 
 /// The variable whose directives replace the configured level.
 pub(crate) const VARIABLE: &str = "RELAY_LOG";
+/// Either may have given it: the command line does not tell which.
+const FLAG: &str = "--log-level (or RELAY_LOG)";
 
-/// Starts logging. `directives` win over the configured level.
+/// Starts logging. `directives` of flag or variable win over the configured level.
 pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<(), Failure> {
-    let filter = filter(directives.unwrap_or(&log.level))?;
+    let filter = match directives {
+        Some(directives) => filter(FLAG, directives)?,
+        None => filter("log.level", &log.level)?,
+    };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match log.format {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
@@ -23,10 +28,10 @@ pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<(), Failure> 
     started.map_err(|error| Failure::new(Exit::Broken, format_args!("logging could not start: {error}")))
 }
 
-fn filter(directives: &str) -> Result<EnvFilter, Failure> {
+fn filter(given_as: &str, directives: &str) -> Result<EnvFilter, Failure> {
     let wrong = |error: tracing_subscriber::filter::ParseError| {
         let help = "use error, warn, info, debug, trace, or directives such as info,relay=debug";
-        Failure::with_help(Exit::Usage, format_args!("{VARIABLE}={directives:?} is no level: {error}"), help)
+        Failure::with_help(Exit::Usage, format_args!("{given_as}: {directives:?} is no level: {error}"), help)
     };
     let filter = EnvFilter::try_new(directives).map_err(wrong)?;
     // The client library would write payloads into the log.
@@ -44,14 +49,15 @@ mod tests {
 
     #[test]
     fn payloads_are_never_logged() {
-        let filter = filter("trace,lapin=trace").ok().unwrap().to_string();
+        let filter = filter(FLAG, "trace,lapin=trace").ok().unwrap().to_string();
         assert!(filter.contains("lapin::returned_messages=off"), "{filter}");
     }
 
     #[test]
     fn a_wrong_level_is_refused_with_its_text() {
-        let failure = filter("relay=loud").unwrap_err();
+        let failure = filter(FLAG, "relay=loud").unwrap_err();
         assert_eq!(failure.exit(), Exit::Usage);
-        assert!(failure.to_string().contains("relay=loud"), "{failure}");
+        let text = failure.to_string();
+        assert!(text.contains("relay=loud") && text.contains("--log-level"), "{text}");
     }
 }

@@ -14,6 +14,7 @@ use super::config::{ConfigFile, find};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, table};
+use super::roles::RolesScript;
 use crate::config::Database;
 
 /// How long connecting may take.
@@ -28,6 +29,11 @@ pub enum Migrate {
     Status(Target),
     /// Print the SQL for an administrator who runs it by hand, with the bookkeeping.
     Sql(Script),
+    /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer, observer, migrator.
+    ///
+    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade. The roles cannot log in:
+    /// make your services' users members of them.
+    Roles(RolesScript),
 }
 
 /// Which tables of which databases.
@@ -88,6 +94,20 @@ pub(crate) enum LineName {
     Inbox,
 }
 
+impl LineName {
+    /// The lines of these names; all, where none is named.
+    pub(crate) fn chosen(names: &[Self]) -> Vec<Line> {
+        let chosen = |line: &Line| {
+            let name = match line {
+                Line::Outbox => Self::Outbox,
+                Line::Inbox => Self::Inbox,
+            };
+            names.is_empty() || names.contains(&name)
+        };
+        Line::ALL.into_iter().filter(chosen).collect()
+    }
+}
+
 /// A dialect of SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DialectName {
@@ -137,20 +157,14 @@ impl Migrate {
                 Ok(if fits { Exit::Success } else { Exit::Usage })
             }
             Self::Sql(script) => script.print(),
+            Self::Roles(script) => script.print(),
         }
     }
 }
 
 impl Target {
     fn lines(&self) -> Vec<Line> {
-        let chosen = |line: &Line| {
-            let name = match line {
-                Line::Outbox => LineName::Outbox,
-                Line::Inbox => LineName::Inbox,
-            };
-            self.lines.is_empty() || self.lines.contains(&name)
-        };
-        Line::ALL.into_iter().filter(chosen).collect()
+        LineName::chosen(&self.lines)
     }
 
     /// The databases; one that several pipelines share appears once.

@@ -6,6 +6,7 @@
 //! | `preflight` | what is looked at before anything starts |
 //! | `once` | `relay run --once`: when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
+//! | `roles` | `relay migrate roles` |
 //! | `status` | `relay status` |
 //! | `demo` | `relay demo` |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
@@ -25,6 +26,7 @@ mod migrate;
 mod once;
 mod output;
 mod preflight;
+mod roles;
 mod run;
 mod status;
 

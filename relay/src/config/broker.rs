@@ -5,6 +5,9 @@ use std::sync::Arc;
 use brokers::{InvalidSetting, kafka, rabbitmq, sqs};
 use message::{Connector, SizeLimit};
 
+/// No message is smaller with its envelope.
+pub(crate) const MESSAGE_BYTES_MIN: usize = 1_000;
+
 /// Which broker a pipeline publishes to, and how.
 #[derive(Debug, Clone)]
 pub enum Broker {
@@ -31,7 +34,17 @@ impl Broker {
 
     /// Checks every setting that can be checked without the broker; opens the files that are named.
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
-        self.connector().map(drop)
+        self.connector()?;
+        match self {
+            Self::Rabbitmq(config) if config.payload_bytes_max < MESSAGE_BYTES_MIN => {
+                let bytes = config.payload_bytes_max;
+                let problem = format!(
+                    "is {bytes}; the relay needs at least {MESSAGE_BYTES_MIN}, the room for an envelope"
+                );
+                Err(InvalidSetting { setting: String::from("rabbitmq.payload_bytes_max"), problem })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The largest message it is configured to take.

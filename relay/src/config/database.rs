@@ -2,9 +2,10 @@
 
 use brokers::{InvalidSetting, Secret};
 use migrations::{Dialect, Identifier};
+use outbox::address::Address;
 use outbox::connect::{InvalidUrl, dialect_of, postgres_options, sqlite_options};
 use outbox::log::LogOptions;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 
 /// Where an outbox is, and how its connections are made. `Debug` prints no secret.
 #[derive(Debug, Clone)]
@@ -18,6 +19,16 @@ impl Database {
     #[must_use]
     pub fn new(url: Secret, options: LogOptions) -> Self {
         Self { url, options }
+    }
+
+    /// The address for connections: a file that holds the URL is read at each of them.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        let url = self.url.clone();
+        Address::asked(move || match url.load("database.url") {
+            Ok(url) => Ok(url.expose_secret().to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
     }
 
     /// The URL. Reads the file that holds it, if one does.

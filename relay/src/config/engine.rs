@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use message::SizeLimit;
 
+use super::broker::MESSAGE_BYTES_MIN;
 use super::file::EngineSection;
 use super::units::{Size, Time};
 use crate::engine::{RetryPolicy, Settings};
@@ -24,7 +25,6 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
 const GRACE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_MIN: usize = 64 << 10;
-const MESSAGE_MIN: usize = 1_000;
 
 /// The engine's settings for a destination that takes messages up to `limit`.
 pub(crate) fn settings(section: &EngineSection, limit: SizeLimit) -> (Settings, Vec<Refusal>) {
@@ -106,8 +106,11 @@ fn refusals(settings: &Settings, limit: SizeLimit) -> Vec<Refusal> {
             "message_bytes_max",
             format!("{} is more than {limit} takes; raise both or lower it", Size(bytes)),
         );
-    } else if bytes < MESSAGE_MIN {
-        refuse("message_bytes_max", format!("{bytes} is less than {MESSAGE_MIN}, the room for an envelope"));
+    } else if limit.message_bytes_max >= MESSAGE_BYTES_MIN && bytes < MESSAGE_BYTES_MIN {
+        refuse(
+            "message_bytes_max",
+            format!("{bytes} is less than {MESSAGE_BYTES_MIN}, the room for an envelope"),
+        );
     }
     refusals
 }

@@ -11,7 +11,7 @@ name = "orders"
 url = "postgres://relay:s3cret@127.0.0.1/orders"
 schema = "orders"
 [pipeline.kafka]
-bootstrap_servers = "k1:9092, k2:9092"
+bootstrap_servers = "localhost:9092, 127.0.0.1:9092"
 sasl = { username = "relay", password = "s3cret" }
 properties = { "socket.keepalive.enable" = "true" }
 [pipeline.engine]
@@ -49,7 +49,7 @@ fn several_pipelines_are_read_with_their_defaults() {
     let [orders, payments] = &config.pipelines[..] else { panic!("two pipelines") };
     assert_eq!((orders.name.as_str(), orders.source.as_str()), ("orders", "/orders"));
     let Broker::Kafka(kafka) = &orders.broker else { panic!("kafka") };
-    assert_eq!(kafka.bootstrap_servers, ["k1:9092", "k2:9092"]);
+    assert_eq!(kafka.bootstrap_servers, ["localhost:9092", "127.0.0.1:9092"]);
     assert_eq!(orders.settings.window_bytes, 8 << 20);
     assert_eq!(orders.settings.on_dead, crate::engine::DeadPolicy::Pass);
     assert_eq!(orders.settings.size_limit, message::SizeLimit::KAFKA);
@@ -127,7 +127,12 @@ fn what_is_wrong_is_shown_with_its_place() {
             "pipeline[0]: kafka and sqs are given",
         ),
         ("sqs = {", "#sqs = {", "pipeline[1]: no broker is given"),
-        ("k1:9092", "k1", "relay.toml:8:21: pipeline[0].kafka.bootstrap_servers: \"k1\" is not of the form"),
+        ("localhost:9092", "k1:9092", "pipeline[0].kafka.tls: k1 is another machine"),
+        (
+            "localhost:9092",
+            "k1",
+            "relay.toml:8:21: pipeline[0].kafka.bootstrap_servers: \"k1\" is not of the form",
+        ),
         ("paid.fifo", "pa.id", "relay.toml:20:43: pipeline[1].sqs.queues.order.paid: is neither"),
         ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
         ("format = \"json\"", "format = \"xml\"", "relay.toml:24:10: log.format: \"xml\" is not known"),
@@ -145,6 +150,16 @@ fn what_is_wrong_is_shown_with_its_place() {
         assert!(flat.contains(expected), "{to}: expected {expected}\n{report}");
         assert!(!report.contains("s3cret"), "{report}");
     }
+}
+
+#[test]
+fn a_limit_too_small_for_the_relay_is_refused_under_its_own_name() {
+    let text =
+        GOOD.replace("sqs = {", "rabbitmq = { url = \"amqp://localhost\", payload_bytes_max = 9 }\n#sqs = {");
+    let text = text.replace("engine = { message_bytes_max = \"256KiB\" }", "");
+    let report = shown(&read_with(&text, &[]).err().unwrap());
+    assert!(report.contains("pipeline[1].rabbitmq.payload_bytes_max: is 9"), "{report}");
+    assert!(!report.contains("message_bytes_max:"), "{report}");
 }
 
 #[test]

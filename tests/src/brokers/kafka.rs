@@ -144,7 +144,7 @@ impl Broker for Kafka {
 
     async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
         let group = GroupConfig::new(group, [topic]);
-        Ok(Box::new(Subscriber::new(self.config(), group)?.subscribe().await?))
+        Ok(Subscriber::new(self.config(), group)?.subscribe().await?)
     }
 
     fn relay_section(&self) -> Option<String> {
@@ -212,7 +212,7 @@ impl Broker for KafkaMock {
 
     async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
         let subscriber = Subscriber::new(self.kafka.config(), Self::group(group, topic))?;
-        Ok(Box::new(subscriber.subscribe().await?))
+        Ok(subscriber.subscribe().await?)
     }
 
     fn relay_section(&self) -> Option<String> {

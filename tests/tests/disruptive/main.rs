@@ -60,7 +60,7 @@ async fn place_many_patiently(shop: &Shop<Postgres>, orders: usize) -> Outcome {
 async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let backend = broker.backend();
     let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     shop.place_many(KEYS, 50).await?;
@@ -137,7 +137,7 @@ async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
 /// Oracle: the checker.
 async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     shop.place_many(KEYS, 50).await?;
@@ -158,7 +158,7 @@ async fn a_database_that_is_down_at_the_start_is_waited_for(
 ) -> Outcome {
     let shop = Shop::<Postgres>::open(&stage, broker).await?;
     shop.place_many(KEYS, 20).await?;
-    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     services::stop(&stage, Backend::Postgres).await?;
     let mut relay = RelayProcess::start(&stage, &config)?;
     let waited = relay.tells("not available").await;

@@ -57,7 +57,8 @@ async fn two_pipelines_of_one_name(stage: Stage) -> Outcome {
 async fn a_missing_schema(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let broker = brokers::open(Backend::Kafka).await?;
-    let text = refused(&Config::write(&stage, "orders", &database.url, broker.as_ref(), "")?).await?;
+    let text =
+        refused(&Config::write(&stage, "orders", &database.relay_url()?, broker.as_ref(), "")?).await?;
     assert!(text.contains("relay migrate up"), "{text}");
     Ok(())
 }
@@ -69,7 +70,8 @@ async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
                  VALUES ('outbox', 99, '0099_future', 'x')";
     database.execute(newer).await?;
     let broker = brokers::open(Backend::Kafka).await?;
-    let text = refused(&Config::write(&stage, "orders", &database.url, broker.as_ref(), "")?).await?;
+    let text =
+        refused(&Config::write(&stage, "orders", &database.relay_url()?, broker.as_ref(), "")?).await?;
     assert!(text.contains("99") && text.contains("upgrade"), "{text}");
     Ok(())
 }
@@ -91,7 +93,8 @@ async fn a_wrong_broker_password(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = Backend::Rabbitmq.address()?.replace("guest:guest@", "guest:s3cret@");
     let broker = brokers::Rabbitmq::new(url);
-    let relay = RelayProcess::start(&stage, &Config::write(&stage, "orders", &database.url, &broker, "")?)?;
+    let relay =
+        RelayProcess::start(&stage, &Config::write(&stage, "orders", &database.relay_url()?, &broker, "")?)?;
     // The relay's own line, not the client library's before it.
     relay.tells("check user name, password and permissions").await?;
     let log = relay.log()?;

@@ -20,7 +20,7 @@ pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dia
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
     let slow = "checkpoint_interval = \"1900ms\"\n";
-    let config = Config::write(&stage, "orders", &shop.database.url, shop.broker.as_ref(), slow)?;
+    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), slow)?;
     let consumer = shop.consume().await?;
     let mut expected = 0;
     for _ in 0..KILLS {

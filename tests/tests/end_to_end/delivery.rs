@@ -22,7 +22,7 @@ pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     for _ in 0..5 {
@@ -56,7 +56,7 @@ pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker:
     let mut tx = shop.begin().await?;
     outbox::trace::scope(context.clone(), shop.place_in(&mut tx, "a")).await?;
     tx.commit().await?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let mut subscription = shop.broker.subscribe("trace", &shop.topic).await?;
     let deliveries = loop {
@@ -79,7 +79,7 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     // The broker session and the subscription stand before the clock starts.
@@ -108,7 +108,7 @@ pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     let mut long = shop.begin().await?;

@@ -22,7 +22,7 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
     let bytes = shop.broker.oversize_bytes().ok_or("every message fits")?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     shop.place("poisoned").await?;
@@ -30,7 +30,11 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     shop.place("poisoned").await?;
     shop.place_many(5, 25).await?;
     shop.applied(26).await?;
-    let admin = admin::open(&shop.database.url, message::Source::new("/test")?, LogOptions::default())?;
+    let admin = admin::open(
+        shop.database.relay_url()?.as_str(),
+        message::Source::new("/test")?,
+        LogOptions::default(),
+    )?;
     let name = RelayName::new(RELAY)?;
     let dead = eventually("the message is parked", || async {
         let dead = admin.list(&name, ExceptionState::Dead, EntryId(0), 10).await?;
@@ -71,7 +75,7 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
     let missing = shop.broker.topic_name(&stage, "missing");
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = shop.consume().await?;
     for number in 0..3 {

@@ -18,7 +18,7 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let consumer = shop.consume().await?;
     let leader = RelayProcess::start(&stage, &config)?;
     leader.tells("connected").await?;
@@ -49,7 +49,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"3s\"", "lease_ttl = \"60s\"");
     let config = Config::text(&stage, &text)?;
     let consumer = shop.consume().await?;
@@ -76,7 +76,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
 pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
     let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let direct = Config::write(&stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let direct = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
     let address = Backend::Rabbitmq.address()?;
     let (_, server) = address.rsplit_once('@').ok_or("an address without a user")?;
     let server = server.split('/').next().unwrap_or(server).to_owned();

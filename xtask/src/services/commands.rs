@@ -1,7 +1,9 @@
 //! `cargo xtask services …`: what each command prints and how it exits.
 
 use super::{
-    Name, Outcome, Stop, UpReport, faketime,
+    Name, Outcome, Stop, UpReport,
+    certificates::{self, Certificates},
+    faketime,
     fault::Fault,
     home::Home,
     manager::{self, Stopped},
@@ -14,7 +16,7 @@ use crate::{
 };
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 /// Private instances of PostgreSQL, Kafka, RabbitMQ and SQS on this machine, without Docker.
 #[derive(Debug, Subcommand)]
@@ -243,14 +245,22 @@ fn status(names: &[Name], output: Output) -> Result<ExitCode, String> {
 }
 
 fn env(names: &[Name], output: Output) -> Result<ExitCode, String> {
-    let mut variables = vec![(
-        settings::DIR_VARIABLE,
-        settings::services_dir().map_err(|fault| fault.to_string())?.display().to_string(),
-    )];
+    let shown = |path: Result<PathBuf, Fault>| {
+        Ok::<_, String>(path.map_err(|f| f.to_string())?.display().to_string())
+    };
+    let mut variables = vec![
+        (settings::DIR_VARIABLE, shown(settings::services_dir())?),
+        (certificates::DIR_VARIABLE, shown(Certificates::folder())?),
+    ];
     for &name in names {
         let row = look(name).map_err(|fault| fault.to_string())?;
         match row.address {
-            Some(address) => variables.push((name.variable(), address)),
+            Some(address) => {
+                variables.push((name.variable(), address));
+                if row.state != "external" {
+                    variables.extend(manager::secure_addresses(name).map_err(|fault| fault.to_string())?);
+                }
+            }
             None => eprintln!("{name} is {}: {} is left out", row.state, name.variable()),
         }
     }

@@ -1,7 +1,8 @@
 //! Apache Kafka: one node, broker and controller in one process (KRaft).
 
 use super::{
-    Installed, Service,
+    Installed, Secure, Service,
+    certificates::Certificates,
     fault::{Doing, Fault},
     home::Home,
     java::{self, Bundle},
@@ -24,6 +25,13 @@ const BUNDLE: Bundle = Bundle {
 
 static PORT: Port = Port { variable: "OUTBOX_KAFKA_PORT", default: 19092 };
 static OTHERS: [Port; 1] = [Port { variable: "OUTBOX_KAFKA_CONTROLLER_PORT", default: 19093 }];
+/// TLS for clients with a certificate.
+static TLS: Port = Port { variable: "OUTBOX_KAFKA_TLS_PORT", default: 19094 };
+/// TLS for users with a password.
+static SASL: Port = Port { variable: "OUTBOX_KAFKA_SASL_PORT", default: 19095 };
+
+/// User and password of the listener that asks for them.
+const WHO: &str = "outbox";
 
 /// "outbox-toolkit-1", 16 bytes in base64url: clients see the same cluster after a purge.
 const CLUSTER_ID: &str = "b3V0Ym94LXRvb2xraXQtMQ";
@@ -41,6 +49,17 @@ impl Service for Kafka {
         format!("127.0.0.1:{port}")
     }
 
+    fn secure(&self) -> Result<Vec<Secure>, Fault> {
+        let mut found = Vec::new();
+        for (port, variable) in [(&TLS, "OUTBOX_KAFKA_TLS_BROKERS"), (&SASL, "OUTBOX_KAFKA_SASL_BROKERS")] {
+            if let Some(number) = port.beside(&PORT)? {
+                let (port_variable, url) = (Some(port.variable), self.url(number));
+                found.push(Secure { variable, port_variable, port: number, url, offered: probe::listens });
+            }
+        }
+        Ok(found)
+    }
+
     fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
         let programs = java::install(home, &BUNDLE, phase)?;
         Ok(Installed { version: BUNDLE.version.to_owned(), programs })
@@ -52,17 +71,23 @@ impl Service for Kafka {
         let logging = home.write("log4j2.properties", LOGGING)?;
         let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
         let [controller] = &OTHERS;
-        let properties = properties(
-            PORT.number()?,
-            controller.number()?,
-            &settings::kafka_proxied()?,
-            &data.display().to_string(),
-        );
+        let mut more =
+            settings::kafka_proxied()?.iter().enumerate().map(Listener::proxied).collect::<Vec<_>>();
+        let secure = [("SSL", TLS.beside(&PORT)?), ("SASL_SSL", SASL.beside(&PORT)?)];
+        more.extend(secure.into_iter().filter_map(|(name, port)| Some(Listener::secure(name, port?))));
+        let mut properties =
+            properties(PORT.number()?, controller.number()?, &more, &data.display().to_string());
+        if more.iter().any(|listener| listener.protocol != "PLAINTEXT") {
+            properties.push_str(&security(&Certificates::made()?));
+        }
         let properties = home.write("server.properties", &properties)?;
         if !data.join("meta.properties").exists() {
             let mut format = java::command(&installed.programs, 128);
             format.arg(&logging).arg("kafka.tools.StorageTool");
             format.args(["format", "--cluster-id", CLUSTER_ID, "--config"]).arg(&properties);
+            for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+                format.arg("--add-scram").arg(format!("{mechanism}=[name={WHO},password={WHO}]"));
+            }
             run(&mut format, "formatting Kafka's storage")?;
         }
         // 320 MB: 256 MB suffices for tests, the rest is room for the benches' batches.
@@ -80,12 +105,31 @@ impl Service for Kafka {
     }
 }
 
-fn properties(port: u16, controller_port: u16, proxied: &[Proxied], data: &str) -> String {
+/// A listener besides the plain one.
+struct Listener {
+    name: String,
+    protocol: &'static str,
+    listening: u16,
+    announced: u16,
+}
+
+impl Listener {
+    fn proxied((number, ports): (usize, &Proxied)) -> Self {
+        let Proxied { listening, announced } = *ports;
+        Self { name: format!("PROXIED{number}"), protocol: "PLAINTEXT", listening, announced }
+    }
+
+    fn secure(protocol: &'static str, port: u16) -> Self {
+        Self { name: protocol.to_owned(), protocol, listening: port, announced: port }
+    }
+}
+
+fn properties(port: u16, controller_port: u16, more: &[Listener], data: &str) -> String {
     let (mut listeners, mut announced, mut protocols) = (String::new(), String::new(), String::new());
-    for (number, ports) in proxied.iter().enumerate() {
-        listeners.push_str(&format!(",PROXIED{number}://127.0.0.1:{}", ports.listening));
-        announced.push_str(&format!(",PROXIED{number}://127.0.0.1:{}", ports.announced));
-        protocols.push_str(&format!(",PROXIED{number}:PLAINTEXT"));
+    for Listener { name, protocol, listening, announced: told } in more {
+        listeners.push_str(&format!(",{name}://127.0.0.1:{listening}"));
+        announced.push_str(&format!(",{name}://127.0.0.1:{told}"));
+        protocols.push_str(&format!(",{name}:{protocol}"));
     }
     format!(
         "process.roles=broker,controller
@@ -121,6 +165,25 @@ num.io.threads=4
     )
 }
 
+/// What the listeners SSL and SASL_SSL need.
+fn security(certificates: &Certificates) -> String {
+    let module = "org.apache.kafka.common.security";
+    format!(
+        "ssl.keystore.type=PEM
+ssl.keystore.location={}
+ssl.truststore.type=PEM
+ssl.truststore.location={}
+listener.name.ssl.ssl.client.auth=required
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.plain.sasl.jaas.config={module}.plain.PlainLoginModule required user_{WHO}=\"{WHO}\";
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={module}.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginModule required;
+",
+        certificates.file("server-keystore.pem").display(),
+        certificates.file("ca.pem").display(),
+    )
+}
+
 const LOGGING: &str = "\
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
@@ -137,12 +200,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxied_listener_is_announced_under_the_proxys_port() {
-        let text = properties(1, 2, &[Proxied { listening: 3, announced: 4 }], "/data");
+    fn each_listener_is_announced_with_its_protocol() {
+        let more = [
+            Listener::proxied((0, &Proxied { listening: 3, announced: 4 })),
+            Listener::secure("SASL_SSL", 5),
+        ];
+        let text = properties(1, 2, &more, "/data");
         for line in [
-            "listeners=PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2,PROXIED0://127.0.0.1:3",
-            "advertised.listeners=PLAINTEXT://127.0.0.1:1,PROXIED0://127.0.0.1:4",
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED0:PLAINTEXT",
+            "listeners=PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2,PROXIED0://127.0.0.1:3,SASL_SSL://127.0.0.1:5",
+            "advertised.listeners=PLAINTEXT://127.0.0.1:1,PROXIED0://127.0.0.1:4,SASL_SSL://127.0.0.1:5",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED0:PLAINTEXT,SASL_SSL:SASL_SSL",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }

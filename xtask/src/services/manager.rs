@@ -1,7 +1,7 @@
 //! Starting and stopping, the same for every service.
 
 use super::{
-    Name, Stop,
+    Name, Secure, Stop,
     fault::Fault,
     home::Home,
     ports,
@@ -62,6 +62,13 @@ pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
     }
     let lives = Home::of(name)?.state()?.is_some_and(|state| state.process.is_alive());
     Ok((!lives && name.service().probe(port).is_ok()).then_some(address))
+}
+
+/// What a running service of ours offers over TLS: variable and address.
+pub(crate) fn secure_addresses(name: Name) -> Result<Vec<(&'static str, String)>, Fault> {
+    let secure = name.service().secure()?.into_iter();
+    let offered = secure.filter(|Secure { port, offered, .. }| offered(*port));
+    Ok(offered.map(|Secure { variable, url, .. }| (variable, url)).collect())
 }
 
 /// Starts what is not running, all at the same time, and waits until each one answers.

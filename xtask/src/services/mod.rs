@@ -1,5 +1,6 @@
 //! Private instances of the real components, without Docker: own ports, own data folders.
 
+mod certificates;
 mod commands;
 pub(crate) mod faketime;
 mod fault;
@@ -18,7 +19,9 @@ mod settings;
 mod sqs;
 mod state;
 
+pub(crate) use certificates::DIR_VARIABLE as TLS_DIR_VARIABLE;
 pub(crate) use commands::{Command, run};
+pub(crate) use manager::secure_addresses;
 pub(crate) use manager::{Outcome, UpReport, down, external, up};
 pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir};
 
@@ -90,6 +93,19 @@ pub(crate) enum Stop {
     Immediately,
 }
 
+/// An address of a service that offers TLS.
+pub(crate) struct Secure {
+    /// The variable in which tests look for it.
+    pub(crate) variable: &'static str,
+    /// The variable of its port, if that is not the clients' own.
+    pub(crate) port_variable: Option<&'static str>,
+    pub(crate) port: u16,
+    /// The variable's value.
+    pub(crate) url: String,
+    /// Whether an instance that runs offers it: one that was started by an older xtask may not.
+    pub(crate) offered: fn(u16) -> bool,
+}
+
 /// A service's programs as found on this machine.
 pub(crate) struct Installed {
     pub(crate) version: String,
@@ -108,6 +124,11 @@ pub(crate) trait Service: Sync {
 
     /// The value of [`Name::variable`] for an instance of ours.
     fn url(&self, port: u16) -> String;
+
+    /// Where it offers TLS beside the clients' plain port.
+    fn secure(&self) -> Result<Vec<Secure>, Fault> {
+        Ok(Vec::new())
+    }
 
     /// Where the data is, if it is on disk at all; the same answer for the same home.
     fn data(&self, home: &Home) -> Result<PathBuf, Fault> {

@@ -1,24 +1,27 @@
 //! Is a port free, and if not, who has it?
 
-use super::{Name, fault::Fault, settings::Port};
+use super::{Name, Secure, fault::Fault};
 use std::{fs, net::Ipv4Addr, net::TcpListener};
 
 /// Fails when another process listens on one of the service's ports.
 pub(crate) fn require_free(name: Name) -> Result<(), Fault> {
     let service = name.service();
     for port in std::iter::once(service.client_port()).chain(service.other_ports()) {
-        require_one_free(name, port)?;
+        require_one_free(name, port.variable, port.number()?)?;
+    }
+    for Secure { port_variable, port, .. } in service.secure()? {
+        if let Some(variable) = port_variable {
+            require_one_free(name, variable, port)?;
+        }
     }
     Ok(())
 }
 
-fn require_one_free(name: Name, port: &Port) -> Result<(), Fault> {
-    let number = port.number()?;
+fn require_one_free(name: Name, variable: &str, number: u16) -> Result<(), Fault> {
     let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, number)) else { return Ok(()) };
     let owner = owner(number).map(|owner| format!(" by {owner}")).unwrap_or_default();
     Err(Fault::Failed(format!(
-        "port {number} is taken{owner} ({error}): stop that process, or move {name} with {}=<free port>",
-        port.variable
+        "port {number} is taken{owner} ({error}): stop that process, or move {name} with {variable}=<free port>"
     )))
 }
 

@@ -1,7 +1,8 @@
 //! PostgreSQL: an own cluster, run by an unprivileged user.
 
 use super::{
-    Installed, Service, Stop,
+    Installed, Secure, Service, Stop,
+    certificates::Certificates,
     fault::{Doing, Fault},
     home::{Home, remove},
     install, probe,
@@ -37,6 +38,15 @@ impl Service for Postgres {
         format!("postgres://{WHO}:{WHO}@127.0.0.1:{port}/{WHO}")
     }
 
+    /// On the same port: a client asks for TLS before anything else.
+    fn secure(&self) -> Result<Vec<Secure>, Fault> {
+        // The request for TLS: length and the number that asks for it.
+        let offered = |port| probe::ask::<1>(port, &[0, 0, 0, 8, 4, 210, 22, 47]) == Ok([b'S']);
+        let port = PORT.number()?;
+        let (variable, url) = ("OUTBOX_POSTGRES_TLS_URL", self.url(port));
+        Ok(vec![Secure { variable, port_variable: None, port, url, offered }])
+    }
+
     /// In the home, unless we are root and the server's user cannot get there.
     fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
         if !is_root() || home.dir.ancestors().all(may_pass) {
@@ -68,6 +78,7 @@ impl Service for Postgres {
         } else {
             server.create()?;
         }
+        server.certify(&Certificates::made()?)?;
         let sockets = if data.as_os_str().len() <= SOCKET_DIR_BYTES_MAX {
             data.display().to_string()
         } else {
@@ -84,6 +95,9 @@ impl Service for Postgres {
             ("fsync", "on"),
             ("log_timezone", "UTC"),
             ("timezone", "UTC"),
+            ("ssl", "on"),
+            ("ssl_cert_file", "outbox-server.pem"),
+            ("ssl_key_file", "outbox-server.key"),
         ] {
             command.arg("-c").arg(format!("{name}={value}"));
         }
@@ -180,6 +194,20 @@ impl Server<'_> {
             return Ok(());
         }
         Err(Fault::Failed(format!("creating the database failed ({}):\n  {}", output.status, errors.trim())))
+    }
+
+    /// Gives the server its certificate, and the key as only its user may read it.
+    fn certify(&self, certificates: &Certificates) -> Result<(), Fault> {
+        for (from, to) in [("server.pem", "outbox-server.pem"), ("server.key", "outbox-server.key")] {
+            let (from, to) = (certificates.file(from), self.data.join(to));
+            fs::copy(&from, &to).doing(format_args!("cannot copy {}", from.display()))?;
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600))
+                .doing(format_args!("cannot protect {}", to.display()))?;
+            if let Some((uid, gid)) = self.owner {
+                chown(&to, Some(uid), Some(gid)).doing(format_args!("cannot hand over {}", to.display()))?;
+            }
+        }
+        Ok(())
     }
 
     fn check_version(&self, version: &str) -> Result<(), Fault> {

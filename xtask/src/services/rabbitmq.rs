@@ -1,7 +1,8 @@
 //! RabbitMQ, safe beside the system-wide instance that the Debian package may start.
 
 use super::{
-    Installed, Service,
+    Installed, Secure, Service,
+    certificates::Certificates,
     fault::{Doing, Fault},
     home::Home,
     install, probe,
@@ -22,6 +23,7 @@ static OTHERS: [Port; 2] = [
     Port { variable: "OUTBOX_RABBITMQ_DIST_PORT", default: 35673 },
     Port { variable: "OUTBOX_RABBITMQ_EPMD_PORT", default: 14369 },
 ];
+static TLS: Port = Port { variable: "OUTBOX_RABBITMQ_TLS_PORT", default: 15674 };
 
 const DEBIAN_HOME: &str = "/usr/lib/rabbitmq";
 
@@ -36,6 +38,17 @@ impl Service for Rabbitmq {
 
     fn url(&self, port: u16) -> String {
         format!("amqp://guest:guest@127.0.0.1:{port}/%2f")
+    }
+
+    fn secure(&self) -> Result<Vec<Secure>, Fault> {
+        let secure = |port| Secure {
+            variable: "OUTBOX_RABBITMQ_TLS_URL",
+            port_variable: Some(TLS.variable),
+            port,
+            url: self.url(port).replacen("amqp", "amqps", 1),
+            offered: probe::listens,
+        };
+        Ok(TLS.beside(&PORT)?.map(secure).into_iter().collect())
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
@@ -53,11 +66,15 @@ impl Service for Rabbitmq {
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
         let data = self.data(home)?;
         fs::create_dir_all(&data).doing(format_args!("cannot create {}", data.display()))?;
-        let configuration = home.write("rabbitmq.conf", &configuration(PORT.number()?))?;
-        let plugins = home.write("enabled_plugins", "[].\n")?;
+        let [distribution, name_server] = &OTHERS;
+        let mut configuration = configuration(PORT.number()?);
+        if let Some(port) = TLS.beside(&PORT)? {
+            configuration.push_str(&tls(port, &Certificates::made()?));
+        }
+        let configuration = home.write("rabbitmq.conf", &configuration)?;
+        let plugins = home.write("enabled_plugins", "[rabbitmq_auth_mechanism_ssl].\n")?;
         // An empty file instead of /etc/rabbitmq/rabbitmq-env.conf.
         let environment = home.write("rabbitmq-env.conf", "")?;
-        let [distribution, name_server] = &OTHERS;
         let mut command = Command::new(installed.programs.join("rabbitmq-server"));
         command
             .current_dir(&home.dir)
@@ -141,6 +158,25 @@ fn configuration(port: u16) -> String {
 log.console.level = info
 disk_free_limit.absolute = 64MB
 vm_memory_high_watermark.relative = 0.2
+"
+    )
+}
+
+/// A listener whose clients show a password or, to be the user that it names, a certificate.
+fn tls(port: u16, certificates: &Certificates) -> String {
+    let file = |name| certificates.file(name).display().to_string();
+    let (authority, certificate, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+    format!(
+        "listeners.ssl.1 = 127.0.0.1:{port}
+ssl_options.cacertfile = {authority}
+ssl_options.certfile = {certificate}
+ssl_options.keyfile = {key}
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+ssl_cert_login_from = common_name
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = AMQPLAIN
+auth_mechanisms.3 = EXTERNAL
 "
     )
 }

@@ -23,6 +23,13 @@ impl Port {
             Err(_) => Ok(self.default),
         }
     }
+
+    /// The number of a port that is offered beside another one: none, where that was moved and this was not. An
+    /// instance with ports of its own offers only what it was given a port for.
+    pub(crate) fn beside(&self, other: &Self) -> Result<Option<u16>, Fault> {
+        let given = |port: &Self| std::env::var_os(port.variable).is_some();
+        if given(other) && !given(self) { Ok(None) } else { self.number().map(Some) }
+    }
 }
 
 fn parse(variable: &str, text: &str) -> Result<u16, Fault> {

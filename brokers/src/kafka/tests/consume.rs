@@ -1,21 +1,21 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
-use message::{Committed, Delivery, Fault, Settlement, Subscription as _};
+use message::{Committed, Delivery, Fault, Settlement, Subscription};
 
-use super::super::{GroupConfig, Partition, Subscriber, Subscription};
+use super::super::{GroupConfig, Partition, Subscriber};
 use super::*;
 
 const MANY: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 
 /// A reader of partition 0 that joins no group.
-async fn reader(config: &Config) -> Subscription {
+async fn reader(config: &Config) -> Box<dyn Subscription> {
     let mut group = GroupConfig::new("billing", Vec::<String>::new());
     group.partitions.push(Partition { topic: TOPIC.to_owned(), partition: 0 });
     Subscriber::new(config.clone(), group).unwrap().subscribe().await.unwrap()
 }
 
-async fn member(config: &Config) -> Subscription {
+async fn member(config: &Config) -> Box<dyn Subscription> {
     let mut group = GroupConfig::new("billing", [TOPIC]);
     // The mock cluster waits that long in every rebalance, even when all members are back.
     group.session_timeout_ms = 6_000;
@@ -23,7 +23,7 @@ async fn member(config: &Config) -> Subscription {
 }
 
 /// The next `count` deliveries.
-async fn receive(subscription: &mut Subscription, count: usize) -> Vec<Delivery> {
+async fn receive(subscription: &mut Box<dyn Subscription>, count: usize) -> Vec<Delivery> {
     let mut received = Vec::new();
     while received.len() < count {
         let max = NonZeroUsize::new(count - received.len()).unwrap();
@@ -72,7 +72,7 @@ async fn a_new_session_goes_on_behind_the_contiguous_prefix() {
     // 0 to 4 and 6 are done; 5 is not.
     let settled = received.iter().enumerate().filter(|(n, _)| *n < 5 || *n == 6);
     subscription.settle(settled.map(|(_, delivery)| done(delivery)).collect()).await.unwrap();
-    Box::new(subscription).close().await.unwrap();
+    subscription.close().await.unwrap();
     let mut subscription = reader(&config).await;
     assert_eq!(payloads(&receive(&mut subscription, 5).await), ["5", "6", "7", "8", "9"]);
 }
@@ -91,7 +91,7 @@ async fn a_released_message_comes_again_with_everything_after_it() {
     let mut settled: Vec<_> = again.iter().map(done).collect();
     settled.extend([done(&received[3]), done(&received[1])]);
     subscription.settle(settled).await.unwrap();
-    Box::new(subscription).close().await.unwrap();
+    subscription.close().await.unwrap();
     publish(&config, numbered(6..7)).await;
     let mut subscription = reader(&config).await;
     assert_eq!(payloads(&receive(&mut subscription, 1).await), ["6"]);
@@ -192,7 +192,7 @@ async fn an_unknown_topic_and_an_unreachable_cluster_are_told_apart() {
     assert!(error.to_string().contains("no such topic"), "{error}");
     mock.down().unwrap();
     config.connect_timeout_ms = 300;
-    let error = Subscriber::new(config, group).unwrap().subscribe().await.unwrap_err();
+    let error = Subscriber::new(config, group).unwrap().subscribe().await.err().unwrap();
     assert_eq!(error.fault(), Fault::Broker);
     assert!(error.to_string().contains("not reachable within 300 ms"), "{error}");
 }

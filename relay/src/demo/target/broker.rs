@@ -256,7 +256,7 @@ impl BrokerSpec {
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
                     .collect();
                 let subscriber = kafka::Subscriber::new(kafka_config(servers), config);
-                Ok(Box::new(subscriber.map_err(operator)?.subscribe().await?))
+                subscriber.map_err(operator)?.subscribe().await
             }
             Self::Rabbitmq { url, queue, .. } => {
                 let subscriber = rabbitmq::Subscriber::new(&rabbitmq::Config::new(url), [queue]);

@@ -10,10 +10,14 @@ use migrations::{Identifier, Line, Migrator, Template};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Pool, Postgres, Sqlite, Transaction};
+use tests::{Role, roles};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 pub struct Database<DB: Dialect> {
+    /// The administrator's.
+    pub admin: Pool<DB>,
+    /// A consumer's: on PostgreSQL with the fewest rights.
     pub pool: Pool<DB>,
     pub schema: Option<Identifier>,
     _folder: Option<tempfile::TempDir>,
@@ -68,7 +72,7 @@ impl TestDatabase for Sqlite {
         Migrator::<Self>::new(Line::Inbox).up(&mut pool.acquire().await.unwrap()).await.unwrap();
         let table = "CREATE TABLE effect (id INTEGER PRIMARY KEY, consumer TEXT, payload TEXT)";
         sqlx::query(table).execute(&pool).await.unwrap();
-        Some(Database { pool, schema: None, _folder: Some(folder) })
+        Some(Database { admin: pool.clone(), pool, schema: None, _folder: Some(folder) })
     }
 
     async fn remove(database: Database<Self>) {
@@ -96,8 +100,9 @@ impl Database<Postgres> {
     pub async fn drop_schema(&self) {
         let Some(schema) = &self.schema else { return };
         let drop = Template::new("DROP SCHEMA {name} CASCADE").identifier("name", schema).render();
-        sqlx::query(&drop).execute(&self.pool).await.unwrap();
         self.pool.close().await;
+        sqlx::query(&drop).execute(&self.admin).await.unwrap();
+        self.admin.close().await;
     }
 }
 
@@ -109,16 +114,29 @@ impl TestDatabase for Postgres {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("inbox_test_{}_{number}_{:08x}", std::process::id(), rand::random::<u32>());
         let schema = Identifier::new(name).unwrap();
-        let options = PgConnectOptions::from_str(&url).unwrap().options([("search_path", schema.as_str())]);
-        let pool = PgPoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+        let pool_of = async |url: &str| {
+            let options =
+                PgConnectOptions::from_str(url).unwrap().options([("search_path", schema.as_str())]);
+            PgPoolOptions::new().max_connections(8).connect_with(options).await.unwrap()
+        };
+        let admin = pool_of(&url).await;
         let create = Template::new("CREATE SCHEMA {name}").identifier("name", &schema).render();
-        sqlx::query(&create).execute(&pool).await.unwrap();
+        sqlx::query(&create).execute(&admin).await.unwrap();
         let migrator = Migrator::<Self>::new(Line::Inbox).schema(Some(schema.clone()));
-        migrator.up(&mut pool.acquire().await.unwrap()).await.unwrap();
-        let table =
-            "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, consumer text, payload text)";
-        sqlx::query(table).execute(&pool).await.unwrap();
-        Some(Database { pool, schema: Some(schema), _folder: None })
+        let mut connection = admin.acquire().await.unwrap();
+        migrator.up(&mut connection).await.unwrap();
+        roles::grant(&mut connection, &[Line::Inbox], Some(&schema)).await.unwrap();
+        let consumer = Identifier::new(Role::Consumer.user()).unwrap();
+        for statement in [
+            "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, consumer text, payload text)",
+            "GRANT SELECT, INSERT, DELETE ON effect TO {consumer}",
+        ] {
+            let statement = Template::new(statement).identifier("consumer", &consumer).render();
+            sqlx::query(&statement).execute(&mut *connection).await.unwrap();
+        }
+        drop(connection);
+        let pool = pool_of(&Role::Consumer.url(&url).unwrap()).await;
+        Some(Database { admin, pool, schema: Some(schema), _folder: None })
     }
 
     async fn remove(database: Database<Self>) {

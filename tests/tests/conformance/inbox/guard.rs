@@ -260,12 +260,13 @@ async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     };
     for statement in [
         "CREATE SEQUENCE commits",
+        "GRANT USAGE ON SEQUENCE commits TO PUBLIC",
         "CREATE FUNCTION leave() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
          IF nextval('commits') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NULL; END $$",
         "CREATE CONSTRAINT TRIGGER leave AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED \
          FOR EACH ROW EXECUTE FUNCTION leave()",
     ] {
-        sqlx::query(statement).execute(&database.pool).await.unwrap();
+        sqlx::query(statement).execute(&database.admin).await.unwrap();
     }
     let inbox = database.inbox().await;
     let message = message("unknown");

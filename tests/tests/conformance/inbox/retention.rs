@@ -101,9 +101,10 @@ async fn options_out_of_bounds_are_refused<DB: TestDatabase>(database: &Database
 }
 
 async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database<DB>) {
-    let mut tx = database.inbox().await.begin().await.unwrap();
+    drop(database.inbox().await);
+    let mut tx = database.admin.begin().await.unwrap();
     DB::sql(&mut tx, "DROP TABLE outbox_toolkit_migration").await.unwrap();
-    drop(tx.commit().await.unwrap());
+    tx.commit().await.unwrap();
     let error = Inbox::<DB>::open(database.pool.clone(), database.options()).await.unwrap_err();
     assert!(error.to_string().contains("relay migrate up --line inbox"), "{error}");
 }
@@ -122,7 +123,7 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     assert!(matches!(tx.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
     // Memory begins 14 days ago, so a longer retention changes nothing before that; new days lie ahead.
     sqlx::query("UPDATE inbox_retention SET retained_from = retained_from - interval '30 days'")
-        .execute(&database.pool)
+        .execute(&database.admin)
         .await
         .unwrap();
     let opened =
@@ -147,9 +148,9 @@ async fn a_role_that_may_not_create_days_says_so_on_postgres() {
         "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {role} TO {role}",
     ] {
         let grant = migrations::Template::new(template).identifier("role", &role).render();
-        sqlx::query(&grant).execute(&database.pool).await.unwrap();
+        sqlx::query(&grant).execute(&database.admin).await.unwrap();
     }
-    let as_role = database.pool.connect_options().as_ref().clone().options([("role", role.as_str())]);
+    let as_role = database.admin.connect_options().as_ref().clone().options([("role", role.as_str())]);
     let pool = sqlx::PgPool::connect_with(as_role).await.unwrap();
     let humble = Inbox::<sqlx::Postgres>::open(pool.clone(), database.options()).await.unwrap();
     assert!(consume(&humble, &message("permitted")).await.unwrap());
@@ -158,14 +159,14 @@ async fn a_role_that_may_not_create_days_says_so_on_postgres() {
     let day = inbox::day::Day::of(humble.window().now).next();
     let part = migrations::Identifier::new(format!("inbox_message_{}", day.suffix())).unwrap();
     let drop_day = migrations::Template::new(template).schema(Some(&role)).identifier("part", &part).render();
-    sqlx::query(&drop_day).execute(&database.pool).await.unwrap();
+    sqlx::query(&drop_day).execute(&database.admin).await.unwrap();
     let error = Inbox::<sqlx::Postgres>::open(pool.clone(), database.options()).await.unwrap_err();
     assert_eq!(error.fault(), message::Fault::Operator);
-    assert!(error.to_string().contains("let the owner of inbox_message maintain"), "{error}");
+    assert!(error.to_string().contains("grant this one EXECUTE on inbox_create_days"), "{error}");
     pool.close().await;
     for template in ["DROP OWNED BY {role}", "DROP ROLE {role}"] {
         let revoke = migrations::Template::new(template).identifier("role", &role).render();
-        sqlx::query(&revoke).execute(&database.pool).await.unwrap();
+        sqlx::query(&revoke).execute(&database.admin).await.unwrap();
     }
     database.drop_schema().await;
 }

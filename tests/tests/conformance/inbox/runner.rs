@@ -284,11 +284,11 @@ async fn a_crash_between_commit_and_settle_is_harmless<DB: TestDatabase>(databas
         broker.drained().await;
         running.stop().await;
         assert_once_and_in_order(&DB::effects(&database.pool, "billing").await, 9);
-        let mut tx = inbox.begin().await.unwrap();
+        let mut tx = database.admin.begin().await.unwrap();
         for statement in ["DELETE FROM effect", "DELETE FROM inbox_message"] {
             DB::sql(&mut tx, statement).await.unwrap();
         }
-        drop(tx.commit().await.unwrap());
+        tx.commit().await.unwrap();
     }
 }
 

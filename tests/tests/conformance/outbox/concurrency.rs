@@ -104,7 +104,7 @@ async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
 /// A BEFORE INSERT trigger that waits opens the window in which a row has its id but is not written yet.
 async fn an_id_taken_before_the_mark_and_written_after_it_is_not_lost() {
     on("an_id_taken_before_the_mark", |db: Database<Postgres>| async move {
-        db.pool
+        db.admin
             .execute(
                 "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
                  IF NEW.key = 'late' THEN PERFORM pg_advisory_xact_lock(42); END IF; RETURN NEW; END $$; \

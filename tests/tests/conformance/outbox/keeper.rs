@@ -156,7 +156,7 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
     let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
     let held = [park(4, ExceptionState::Held)];
     assert_eq!(keeper.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
-    let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let decree = |decision| Decree { decision, actor: "ops".into(), note: "topic repaired".into() };
     let decide = async |id, decision| admin.decide(&relay(), EntryId(id), decree(decision)).await;
 
@@ -193,7 +193,7 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
 }
 
 async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     assert_eq!(admin.relays().await.unwrap(), []);
     let changes = [ExceptionChange::Park(parked(1, ExceptionState::Dead, None))];
     let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
@@ -223,6 +223,7 @@ async fn the_transaction_that_holds_rows_back_is_named() {
     crate::outbox::support::on(
         "the_transaction_that_holds_rows_back",
         |db: Database<sqlx::Postgres>| async move {
+            // Other users' sessions are seen with pg_read_all_stats only.
             let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
             let mut tx = db.outbox.begin(&db.pool).await.unwrap();
             tx.enqueue(NewMessage::new("orders")).await.unwrap();

@@ -91,14 +91,15 @@ async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: Database<
 
 async fn rows_of_plain_sql_are_read<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let cast = if DB::NAME == "SQLite" { "CAST('{}' AS BLOB)" } else { "'{}'" };
-    db.run(&format!("INSERT INTO outbox_message (topic, key, payload) VALUES ('orders', 'k', {cast})")).await;
-    db.run(&format!("INSERT INTO outbox_message (topic, payload) VALUES ('or ders', {cast})")).await;
-    db.run(&format!(
+    db.produce(&format!("INSERT INTO outbox_message (topic, key, payload) VALUES ('orders', 'k', {cast})"))
+        .await;
+    db.produce(&format!("INSERT INTO outbox_message (topic, payload) VALUES ('or ders', {cast})")).await;
+    db.produce(&format!(
         "INSERT INTO outbox_message (topic, payload, headers) VALUES ('orders', {cast}, '{{\"a\": 1}}')"
     ))
     .await;
     for wrong in ["('', 'x')", "(NULL, 'x')"] {
-        let mut connection = db.pool.acquire().await.unwrap();
+        let mut connection = db.admin.acquire().await.unwrap();
         let insert = format!("INSERT INTO outbox_message (topic, key) VALUES {wrong}");
         assert!(DB::sql(&mut connection, &insert).await.is_err(), "{wrong}");
     }

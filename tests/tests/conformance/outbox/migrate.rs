@@ -52,7 +52,7 @@ async fn ten_processes_migrate_postgres_at_once() {
     let Some(url) = postgres_database().await else {
         return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
     };
-    assert_eq!(ten_at_once::<Postgres>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(ten_at_once::<Postgres>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
     on("drop", |db: Database<Postgres>| async move {
         let (_, name) = url.rsplit_once('/').unwrap();
         db.run(&format!("DROP DATABASE {name}")).await;
@@ -82,7 +82,7 @@ async fn a_schema_that_does_not_fit_is_explained<DB: TestDialect>(db: Database<D
 
 async fn a_changed_migration_is_named<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     db.run("UPDATE outbox_toolkit_migration SET checksum = 'edited'").await;
-    let mut connection = db.pool.acquire().await.unwrap();
+    let mut connection = db.admin.acquire().await.unwrap();
     let error = Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap_err();
     let MigrateError::Schema(SchemaError::Changed { version, name, .. }) = error else { panic!("{error}") };
     assert_eq!((version, name.as_str()), (1, "0001_log"));
@@ -100,11 +100,12 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         assert!(matches!(error, MigrateError::NoSuchSchema { .. }), "{error}");
 
         connection.execute("CREATE SCHEMA \"order\"").await.unwrap();
-        let script = migrator.sql(1..=1).unwrap();
+        let script = migrator.sql(1..=2).unwrap();
         connection.execute(sqlx::AssertSqlSafe(script)).await.unwrap();
         migrator.check(&mut connection).await.unwrap();
         assert!(migrator.up(&mut connection).await.unwrap().is_empty());
         assert_eq!(migrator.snapshot(&mut connection).await.unwrap(), by_migrator);
+        tests::roles::grant(&mut connection, &[Line::Outbox], Some(&schema)).await.unwrap();
         connection.close().await.unwrap();
 
         let outbox = Outbox::<Postgres>::builder().schema(Some(schema.clone())).build();
@@ -113,7 +114,7 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         tx.commit().await.unwrap();
         db.run("SELECT \"order\".outbox_enqueue('orders', '')").await;
         let options = LogOptions::default().schema(Some(schema));
-        let log = outbox::log::open(&db.url, source(), options).unwrap();
+        let log = outbox::log::open(&db.relay_url(), source(), options).unwrap();
         let (_, cursor) = granted(&mut log.keeper(&relay(), "a").await.unwrap()).await;
         let reader = log.reader(&relay()).await.unwrap();
         assert_eq!(crate::outbox::support::Follower::new(reader, cursor).all().await.len(), 2);

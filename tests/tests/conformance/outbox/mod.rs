@@ -7,6 +7,7 @@ mod log;
 mod migrate;
 mod producer;
 mod restore;
+mod roles;
 mod snapshots;
 mod support;
 mod unknown_commit;
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         migrate::trials(),
         producer::trials(),
         restore::trials(),
+        roles::trials(),
         snapshots::trials(),
         unknown_commit::trials(),
     ]

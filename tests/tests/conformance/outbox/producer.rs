@@ -305,12 +305,12 @@ async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
 
 async fn functions_for_other_languages_enqueue_and_explain() {
     on("functions_for_other_languages", |db: Database<Postgres>| async move {
-        db.run(
+        db.produce(
             "SELECT outbox_enqueue_json('orders', '{\"a\": 1}', key => 'k', kind => 'order.placed', \
              headers => '{\"tenant\": \"acme\"}')",
         )
         .await;
-        db.run(
+        db.produce(
             "SELECT outbox_enqueue('orders', 'bytes', traceparent => \
                 '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')",
         )

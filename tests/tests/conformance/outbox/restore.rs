@@ -52,10 +52,10 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
             serde_json::to_string(&Cursor::at(base)).unwrap()
         };
         let cursor: String =
-            sqlx::query_scalar("SELECT cursor FROM outbox_relay").fetch_one(&db.pool).await.unwrap();
+            sqlx::query_scalar("SELECT cursor FROM outbox_relay").fetch_one(&db.admin).await.unwrap();
         sqlx::query("UPDATE outbox_relay SET cursor = $1")
             .bind(shifted(&cursor))
-            .execute(&db.pool)
+            .execute(&db.admin)
             .await
             .unwrap();
         db.run(&format!("UPDATE outbox_message SET {FOREIGN}")).await;

@@ -14,7 +14,7 @@ cases! { "migrations/snapshots":
 }
 
 async fn every_line_is_as_described<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    let mut connection = db.pool.acquire().await.unwrap();
+    let mut connection = db.admin.acquire().await.unwrap();
     for line in Line::ALL {
         let migrator = Migrator::<DB>::new(line);
         migrator.up(&mut connection).await.unwrap();

@@ -1,4 +1,5 @@
-//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL is set.
+//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL is set. On
+//! PostgreSQL producers and relays connect as the roles that have the fewest rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -13,6 +14,7 @@ use outbox::log::{
 };
 use outbox::{Dialect, NewMessage, Outbox};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Pool, Postgres, Sqlite};
+use tests::{Role, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
@@ -24,10 +26,17 @@ pub trait TestDialect: Dialect {
         sql: &str,
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
     fn number(connection: &mut Self::Connection, sql: &str) -> impl Future<Output = i64> + Send;
+    /// Grants the roles of the outbox what they need, where the database has roles.
+    fn grant(connection: &mut Self::Connection) -> impl Future<Output = ()> + Send;
+    fn url_of(role: Role, admin: &str) -> String;
 }
 
 pub struct Database<DB: TestDialect> {
+    /// The administrator's.
     pub url: String,
+    /// The administrator's.
+    pub admin: Pool<DB>,
+    /// A producer's.
     pub pool: Pool<DB>,
     pub outbox: Outbox<DB>,
     pub log: Arc<dyn LogStore>,
@@ -44,21 +53,35 @@ pub fn relay() -> RelayName {
 
 impl<DB: TestDialect> Database<DB> {
     async fn at(url: String, directory: Option<tempfile::TempDir>) -> Self {
-        let pool = outbox::pool::<DB>(&url).await.unwrap();
-        let mut connection = pool.acquire().await.unwrap();
+        let admin = outbox::pool::<DB>(&url).await.unwrap();
+        let mut connection = admin.acquire().await.unwrap();
         Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap();
+        DB::grant(&mut connection).await;
         drop(connection);
-        let log = outbox::log::open(&url, source(), LogOptions::default()).unwrap();
-        Self { url, pool, outbox: Outbox::new(), log, directory }
+        let pool = outbox::pool::<DB>(&DB::url_of(Role::Producer, &url)).await.unwrap();
+        let relay = DB::url_of(Role::Relay, &url);
+        let log = outbox::log::open(relay.as_str(), source(), LogOptions::default()).unwrap();
+        Self { url, admin, pool, outbox: Outbox::new(), log, directory }
+    }
+
+    /// Where the relay finds it.
+    pub fn relay_url(&self) -> String {
+        DB::url_of(Role::Relay, &self.url)
     }
 
     pub async fn run(&self, sql: &str) -> u64 {
+        let mut connection = self.admin.acquire().await.unwrap();
+        DB::sql(&mut connection, sql).await.unwrap()
+    }
+
+    /// As a producer that uses plain SQL.
+    pub async fn produce(&self, sql: &str) -> u64 {
         let mut connection = self.pool.acquire().await.unwrap();
         DB::sql(&mut connection, sql).await.unwrap()
     }
 
     pub async fn number(&self, sql: &str) -> i64 {
-        let mut connection = self.pool.acquire().await.unwrap();
+        let mut connection = self.admin.acquire().await.unwrap();
         DB::number(&mut connection, sql).await
     }
 
@@ -82,6 +105,7 @@ impl<DB: TestDialect> Database<DB> {
 
     pub async fn close(self) {
         self.pool.close().await;
+        self.admin.close().await;
         if self.directory.is_none() {
             let (admin, name) = self.url.rsplit_once('/').unwrap();
             let mut connection = sqlx::PgConnection::connect(&format!("{admin}/postgres")).await.unwrap();
@@ -105,6 +129,12 @@ impl TestDialect for Sqlite {
     async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
     }
+
+    async fn grant(_: &mut Self::Connection) {}
+
+    fn url_of(_: Role, admin: &str) -> String {
+        admin.to_owned()
+    }
 }
 
 impl TestDialect for Postgres {
@@ -122,6 +152,20 @@ impl TestDialect for Postgres {
 
     async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
+    }
+
+    async fn grant(connection: &mut Self::Connection) {
+        roles::grant(connection, &[Line::Outbox], None).await.unwrap();
+        // The producer's own tables, which tests make as they need them.
+        let own = format!(
+            "ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {}",
+            Role::Producer.user()
+        );
+        connection.execute(AssertSqlSafe(own)).await.unwrap();
+    }
+
+    fn url_of(role: Role, admin: &str) -> String {
+        role.url(admin).unwrap()
     }
 }
 

@@ -78,7 +78,8 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: A
 
 /// A pool whose lines the proxy cuts.
 async fn cut_pool(db: &Database<Postgres>, cut: Cut, cuts: usize) -> (PgPool, Arc<AtomicUsize>) {
-    let options: sqlx::postgres::PgConnectOptions = db.url.parse().unwrap();
+    let options: sqlx::postgres::PgConnectOptions =
+        tests::Role::Producer.url(&db.url).unwrap().parse().unwrap();
     let target = format!("{}:{}", options.get_host(), options.get_port());
     let (port, left) = proxy(target, cut, cuts).await;
     let options = options.host("127.0.0.1").port(port).ssl_mode(sqlx::postgres::PgSslMode::Disable);

@@ -1,0 +1,37 @@
+//! Plaintext stays on this machine, unless an operator has said otherwise.
+
+use message::loopback::is_loopback;
+
+use crate::settings::InvalidSetting;
+
+/// Refuses an unencrypted connection to another machine; `setting` is what has to change, `remedy` how.
+///
+/// # Errors
+/// [`InvalidSetting`] naming the host and `<section>.allow_plaintext`.
+pub(crate) fn check(
+    section: &str,
+    setting: &str,
+    host: &str,
+    allowed: bool,
+    remedy: &str,
+) -> Result<(), InvalidSetting> {
+    if allowed || is_loopback(host) {
+        return Ok(());
+    }
+    let problem = format!(
+        "{host} is another machine, and messages and secrets would cross the network unencrypted; {remedy}, or set \
+         {section}.allow_plaintext = true"
+    );
+    Err(InvalidSetting::new(format!("{section}.{setting}"), problem))
+}
+
+/// Tells that messages cross a network unencrypted. Once per connector or subscriber.
+pub(crate) fn warn(destination: &str) {
+    tracing::warn!(destination, "the connection is not encrypted: allow_plaintext is set");
+}
+
+/// Tells that anybody on the path can pose as the broker. Once per connector or subscriber.
+#[cfg(feature = "kafka")]
+pub(crate) fn warn_unverified(destination: &str) {
+    tracing::warn!(destination, "the broker's certificate is not verified: tls.verify is false");
+}

@@ -1,0 +1,39 @@
+-- Who may do what with the inbox. Run it as the owner of the tables (creating roles takes CREATEROLE), after
+-- `relay migrate up` and again after each upgrade: it takes away what it does not grant.
+--
+-- The roles cannot log in. Make your services' users members: GRANT {consumer} TO billing_service;
+BEGIN;
+
+DO $roles$
+DECLARE
+    home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}inbox_message'::regclass);
+BEGIN
+    IF to_regrole('{migrator}') IS NULL THEN CREATE ROLE {migrator} NOLOGIN; END IF;
+    IF to_regrole('{consumer}') IS NULL THEN CREATE ROLE {consumer} NOLOGIN; END IF;
+    IF to_regrole('{observer}') IS NULL THEN CREATE ROLE {observer} NOLOGIN; END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA %s TO {consumer}, {observer}', home);
+    EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
+END
+$roles$;
+
+REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter
+    FROM PUBLIC, {consumer}, {observer};
+REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date)
+    FROM PUBLIC, {consumer}, {observer};
+
+-- Consumers record what took effect. They cannot take a record back: that would apply a message twice. Days are
+-- made and forgotten by the functions alone.
+GRANT SELECT, INSERT, UPDATE (result) ON {schema}inbox_message TO {consumer};
+GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
+GRANT SELECT, INSERT, UPDATE (deliveries, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};
+GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
+GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date) TO {consumer};
+
+-- Observers see states, ids and names, and no content.
+GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at) ON {schema}inbox_message TO {observer};
+GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at) ON {schema}inbox_dead_letter TO {observer};
+GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}outbox_toolkit_migration TO {observer};
+
+COMMIT;

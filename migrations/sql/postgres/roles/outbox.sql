@@ -1,0 +1,50 @@
+-- Who may do what with the outbox. Run it as the owner of the tables (creating roles takes CREATEROLE), after
+-- `relay migrate up` and again after each upgrade: it takes away what it does not grant.
+--
+-- The roles cannot log in. Make your services' users members: GRANT {producer} TO checkout_service;
+BEGIN;
+
+DO $roles$
+DECLARE
+    home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass);
+BEGIN
+    IF to_regrole('{migrator}') IS NULL THEN CREATE ROLE {migrator} NOLOGIN; END IF;
+    IF to_regrole('{producer}') IS NULL THEN CREATE ROLE {producer} NOLOGIN; END IF;
+    IF to_regrole('{relay}') IS NULL THEN CREATE ROLE {relay} NOLOGIN; END IF;
+    IF to_regrole('{observer}') IS NULL THEN CREATE ROLE {observer} NOLOGIN; END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA %s TO {producer}, {relay}, {observer}', home);
+    EXECUTE format('GRANT USAGE, CREATE ON SCHEMA %s TO {migrator}', home);
+END
+$roles$;
+
+REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_exception,
+    {schema}outbox_audit, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
+REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
+REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows()
+    FROM PUBLIC, {producer}, {relay}, {observer};
+
+-- Producers append. They choose neither place nor transaction nor time of a row, and read no content: ids tell what
+-- became of an unknown commit, fingerprints tell a duplicate from an id that is used again.
+GRANT INSERT (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at),
+    SELECT (xid, id, message_id) ON {schema}outbox_message TO {producer};
+GRANT EXECUTE ON FUNCTION {schema}outbox_stored(uuid[]) TO {producer};
+
+-- Relays, and operators who decide about dead messages, read the log and write only beside it. Decisions are added
+-- to the audit, and never changed.
+GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_toolkit_migration TO {relay};
+GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {relay};
+GRANT SELECT, INSERT, UPDATE ON {schema}outbox_relay TO {relay};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}outbox_exception TO {relay};
+GRANT SELECT, INSERT ON {schema}outbox_audit TO {relay};
+GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows() TO {relay};
+
+-- Observers see states, ids and names, and no content.
+GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, enqueued_at)
+    ON {schema}outbox_message TO {observer};
+GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at)
+    ON {schema}outbox_exception TO {observer};
+GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_toolkit_migration
+    TO {observer};
+GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};
+
+COMMIT;

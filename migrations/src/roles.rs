@@ -1,0 +1,88 @@
+//! Least privilege on PostgreSQL: who may do what with the tables of a line.
+
+use crate::identifier::Identifier;
+use crate::line::Line;
+use crate::sql::{Statement, Template};
+
+/// The names of the roles. They are made unless they exist; users of services become members of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Roles {
+    /// Migrates: owns the tables.
+    pub migrator: Identifier,
+    /// Enqueues messages.
+    pub producer: Identifier,
+    /// Runs the relay, and decides about dead messages.
+    pub relay: Identifier,
+    /// Consumes messages.
+    pub consumer: Identifier,
+    /// Looks at states, ids and names; sees no payload, header or result.
+    pub observer: Identifier,
+}
+
+impl Roles {
+    /// `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`, `outbox_observer`.
+    #[must_use]
+    pub fn standard() -> Self {
+        let name = Identifier::of_program;
+        Self {
+            migrator: name("outbox_migrator"),
+            producer: name("outbox_producer"),
+            relay: name("outbox_relay"),
+            consumer: name("inbox_consumer"),
+            observer: name("outbox_observer"),
+        }
+    }
+
+    /// The script that makes the roles of a line and grants exactly what each needs, in one transaction. It can be
+    /// run again: what it does not grant, it takes away.
+    #[must_use]
+    pub fn script(&self, line: Line, schema: Option<&Identifier>) -> Statement {
+        let template = match line {
+            Line::Outbox => include_str!("../sql/postgres/roles/outbox.sql"),
+            Line::Inbox => include_str!("../sql/postgres/roles/inbox.sql"),
+        };
+        Template::new(template)
+            .schema(schema)
+            .identifier("migrator", &self.migrator)
+            .identifier("producer", &self.producer)
+            .identifier("relay", &self.relay)
+            .identifier("consumer", &self.consumer)
+            .identifier("observer", &self.observer)
+            .render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_names_schema_and_roles_and_leaves_no_placeholder() {
+        let schema = Identifier::new("shop").unwrap();
+        for line in Line::ALL {
+            let script = Roles::standard().script(line, Some(&schema));
+            let text = script.as_str();
+            assert!(text.contains("\"shop\".outbox_toolkit_migration"), "{text}");
+            assert!(!text.contains('{') && text.ends_with("COMMIT;\n"), "{text}");
+        }
+        let script = Roles::standard().script(Line::Outbox, None);
+        assert!(script.as_str().contains("ON outbox_message TO \"outbox_producer\""), "{script}");
+    }
+
+    #[test]
+    fn nobody_but_the_owner_may_change_or_remove_messages() {
+        for line in Line::ALL {
+            let script = Roles::standard().script(line, None).to_string();
+            let lines: Vec<&str> = script.lines().filter(|line| !line.starts_with("--")).collect();
+            let script = lines.join("\n");
+            let grants = script.split(';').map(str::trim).filter(|grant| grant.starts_with("GRANT"));
+            let about_messages: Vec<&str> = grants.filter(|grant| grant.contains("_message")).collect();
+            assert!(about_messages.len() >= 2, "{script}");
+            for grant in about_messages {
+                assert!(!grant.contains("DELETE") && !grant.contains("TRUNCATE"), "{grant}");
+                assert!(!grant.contains("UPDATE") || grant.contains("UPDATE (result)"), "{grant}");
+            }
+        }
+    }
+}

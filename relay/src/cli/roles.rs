@@ -1,0 +1,56 @@
+//! `relay migrate roles`: least privilege on PostgreSQL, as a script.
+
+use clap::Args;
+use migrations::{Identifier, Line, Roles};
+
+use super::exit::Exit;
+use super::failure::Failure;
+use super::migrate::LineName;
+use super::output;
+
+/// Which roles, and what they are called.
+#[derive(Debug, Args)]
+pub struct RolesScript {
+    /// Only the roles of these tables; without it, of both lines.
+    #[arg(long = "line", value_enum, value_name = "LINE")]
+    lines: Vec<LineName>,
+
+    /// The PostgreSQL schema of the tables. Default: the search_path's of whoever runs the script.
+    #[arg(long, value_name = "NAME")]
+    schema: Option<Identifier>,
+
+    /// The role that migrates.
+    #[arg(long, value_name = "NAME", default_value = "outbox_migrator")]
+    migrator: Identifier,
+
+    /// The role that enqueues.
+    #[arg(long, value_name = "NAME", default_value = "outbox_producer")]
+    producer: Identifier,
+
+    /// The role that runs the relay and decides about dead messages.
+    #[arg(long, value_name = "NAME", default_value = "outbox_relay")]
+    relay: Identifier,
+
+    /// The role that consumes.
+    #[arg(long, value_name = "NAME", default_value = "inbox_consumer")]
+    consumer: Identifier,
+
+    /// The role that looks at states, ids and names.
+    #[arg(long, value_name = "NAME", default_value = "outbox_observer")]
+    observer: Identifier,
+}
+
+impl RolesScript {
+    pub(crate) fn print(self) -> Result<Exit, Failure> {
+        let mut roles = Roles::standard();
+        roles.migrator = self.migrator;
+        roles.producer = self.producer;
+        roles.relay = self.relay;
+        roles.consumer = self.consumer;
+        roles.observer = self.observer;
+        let script = |line: Line| roles.script(line, self.schema.as_ref()).to_string();
+        let scripts: Vec<String> = LineName::chosen(&self.lines).into_iter().map(script).collect();
+        output::print(&scripts.join("\n"))?;
+        Ok(Exit::Success)
+    }
+}

@@ -1,0 +1,97 @@
+//! The roles of least privilege, with users that can log in: what the suites run under on PostgreSQL.
+
+use migrations::{Identifier, Line, Roles};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tokio::sync::OnceCell;
+
+use crate::backends::Backend;
+use crate::trial::{Failure, Outcome};
+
+/// Everybody's password.
+const PASSWORD: &str = "outbox";
+
+/// Who connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Enqueues.
+    Producer,
+    /// Runs the relay, and decides about dead messages.
+    Relay,
+    /// Consumes.
+    Consumer,
+    /// Looks.
+    Observer,
+}
+
+impl Role {
+    /// Its user, the same in every database of a server.
+    #[must_use]
+    pub fn user(self) -> &'static str {
+        match self {
+            Self::Producer => "outbox_test_producer",
+            Self::Relay => "outbox_test_relay",
+            Self::Consumer => "outbox_test_consumer",
+            Self::Observer => "outbox_test_observer",
+        }
+    }
+
+    /// An administrator's URL as this user's.
+    ///
+    /// # Errors
+    /// The URL has no user.
+    pub fn url(self, admin: &str) -> Result<String, Failure> {
+        let (scheme, rest) = admin.split_once("://").ok_or("no URL")?;
+        let (_, place) = rest.rsplit_once('@').ok_or("a URL without a user")?;
+        Ok(format!("{scheme}://{}:{PASSWORD}@{place}", self.user()))
+    }
+}
+
+const ALL: [Role; 4] = [Role::Producer, Role::Relay, Role::Consumer, Role::Observer];
+
+/// Another process of tests may do the same at this moment, and roles belong to the whole server.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771317)";
+
+/// Runs the toolkit's own script on a migrated database.
+///
+/// # Errors
+/// The database's.
+pub async fn grant(connection: &mut PgConnection, lines: &[Line], schema: Option<&Identifier>) -> Outcome {
+    exist().await?;
+    for line in lines {
+        connection.execute(AssertSqlSafe(names()?.script(*line, schema).to_string())).await?;
+    }
+    Ok(())
+}
+
+fn names() -> Result<Roles, Failure> {
+    let mut roles = Roles::standard();
+    roles.migrator = Identifier::new("outbox_test_migrator")?;
+    roles.producer = Identifier::new(Role::Producer.user())?;
+    roles.relay = Identifier::new(Role::Relay.user())?;
+    roles.consumer = Identifier::new(Role::Consumer.user())?;
+    roles.observer = Identifier::new(Role::Observer.user())?;
+    Ok(roles)
+}
+
+/// Makes the users, once per process and server.
+pub(crate) async fn exist() -> Outcome {
+    static MADE: OnceCell<()> = OnceCell::const_new();
+    MADE.get_or_try_init(make).await?;
+    Ok(())
+}
+
+async fn make() -> Outcome {
+    let mut admin = PgConnection::connect(&Backend::Postgres.address()?).await?;
+    let mut tx = admin.begin().await?;
+    tx.execute(LOCK).await?;
+    let users = ALL.map(|role| (role.user(), format!("LOGIN PASSWORD '{PASSWORD}'")));
+    for (user, options) in users.into_iter().chain([("outbox_test_migrator", String::from("NOLOGIN"))]) {
+        let create = format!(
+            "DO $$ BEGIN IF to_regrole('{user}') IS NULL THEN CREATE ROLE {user} {options}; END IF; END $$"
+        );
+        tx.execute(AssertSqlSafe(create)).await?;
+    }
+    tx.commit().await?;
+    admin.close().await?;
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! A private certificate authority and servers that speak TLS before a service that does not: with a good
+//! certificate, and with every bad one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::stage::Stage;
+use crate::trial::{Failure, Outcome};
+
+/// What a server shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// A certificate for this host, signed by the authority that the client trusts.
+    Good,
+    /// One that is signed by an authority nobody trusts.
+    Foreign,
+    /// One for another host.
+    OtherHost,
+    /// One whose time is over.
+    Expired,
+}
+
+/// How the client asks for TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// At once: Kafka, AMQP, HTTP.
+    Direct,
+    /// After a request that the server grants: PostgreSQL.
+    Requested,
+}
+
+/// Certificate and key, in PEM.
+#[derive(Debug, Clone)]
+pub struct Certified {
+    chain: String,
+    key: String,
+}
+
+/// An authority of the test's own.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No key could be made.
+    pub fn new() -> Result<Self, Failure> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "the test's own authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+
+    /// The file that a client trusts.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn file(&self, stage: &Stage) -> Result<PathBuf, Failure> {
+        write(stage, "ca.pem", &self.0.pem())
+    }
+
+    /// A client's certificate and key, as files.
+    ///
+    /// # Errors
+    /// They could not be made or written.
+    pub fn client_files(&self, stage: &Stage) -> Result<(PathBuf, PathBuf), Failure> {
+        let Certified { chain, key } =
+            self.signed("client", &[], ExtendedKeyUsagePurpose::ClientAuth, false)?;
+        Ok((write(stage, "client.pem", &chain)?, write(stage, "client.key", &key)?))
+    }
+
+    fn server(&self, shown: Shown) -> Result<Certified, Failure> {
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        let here = ["localhost", "127.0.0.1"];
+        match shown {
+            Shown::Good => self.signed("localhost", &here, usage, false),
+            Shown::Foreign => Self::new()?.signed("localhost", &here, usage, false),
+            Shown::OtherHost => self.signed("elsewhere.example", &["elsewhere.example"], usage, false),
+            Shown::Expired => self.signed("localhost", &here, usage, true),
+        }
+    }
+
+    fn signed(
+        &self,
+        common_name: &str,
+        names: &[&str],
+        usage: ExtendedKeyUsagePurpose,
+        expired: bool,
+    ) -> Result<Certified, Failure> {
+        let mut params =
+            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.extended_key_usages.push(usage);
+        if expired {
+            (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+        }
+        let key = KeyPair::generate()?;
+        Ok(Certified { chain: params.signed_by(&key, &self.0)?.pem(), key: key.serialize_pem() })
+    }
+}
+
+fn write(stage: &Stage, name: &str, text: &str) -> Result<PathBuf, Failure> {
+    let path = stage.folder().join(format!("{}-{name}", crate::stage::random()));
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// Speaks TLS before a service. Ends with the stage.
+pub struct Front {
+    /// Where it listens on 127.0.0.1.
+    pub port: u16,
+}
+
+impl Front {
+    /// A front of the service at `target`; `clients` is the authority whose clients alone are let in.
+    ///
+    /// # Errors
+    /// No port or no certificate.
+    pub async fn start(
+        stage: &Stage,
+        target: String,
+        opening: Opening,
+        authority: &Authority,
+        shown: Shown,
+        clients: Option<&Authority>,
+    ) -> Result<Self, Failure> {
+        let Certified { chain, key } = authority.server(shown)?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let config = match clients {
+            None => config.with_no_client_auth(),
+            Some(clients) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(clients.0.der().clone())?;
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+                config.with_client_cert_verifier(verifier)
+            }
+        };
+        let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key)?));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        let serving = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (acceptor, target) = (acceptor.clone(), target.clone());
+                // A client that turns away ends its own connection only.
+                tokio::spawn(async move { serve(client, &acceptor, &target, opening).await.ok() });
+            }
+        });
+        stage.afterwards("TLS front", async move {
+            serving.abort();
+            Ok(())
+        });
+        Ok(Self { port })
+    }
+}
+
+async fn serve(mut client: TcpStream, acceptor: &TlsAcceptor, target: &str, opening: Opening) -> Outcome {
+    if opening == Opening::Requested {
+        let mut request = [0; 8];
+        client.read_exact(&mut request).await?;
+        client.write_all(b"S").await?;
+    }
+    let mut client = acceptor.accept(client).await?;
+    let mut server = TcpStream::connect(target).await?;
+    copy_bidirectional(&mut client, &mut server).await?;
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! What each role is refused. That it may do what it must, all other suites show: they run under these roles.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use migrations::{Identifier, Line, Migrator, Template};
+use outbox::NewMessage;
+use outbox::log::LogOptions;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres};
+use tests::Role;
+use tests::roles::grant;
+
+use crate::outbox::support::{Database, granted, on, relay, source};
+
+cases! { "roles":
+    postgres {
+        every_role_is_refused_what_it_does_not_need,
+        a_fingerprint_made_by_the_database_is_the_toolkits_own,
+        functions_with_the_owners_rights_do_one_thing_only,
+        nobody_puts_other_tables_before_the_functions,
+        the_script_takes_away_what_it_does_not_grant,
+        an_observer_sees_states_and_no_content,
+        hostile_names_are_refused_before_anything_runs,
+    }
+}
+
+/// Missing privilege, in the table of SQLSTATEs.
+const DENIED: &str = "42501";
+
+const PRODUCER: [&str; 17] = [
+    "SELECT payload FROM outbox_message",
+    "SELECT headers FROM outbox_message",
+    "SELECT topic, key FROM outbox_message",
+    "SELECT * FROM outbox_message",
+    "UPDATE outbox_message SET topic = 'x'",
+    "DELETE FROM outbox_message",
+    "TRUNCATE outbox_message",
+    "INSERT INTO outbox_message (topic, payload, xid) VALUES ('x', '', '3')",
+    "INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('x', '', now())",
+    "SELECT setval('outbox_message_id_seq', 1)",
+    "SELECT * FROM outbox_relay",
+    "UPDATE outbox_relay SET epoch = 99",
+    "INSERT INTO outbox_exception (relay, id, message_id, topic, state) VALUES ('r', 1, gen_random_uuid(), 't', 'dead')",
+    "SELECT * FROM outbox_audit",
+    "SELECT outbox_rebase_rows()",
+    "UPDATE outbox_toolkit_migration SET version = 9",
+    "SELECT * FROM inbox_message",
+];
+const RELAY: [&str; 13] = [
+    "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
+    "UPDATE outbox_message SET xid = '3'",
+    "UPDATE outbox_message SET payload = ''",
+    "DELETE FROM outbox_message",
+    "TRUNCATE outbox_message",
+    "DELETE FROM outbox_relay",
+    "UPDATE outbox_identity SET system_identifier = 'x'",
+    "UPDATE outbox_audit SET note = 'x'",
+    "DELETE FROM outbox_audit",
+    "DELETE FROM outbox_toolkit_migration",
+    "SELECT setval('outbox_message_id_seq', 1)",
+    "UPDATE business SET n = 2",
+    "SELECT * FROM inbox_message",
+];
+const CONSUMER: [&str; 13] = [
+    "DELETE FROM inbox_message",
+    "TRUNCATE inbox_message",
+    "UPDATE inbox_message SET processed_at = now()",
+    "UPDATE inbox_retention SET retained_from = now()",
+    "DELETE FROM inbox_retention",
+    "UPDATE inbox_dead_letter SET payload = ''",
+    "CREATE TABLE more (n integer)",
+    "SELECT * FROM outbox_message",
+    "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
+    "SELECT * FROM outbox_relay",
+    "SELECT * FROM outbox_exception",
+    "SELECT outbox_rebase_rows()",
+    "SELECT outbox_stored('{}')",
+];
+const OBSERVER: [&str; 12] = [
+    "SELECT payload FROM outbox_message",
+    "SELECT headers FROM outbox_message",
+    "SELECT edited_payload FROM outbox_exception",
+    "SELECT result FROM inbox_message",
+    "SELECT payload FROM inbox_dead_letter",
+    "SELECT headers FROM inbox_dead_letter",
+    "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
+    "UPDATE outbox_relay SET epoch = 99",
+    "DELETE FROM outbox_exception",
+    "INSERT INTO inbox_attempt (consumer, scope, message_id, attempts, last_error, next_at) VALUES ('c', '', gen_random_uuid(), 1, '', now())",
+    "SELECT inbox_create_days(current_date, current_date)",
+    "SELECT inbox_expire_days('2000-01-01')",
+];
+
+async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
+    PgConnection::connect(&role.url(&db.url).unwrap()).await.unwrap()
+}
+
+/// The SQLSTATE of a refusal; empty when it was not refused.
+async fn refusal(connection: &mut PgConnection, sql: &str) -> String {
+    match sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await {
+        Ok(_) => String::new(),
+        Err(error) => {
+            error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned()
+        }
+    }
+}
+
+async fn with_both_lines(db: &Database<Postgres>) {
+    let mut admin = db.admin.acquire().await.unwrap();
+    let own = format!("ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM {}", Role::Producer.user());
+    admin.execute(AssertSqlSafe(own)).await.unwrap();
+    Migrator::<Postgres>::new(Line::Inbox).up(&mut admin).await.unwrap();
+    grant(&mut admin, &Line::ALL, None).await.unwrap();
+    admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
+}
+
+async fn every_role_is_refused_what_it_does_not_need() {
+    on("every_role_is_refused", |db: Database<Postgres>| async move {
+        with_both_lines(&db).await;
+        db.run("CREATE TABLE business (n integer)").await;
+        db.enqueue([NewMessage::new("orders").payload("private")]).await;
+        for (role, forbidden) in [
+            (Role::Producer, &PRODUCER[..]),
+            (Role::Relay, &RELAY),
+            (Role::Consumer, &CONSUMER),
+            (Role::Observer, &OBSERVER),
+        ] {
+            let mut connection = as_role(&db, role).await;
+            for sql in forbidden {
+                assert_eq!(refusal(&mut connection, sql).await, DENIED, "{role:?}: {sql}");
+            }
+            connection.close().await.unwrap();
+        }
+        assert_eq!(db.rows().await, 1);
+        db
+    })
+    .await;
+}
+
+/// A second enqueue of one id is recognised through it, whatever the type, content type and payload.
+async fn a_fingerprint_made_by_the_database_is_the_toolkits_own() {
+    on("a_fingerprint_made_by_the_database", |db: Database<Postgres>| async move {
+        db.produce("INSERT INTO outbox_message (topic, payload) VALUES ('orders', '\\x00ff')").await;
+        db.produce("INSERT INTO outbox_message (topic, kind, content_type, payload) VALUES ('t', 'ä.ö', 'a/b', '')")
+            .await;
+        let expected = [
+            message::Fingerprint::of_parts("orders", "application/json", &[0, 255]),
+            message::Fingerprint::of_parts("ä.ö", "a/b", b""),
+        ];
+        let found: Vec<[u8; 32]> = sqlx::query_scalar(
+            "SELECT s.fingerprint FROM outbox_message AS m, outbox_stored(ARRAY[m.message_id]) AS s ORDER BY m.id",
+        )
+        .fetch_all(&db.admin)
+        .await
+        .unwrap();
+        assert_eq!(found, expected.map(|fingerprint| *fingerprint.as_bytes()));
+        db
+    })
+    .await;
+}
+
+async fn functions_with_the_owners_rights_do_one_thing_only() {
+    on("functions_with_the_owners_rights", |db: Database<Postgres>| async move {
+        with_both_lines(&db).await;
+        let mut relay = as_role(&db, Role::Relay).await;
+        // Not this cluster's to rewrite: nothing was restored.
+        assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
+        let mut consumer = as_role(&db, Role::Consumer).await;
+        for (call, code) in [
+            ("inbox_expire_days(current_date + 2)", "22023"),
+            ("inbox_create_days(current_date, current_date + 1000)", "22023"),
+            ("inbox_create_days('0001-01-01', current_date)", "22023"),
+            ("inbox_create_days(current_date, current_date)", ""),
+        ] {
+            assert_eq!(refusal(&mut consumer, &format!("SELECT {call}")).await, code, "{call}");
+        }
+        assert_eq!(
+            db.number("SELECT count(*) FROM pg_inherits WHERE inhparent = 'inbox_message'::regclass").await,
+            1
+        );
+        relay.close().await.unwrap();
+        consumer.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+/// A consumer's own search_path and temporary tables do not reach into a function that runs with more rights.
+async fn nobody_puts_other_tables_before_the_functions() {
+    on("nobody_puts_other_tables", |db: Database<Postgres>| async move {
+        with_both_lines(&db).await;
+        let mut consumer = as_role(&db, Role::Consumer).await;
+        for sql in [
+            "CREATE TEMP TABLE inbox_retention (retained_from timestamptz)",
+            "INSERT INTO inbox_retention VALUES (now() + interval '1 year')",
+            "CREATE TEMP TABLE inbox_message (message_id uuid)",
+            "SET search_path = pg_temp, public",
+            "SELECT public.inbox_create_days(current_date, current_date)",
+        ] {
+            assert_eq!(refusal(&mut consumer, sql).await, "", "{sql}");
+        }
+        let real = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.inbox_message'::regclass";
+        assert_eq!(db.number(real).await, 1);
+        consumer.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+async fn the_script_takes_away_what_it_does_not_grant() {
+    on("the_script_takes_away", |db: Database<Postgres>| async move {
+        let user = Role::Producer.user();
+        db.run(&format!("GRANT ALL ON outbox_message TO {user}; GRANT SELECT ON outbox_message TO PUBLIC"))
+            .await;
+        let mut producer = as_role(&db, Role::Producer).await;
+        assert_eq!(refusal(&mut producer, "DELETE FROM outbox_message").await, "");
+        grant(&mut db.admin.acquire().await.unwrap(), &[Line::Outbox], None).await.unwrap();
+        for sql in ["DELETE FROM outbox_message", "SELECT payload FROM outbox_message"] {
+            assert_eq!(refusal(&mut producer, sql).await, DENIED, "{sql}");
+        }
+        producer.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+async fn an_observer_sees_states_and_no_content() {
+    on("an_observer_sees_states", |db: Database<Postgres>| async move {
+        db.enqueue([NewMessage::new("orders")]).await;
+        granted(&mut db.keeper("a").await).await;
+        let url = Role::Observer.url(&db.url).unwrap();
+        let admin = outbox::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
+        let relays = admin.relays().await.unwrap();
+        assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
+        let log = outbox::log::open(url.as_str(), source(), LogOptions::default()).unwrap();
+        let taken = log.keeper(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
+        assert!(taken.is_err(), "an observer leads nothing");
+        db
+    })
+    .await;
+}
+
+/// Names from configuration that would be SQL of their own. Oracle: the type refuses them, and where one gets in
+/// all the same it is one quoted name.
+async fn hostile_names_are_refused_before_anything_runs() {
+    on("hostile_names", |db: Database<Postgres>| async move {
+        for name in tests::hostile::NAMES {
+            let refused = Identifier::new(name);
+            assert!(refused.is_err(), "{name:?}");
+            let told = refused.unwrap_err().to_string();
+            assert!(told.contains("1 to 63 characters"), "{told}");
+        }
+        // The longest and the most reserved names that are accepted mean one schema each.
+        for name in ["select".to_owned(), "x".repeat(63)] {
+            let name = Identifier::new(name).unwrap();
+            let create = Template::new("CREATE SCHEMA {name}").identifier("name", &name).render();
+            let mut connection = db.admin.acquire().await.unwrap();
+            connection.execute(&create).await.unwrap();
+            Migrator::<Postgres>::new(Line::Outbox)
+                .schema(Some(name.clone()))
+                .up(&mut connection)
+                .await
+                .unwrap();
+            grant(&mut connection, &[Line::Outbox], Some(&name)).await.unwrap();
+        }
+        assert_eq!(db.rows().await, 0);
+        db
+    })
+    .await;
+}

@@ -1,0 +1,16 @@
+//! Connections to brokers and databases over TLS: whom they trust, whom they refuse, and that messages pass.
+//!
+//! `verifying` puts a server with a certificate of the test's choice before each service; `services` speaks to the
+//! services' own TLS, which `cargo xtask services` sets up; `plaintext` shows what is refused without any.
+
+mod places;
+mod plaintext;
+mod services;
+mod verifying;
+
+fn main() -> std::process::ExitCode {
+    let mut trials = verifying::trials();
+    trials.extend(services::trials());
+    trials.extend(plaintext::trials());
+    tests::run(trials)
+}

@@ -1,0 +1,274 @@
+//! The services' own TLS: a relay and a consumer whose every connection is encrypted and verified.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use brokers::{kafka, rabbitmq, sqs};
+use libtest_mimic::Trial;
+use message::{Connector, Fault, KeyWindow, Receipts, Subscription};
+use sqlx::Postgres;
+use tests::brokers::{Broker, Record};
+use tests::facts::Order;
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::tls::{Authority, Front, Opening, Shown};
+use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers as plain, trial};
+
+use crate::places::{Place, Trust, sqs_config, verified};
+
+/// How a client proves who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    KafkaCertificate,
+    KafkaPassword(&'static str),
+    RabbitmqPassword,
+    RabbitmqCertificate,
+    SqsKey,
+}
+
+const WAYS: [(Way, &str); 7] = [
+    (Way::KafkaCertificate, "kafka/client_certificate"),
+    (Way::KafkaPassword("PLAIN"), "kafka/sasl_plain"),
+    (Way::KafkaPassword("SCRAM-SHA-256"), "kafka/sasl_scram_sha_256"),
+    (Way::KafkaPassword("SCRAM-SHA-512"), "kafka/sasl_scram_sha_512"),
+    (Way::RabbitmqPassword, "rabbitmq/password"),
+    (Way::RabbitmqCertificate, "rabbitmq/client_certificate"),
+    (Way::SqsKey, "sqs/behind_a_proxy"),
+];
+
+impl Way {
+    fn backend(self) -> Backend {
+        match self {
+            Self::KafkaCertificate | Self::KafkaPassword(_) => Backend::Kafka,
+            Self::RabbitmqPassword | Self::RabbitmqCertificate => Backend::Rabbitmq,
+            Self::SqsKey => Backend::SqsFifo,
+        }
+    }
+
+    fn needs(self) -> Vec<Backend> {
+        let secure = match self {
+            Self::KafkaCertificate => vec![Backend::KafkaTls, Backend::TlsFiles],
+            Self::KafkaPassword(_) => vec![Backend::KafkaSasl, Backend::TlsFiles],
+            Self::RabbitmqPassword | Self::RabbitmqCertificate => {
+                vec![Backend::RabbitmqTls, Backend::TlsFiles]
+            }
+            Self::SqsKey => vec![Backend::TlsFiles],
+        };
+        [vec![Backend::Postgres, Backend::PostgresTls, self.backend()], secure].concat()
+    }
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (way, name) in WAYS {
+        let needs = way.needs();
+        trials.push(trial(format!("services/{name}/orders_take_effect_once"), &needs, move |stage| {
+            orders_take_effect_once(stage, way)
+        }));
+        if way != Way::SqsKey {
+            trials.push(trial(format!("services/{name}/a_stranger_is_refused"), &needs, move |stage| {
+                a_stranger_is_refused(stage, way)
+            }));
+        }
+    }
+    trials
+}
+
+/// Goal: from the producer's commit to the consumer's effect with every connection verified. Oracle: each order took
+/// effect exactly once, in order.
+async fn orders_take_effect_once(stage: Stage, way: Way) -> Outcome {
+    let broker = Secured::open(&stage, way).await?;
+    let shop = Shop::<Postgres>::open(&stage, Arc::new(broker)).await?;
+    let trust = Trust { authority: Some(files()?.join("ca.pem")), client: None };
+    let port = Place::Postgres.target()?.rsplit_once(':').ok_or("no port")?.1.parse()?;
+    let url = verified(&shop.database.relay_url()?, port, &trust)?;
+    let relay =
+        RelayProcess::start(&stage, &Config::write(&stage, "orders", &url, shop.broker.as_ref(), "")?)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(3, 12).await?;
+    shop.settled().await?;
+    consumer.stop().await?;
+    assert!(!relay.log()?.contains("not encrypted"), "{}", relay.log()?);
+    relay.stop().await
+}
+
+/// Goal: over TLS, too, nobody gets in with the wrong password or certificate. Oracle: the operator's fault.
+async fn a_stranger_is_refused(stage: Stage, way: Way) -> Outcome {
+    let mut broker = Secured::open(&stage, way).await?;
+    broker.password = "s3cret";
+    broker.client = Authority::new()?.client_files(&stage)?;
+    let (receipts, _) = Receipts::channel();
+    let Err(error) = broker.connector()?.connect(receipts).await else { return Err("let in".into()) };
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+    // A broker that does not know the certificate may simply hang up.
+    if way != Way::RabbitmqCertificate && way != Way::KafkaCertificate {
+        assert_eq!(error.fault(), Fault::Operator, "{error}");
+    }
+    Ok(())
+}
+
+fn files() -> Result<PathBuf, Failure> {
+    Ok(PathBuf::from(Backend::TlsFiles.address()?))
+}
+
+/// A broker whose messages travel encrypted; topics are made, and looked at, through its plain port.
+struct Secured {
+    way: Way,
+    plain: Arc<dyn Broker>,
+    /// `host:port` or URL.
+    address: String,
+    authority: PathBuf,
+    client: (PathBuf, PathBuf),
+    password: &'static str,
+}
+
+impl Secured {
+    async fn open(stage: &Stage, way: Way) -> Result<Self, Failure> {
+        let folder = files()?;
+        let mut authority = folder.join("ca.pem");
+        let address = match way {
+            Way::KafkaCertificate => Backend::KafkaTls.address()?,
+            Way::KafkaPassword(_) => Backend::KafkaSasl.address()?,
+            Way::RabbitmqPassword | Way::RabbitmqCertificate => {
+                Backend::RabbitmqTls.address()?.replace("guest:guest@", "")
+            }
+            Way::SqsKey => {
+                let own = Authority::new()?;
+                authority = own.file(stage)?;
+                let target = Place::Sqs.target()?;
+                Front::start(stage, target, Opening::Direct, &own, Shown::Good, None).await?.port.to_string()
+            }
+        };
+        let client = (folder.join("client.pem"), folder.join("client.key"));
+        let password = if way.backend() == Backend::Kafka { "outbox" } else { "guest" };
+        Ok(Self { way, plain: plain::open(way.backend()).await?, address, authority, client, password })
+    }
+
+    fn trust(&self) -> Trust {
+        let shows = matches!(self.way, Way::KafkaCertificate | Way::RabbitmqCertificate);
+        Trust { authority: Some(self.authority.clone()), client: shows.then(|| self.client.clone()) }
+    }
+
+    /// The broker's section, as a configuration has it.
+    fn section(&self) -> String {
+        let Trust { authority, client } = self.trust();
+        let mut tls = format!("ca_file = {:?}", authority.unwrap_or_default());
+        if let Some((cert, key)) = client {
+            tls.push_str(&format!(", cert_file = {cert:?}, key_file = {key:?}"));
+        }
+        let (address, password) = (&self.address, self.password);
+        match self.way {
+            Way::KafkaCertificate => {
+                format!("[pipeline.kafka]\nbootstrap_servers = [{address:?}]\ntls = {{ {tls} }}\n")
+            }
+            Way::KafkaPassword(mechanism) => format!(
+                "[pipeline.kafka]\nbootstrap_servers = [{address:?}]\ntls = {{ {tls} }}\n\
+                 sasl = {{ mechanism = {mechanism:?}, username = \"outbox\", password = {password:?} }}\n"
+            ),
+            Way::RabbitmqPassword => format!(
+                "[pipeline.rabbitmq]\nurl = {address:?}\nusername = \"guest\"\npassword = {password:?}\ntls = {{ {tls} }}\n"
+            ),
+            Way::RabbitmqCertificate => {
+                format!("[pipeline.rabbitmq]\nurl = {address:?}\nauth = \"external\"\ntls = {{ {tls} }}\n")
+            }
+            Way::SqsKey => format!(
+                "[pipeline.sqs]\nregion = \"elasticmq\"\nendpoint_url = \"https://127.0.0.1:{address}\"\n\
+                 access_key_id = \"x\"\nsecret_access_key = \"x\"\ntls = {{ {tls} }}\n"
+            ),
+        }
+    }
+
+    fn kafka(&self) -> Result<kafka::Config, Failure> {
+        let mut config = kafka::Config::new([&self.address]);
+        config.tls = Some(self.trust().tls());
+        if let Way::KafkaPassword(mechanism) = self.way {
+            let (username, password) = ("outbox", self.password);
+            let sasl =
+                serde_json::json!({ "mechanism": mechanism, "username": username, "password": password });
+            config.sasl = Some(serde_json::from_value(sasl)?);
+        }
+        Ok(config)
+    }
+
+    fn rabbitmq(&self) -> rabbitmq::Config {
+        let config = rabbitmq::Config {
+            tls: Some(self.trust().tls()),
+            ..rabbitmq::Config::new(self.address.as_str())
+        };
+        match self.way {
+            Way::RabbitmqCertificate => rabbitmq::Config { auth: rabbitmq::Auth::External, ..config },
+            _ => rabbitmq::Config {
+                username: Some(String::from("guest")),
+                password: Some(self.password.to_owned().into()),
+                ..config
+            },
+        }
+    }
+
+    fn sqs(&self) -> Result<sqs::Config, Failure> {
+        Ok(sqs_config(self.address.parse()?, &self.trust()))
+    }
+}
+
+#[async_trait]
+impl Broker for Secured {
+    fn backend(&self) -> Backend {
+        self.plain.backend()
+    }
+
+    fn key_window(&self) -> KeyWindow {
+        self.plain.key_window()
+    }
+
+    fn order(&self) -> Order {
+        self.plain.order()
+    }
+
+    fn topic_name(&self, stage: &Stage, prefix: &str) -> String {
+        self.plain.topic_name(stage, prefix)
+    }
+
+    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
+        self.plain.create_topic(stage, topic).await
+    }
+
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
+        Ok(match self.way.backend() {
+            Backend::Kafka => Arc::new(kafka::Connector::new(self.kafka()?)?),
+            Backend::Rabbitmq => Arc::new(rabbitmq::Connector::new(&self.rabbitmq())?),
+            _ => Arc::new(sqs::Connector::new(&self.sqs()?)?),
+        })
+    }
+
+    fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
+        self.plain.unreachable()
+    }
+
+    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+        Ok(match self.way.backend() {
+            Backend::Kafka => {
+                let group = kafka::GroupConfig::new(group, [topic]);
+                kafka::Subscriber::new(self.kafka()?, group)?.subscribe().await?
+            }
+            Backend::Rabbitmq => rabbitmq::Subscriber::new(&self.rabbitmq(), [topic])?.subscribe().await?,
+            _ => sqs::Subscriber::new(&self.sqs()?, topic)?.subscribe().await?,
+        })
+    }
+
+    fn relay_section(&self) -> Option<String> {
+        Some(self.section())
+    }
+
+    fn oversize_bytes(&self) -> Option<usize> {
+        self.plain.oversize_bytes()
+    }
+
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
+        self.plain.drain(topic, at_least).await
+    }
+
+    async fn put(&self, topic: &str, record: Record) -> Outcome {
+        self.plain.put(topic, record).await
+    }
+}
