@@ -107,7 +107,7 @@ impl From<&Refusal> for Reason {
 }
 
 /// A dead letter. What was malformed is kept as it arrived, hence the plain texts.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DeadLetter {
     /// Its own id.
     pub id: DeadLetterId,
@@ -153,6 +153,31 @@ pub struct DeadLetter {
     pub dead_at: OffsetDateTime,
     /// How and when it was closed; open without.
     pub resolved: Option<(Resolution, OffsetDateTime)>,
+}
+
+impl fmt::Debug for DeadLetter {
+    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetter")
+            .field("id", &self.id)
+            .field("consumer", &self.consumer)
+            .field("scope", &self.scope)
+            .field("subject", &self.subject)
+            .field("message_id", &self.message_id)
+            .field("topic", &self.topic)
+            .field("key", &self.key)
+            .field("kind", &self.kind)
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .field("reason", &self.reason)
+            .field("error", &self.error)
+            .field("attempts", &self.attempts)
+            .field("deliveries", &self.deliveries)
+            .field("origin", &self.origin)
+            .field("dead_at", &self.dead_at)
+            .field("resolved", &self.resolved)
+            .finish()
+    }
 }
 
 /// Which dead letters to list.

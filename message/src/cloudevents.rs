@@ -6,6 +6,7 @@
 //! the key as the `subject` and as the broker's own key, trace context as plain W3C headers.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use bytes::Bytes;
 use time::OffsetDateTime;
@@ -52,7 +53,7 @@ pub fn format_time(at: OffsetDateTime) -> String {
 }
 
 /// What a binding has read from the wire, before it is checked.
-#[derive(Debug, Default, Clone)]
+#[derive(Default, Clone)]
 pub struct Envelope {
     /// The topic or queue that it came from.
     pub topic: String,
@@ -68,6 +69,21 @@ pub struct Envelope {
     pub headers: Vec<(String, String)>,
     /// The payload.
     pub payload: Bytes,
+}
+
+impl fmt::Debug for Envelope {
+    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envelope")
+            .field("topic", &self.topic)
+            .field("message_id", &self.message_id)
+            .field("key", &self.key)
+            .field("content_type", &self.content_type)
+            .field("attributes", &self.attributes)
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .finish()
+    }
 }
 
 impl Envelope {

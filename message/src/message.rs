@@ -1,5 +1,7 @@
 //! The envelope.
 
+use std::fmt;
+
 use bytes::Bytes;
 use time::OffsetDateTime;
 
@@ -14,7 +16,7 @@ const ENVELOPE_BYTES: usize = 512;
 /// A message on its way from a producer's transaction to a consumer's.
 ///
 /// Everything but the payload is small and validated; cloning is cheap (shared text and bytes).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Message {
     /// The stable identity, made once by the producer.
     pub id: MessageId,
@@ -36,6 +38,24 @@ pub struct Message {
     pub trace: Option<TraceContext>,
     /// The payload, opaque to the toolkit.
     pub payload: Bytes,
+}
+
+impl fmt::Debug for Message {
+    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("id", &self.id)
+            .field("topic", &self.topic)
+            .field("key", &self.key)
+            .field("kind", &self.kind)
+            .field("source", &self.source)
+            .field("time", &self.time)
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("trace", &self.trace)
+            .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .finish()
+    }
 }
 
 impl Message {

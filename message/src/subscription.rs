@@ -33,7 +33,7 @@ pub struct Delivery {
 }
 
 /// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered as it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Malformed {
     /// What is wrong, with the offending value and what to send instead.
     pub problem: String,
@@ -45,6 +45,19 @@ pub struct Malformed {
     pub headers: Vec<(String, String)>,
     /// The bytes as they arrived.
     pub payload: Bytes,
+}
+
+impl fmt::Debug for Malformed {
+    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Malformed")
+            .field("problem", &self.problem)
+            .field("topic", &self.topic)
+            .field("key", &self.key)
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .finish()
+    }
 }
 
 impl Delivery {

@@ -72,6 +72,16 @@ pub(crate) fn check(
     check_optional(what, value, bytes_max, allowed, accept)
 }
 
+impl InvalidText {
+    /// The same error without the text.
+    pub(crate) fn without_value(mut self) -> Self {
+        if let Self::TooLong { value, .. } | Self::Character { value, .. } = &mut self {
+            *value = String::from("***");
+        }
+        self
+    }
+}
+
 /// As [`check`], but an empty value passes.
 pub(crate) fn check_optional(
     what: &'static str,

@@ -1,5 +1,7 @@
 //! What a producer wants to say.
 
+use std::fmt;
+
 use bytes::Bytes;
 use message::trace::InvalidTrace;
 use message::{
@@ -19,7 +21,7 @@ use time::OffsetDateTime;
 ///     .header("tenant", "acme")
 ///     .json(&serde_json::json!({"total": 12}));
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use = "a message does nothing until it is enqueued"]
 pub struct NewMessage {
     topic: String,
@@ -32,6 +34,24 @@ pub struct NewMessage {
     deliver_at: Option<OffsetDateTime>,
     payload: Bytes,
     mistake: Option<InvalidMessage>,
+}
+
+impl fmt::Debug for NewMessage {
+    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewMessage")
+            .field("topic", &self.topic)
+            .field("kind", &self.kind)
+            .field("key", &self.key)
+            .field("id", &self.id)
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("trace", &self.trace)
+            .field("deliver_at", &self.deliver_at)
+            .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .field("mistake", &self.mistake)
+            .finish()
+    }
 }
 
 /// Why a message cannot be enqueued. The producer's fault; not retryable.

@@ -41,10 +41,22 @@ impl Config {
     ) -> Result<Self, Failure> {
         let section =
             broker.relay_section().ok_or("a broker of this process cannot be reached from another")?;
-        let pipeline = format!(
-            "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}{ENGINE}{more}"
-        );
-        Self::text(stage, &pipeline)
+        Self::with_section(stage, name, url, &section, more)
+    }
+
+    /// A pipeline `name` from a database to the broker of this section, with short times.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn with_section(
+        stage: &Stage,
+        name: &str,
+        url: &str,
+        section: &str,
+        more: &str,
+    ) -> Result<Self, Failure> {
+        let database = format!("[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n");
+        Self::text(stage, &format!("{database}{section}{ENGINE}{more}"))
     }
 
     /// A file with this text.

@@ -1,5 +1,7 @@
 //! What an operator may decide about a dead entry.
 
+use std::fmt;
+
 use bytes::Bytes;
 use message::{Fault, Headers};
 use sha2::{Digest, Sha256};
@@ -7,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::log::{EntryId, LogError};
 
 /// What to do with a dead entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Try it again, with its attempts counted from zero.
     Requeue,
@@ -34,6 +36,13 @@ pub struct Decree {
     pub note: String,
 }
 
+impl fmt::Debug for Decision {
+    /// Without the new content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.action().as_str())
+    }
+}
+
 /// The verb of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -57,8 +66,8 @@ impl Action {
     }
 }
 
-impl std::fmt::Display for Action {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }

@@ -11,6 +11,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("an_unknown_setting_is_named_with_its_place", &[], an_unknown_setting),
         trial("two_pipelines_of_one_name_are_refused", &[], two_pipelines_of_one_name),
+        trial("hostile_names_are_refused_with_their_place", &[], hostile_names),
         trial("a_missing_schema_names_the_command", &postgres_kafka, a_missing_schema),
         trial("a_schema_that_is_too_new_is_refused", &postgres_kafka, a_schema_that_is_too_new),
         trial("a_wrong_password_of_the_database_is_named", &postgres_kafka, a_wrong_database_password),
@@ -43,6 +44,40 @@ async fn an_unknown_setting(stage: Stage) -> Outcome {
     for part in ["lease_til", "8", "lease_ttl"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    Ok(())
+}
+
+/// Goal: no name of the configuration gets into a statement, or past the limits of whom it names. Oracle: exit code 2
+/// and the setting, for each name and each place; the database's file is not even made.
+async fn hostile_names(stage: Stage) -> Outcome {
+    let file = stage.folder().join("never.db");
+    let pipeline = PIPELINE.replace("sqlite::memory:", &format!("sqlite:{}?mode=rwc", file.display()));
+    let sqs = "[pipeline.sqs]\nregion = \"r\"\nqueues = { orders = ";
+    for name in tests::hostile::NAMES {
+        let text = serde_json::to_string(name)?;
+        let mut places = vec![
+            ("pipeline[0].name", pipeline.replace("\"orders\"", &text)),
+            (
+                "pipeline[0].database.schema",
+                pipeline.replace("[pipeline.kafka]", &format!("schema = {text}\n[pipeline.kafka]")),
+            ),
+        ];
+        // 64 letters are a queue's name.
+        if name.len() != 64 {
+            let (head, _) = pipeline.split_once("[pipeline.kafka]").ok_or("no broker")?;
+            places.push(("pipeline[0].sqs.queues", format!("{head}{sqs}{text} }}\n")));
+        }
+        for (setting, text) in places {
+            let told = refused(&Config::text(&stage, &text)?).await?;
+            assert!(told.contains(setting), "{name:?}: {told}");
+        }
+        // No argument of a program can hold it.
+        if !name.contains('\0') {
+            let output = relay(&["migrate", "roles", &format!("--producer={name}")]).await?;
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{name:?}");
+        }
+    }
+    assert!(!file.exists(), "the database was opened");
     Ok(())
 }
 

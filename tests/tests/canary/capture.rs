@@ -1,0 +1,87 @@
+//! Everything that is told, and what must not be in it.
+
+use std::fmt::{Debug, Display};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tracing_subscriber::EnvFilter;
+
+/// All that this process logs: its own crates in full, client libraries as far as they can be asked to be.
+pub(crate) const DIRECTIVES: &str = "info,relay=trace,outbox=trace,inbox=trace,brokers=trace,migrations=trace,message=trace,\
+     sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug";
+
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn log() -> MutexGuard<'static, Vec<u8>> {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct ToLog;
+
+impl io::Write for ToLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        log().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts to keep what this process logs.
+pub(crate) fn start() {
+    // As the relay does: the client library would write returned payloads into the log.
+    let filter = format!("{DIRECTIVES},{}=off", brokers::rabbitmq::PAYLOAD_LOG_TARGET);
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_ansi(false)
+        .with_writer(|| ToLog)
+        .init();
+}
+
+/// What this process has logged.
+pub(crate) fn logged() -> String {
+    String::from_utf8_lossy(&log()).into_owned()
+}
+
+/// What was told, by its place.
+#[derive(Default)]
+pub(crate) struct Told(Vec<(String, String)>);
+
+impl Told {
+    pub(crate) fn add(&mut self, place: impl Into<String>, text: impl Into<String>) {
+        self.0.push((place.into(), text.into()));
+    }
+
+    /// As people and as `?` print it.
+    pub(crate) fn error(&mut self, place: &str, error: &(impl Display + Debug)) {
+        self.add(place, format!("{error}\n{error:?}\n{error:#?}"));
+    }
+
+    /// Where a canary sings, in any of the forms in which bytes are printed.
+    pub(crate) fn leaks(&self, canaries: &[&str]) -> Vec<String> {
+        let mut leaks = Vec::new();
+        for canary in canaries {
+            let bytes: Vec<String> = canary.bytes().take(12).map(|byte| byte.to_string()).collect();
+            let hex: String = canary.bytes().map(|byte| format!("{byte:02x}")).collect();
+            // The middle of the encoded text does not depend on what stands around it; three places for it.
+            let encoded = (0..3).map(|shift| STANDARD.encode(&canary.as_bytes()[shift..])[..12].to_owned());
+            let forms: Vec<String> =
+                [(*canary).to_owned(), bytes.join(", "), hex].into_iter().chain(encoded).collect();
+            for (place, text) in &self.0 {
+                if let Some((form, at)) =
+                    forms.iter().find_map(|form| Some((form, text.find(form.as_str())?)))
+                {
+                    let from =
+                        (0..=at.saturating_sub(160)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+                    let shown: String = text[from..].chars().take(400).collect();
+                    leaks.push(format!("{place} holds {canary} as {form}: …{shown}…"));
+                }
+            }
+        }
+        leaks
+    }
+}

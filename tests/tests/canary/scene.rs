@@ -1,0 +1,289 @@
+//! One message's way through producer, relay and consumer, with everything going wrong that can.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use inbox::{
+    ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Scope, Shutdown,
+};
+use message::{Message, MessageId};
+use outbox::NewMessage;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Postgres, Transaction};
+use tests::brokers::Broker;
+use tests::relay_process::{Config, relay};
+use tests::shop::Shop;
+use tests::stage::random;
+use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
+
+use crate::capture::{DIRECTIVES, Told, logged};
+
+struct Canaries {
+    payload: String,
+    header: String,
+    password: String,
+}
+
+impl Canaries {
+    fn new() -> Self {
+        let canary = |what: &str| format!("CANARY{what}{}", random());
+        Self { payload: canary("payload"), header: canary("header"), password: canary("password") }
+    }
+
+    fn all(&self) -> [&str; 3] {
+        [&self.payload, &self.header, &self.password]
+    }
+}
+
+/// Goal: nothing that is told holds a payload, a header's value or a secret. Oracle: every text of every part, while
+/// the message itself arrives with payload and header, through a connection that needs the password.
+pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
+    let (canaries, mut told) = (Canaries::new(), Told::default());
+    let shop = Shop::<Postgres>::open(&stage, brokers::open(backend).await?).await?;
+    let url = login(&stage, &shop, &canaries).await?;
+    produce(&shop, &canaries, &mut told).await?;
+    publish(&stage, &shop, &url, &canaries, &mut told).await?;
+    consume(&shop, &canaries, &mut told).await?;
+    strangers(&stage, &shop, &url, &canaries, &mut told).await?;
+    let own = logged();
+    assert!(own.contains("inbox") && own.contains(&shop.topic), "nothing was logged here");
+    told.add("this process' log", own);
+    match told.leaks(&canaries.all()).as_slice() {
+        [] => Ok(()),
+        leaks => Err(leaks.join("\n\n").into()),
+    }
+}
+
+/// A relay's user whose password is a canary.
+async fn login(stage: &Stage, shop: &Shop<Postgres>, canaries: &Canaries) -> Result<String, Failure> {
+    let user = stage.unique("outbox_canary");
+    let (group, password) = (Role::Relay.user(), &canaries.password);
+    // This statement holds the password, and the client library logs statements.
+    let options = shop.database.url.parse::<PgConnectOptions>()?.disable_statement_logging();
+    let mut silent = options.connect().await?;
+    let create = format!("CREATE ROLE {user} LOGIN PASSWORD '{password}' IN ROLE {group}");
+    silent.execute(AssertSqlSafe(create)).await?;
+    silent.close().await?;
+    let database = shop.database.clone();
+    let drop = format!("DROP ROLE {user}");
+    stage.afterwards("the canary's user", async move { database.execute(&drop).await });
+    let (_, place) = shop.database.url.rsplit_once('@').ok_or("a URL without a user")?;
+    Ok(format!("postgres://{user}:{password}@{place}"))
+}
+
+fn message(topic: &str, canaries: &Canaries) -> NewMessage {
+    NewMessage::new(topic).key("k").header("authorization", &canaries.header).json(&canaries.payload)
+}
+
+/// A good message, one that the broker refuses, one for no topic, and what a producer can do wrong.
+async fn produce(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
+    let id = MessageId::new();
+    let mut messages = vec![message(&shop.topic, canaries).id(id)];
+    if let Some(bytes) = shop.broker.oversize_bytes() {
+        let payload = canaries.payload.repeat(bytes / canaries.payload.len() + 1);
+        messages.push(message(&shop.topic, canaries).key("large").payload(payload));
+    }
+    messages.push(message("nosuchtopic", canaries).key("lost"));
+    told.add("a new message", format!("{messages:?}"));
+    let mut tx = shop.begin().await?;
+    shop.outbox().enqueue_batch(&mut tx, messages).await?;
+    tx.commit().await?;
+
+    for (place, wrong) in [
+        (
+            "a header that is refused",
+            message(&shop.topic, canaries).header("x", format!("{}\n", canaries.header)),
+        ),
+        (
+            "an id that is used again",
+            message(&shop.topic, canaries).id(id).payload(format!("{}!", canaries.payload)),
+        ),
+        ("a topic that is refused", NewMessage::new("or ders").payload(canaries.payload.clone())),
+    ] {
+        let mut tx = shop.begin().await?;
+        let Err(error) = shop.outbox().enqueue(&mut tx, wrong).await else { return Err(place.into()) };
+        told.error(place, &error);
+    }
+    Ok(())
+}
+
+/// The relay at its most talkative, and what operators ask it.
+async fn publish(
+    stage: &Stage,
+    shop: &Shop<Postgres>,
+    url: &str,
+    canaries: &Canaries,
+    told: &mut Told,
+) -> Outcome {
+    let section = shop.broker.relay_section().ok_or("no section")?;
+    let section =
+        section.replace("secret_access_key = \"x\"", &format!("secret_access_key = {:?}", canaries.password));
+    let config = Config::with_section(stage, "orders", url, &section, "")?;
+    let relay_process = RelayProcess::start_with(stage, &config, &[("RELAY_LOG", DIRECTIVES)])?;
+    relay_process.tells("nosuchtopic").await?;
+    let path = config.path().display().to_string();
+    let file = ["--config", path.as_str()];
+    if shop.broker.oversize_bytes().is_some() {
+        eventually("the large message is dead", || async {
+            let listed = relay(&[&["dead", "list"], &file[..]].concat()).await?;
+            Ok(String::from_utf8_lossy(&listed.stdout).contains("large").then_some(()))
+        })
+        .await?;
+    }
+    for command in
+        [&["status"][..], &["dead", "list"], &["dead", "audit"], &["config", "check"], &["migrate", "status"]]
+    {
+        for format in ["table", "json"] {
+            let output = relay(&[command, &file[..], &["--output", format]].concat()).await?;
+            let place = format!("{command:?} --output {format}");
+            told.add(format!("{place}, results"), String::from_utf8_lossy(&output.stdout));
+            told.add(format!("{place}, errors"), String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    for id in ["1", "2", "3"] {
+        let output = relay(&[&["dead", "show", "--id", id], &file[..]].concat()).await?;
+        told.add(format!("dead show {id}"), String::from_utf8_lossy(&output.stdout));
+    }
+    let log = relay_process.log()?;
+    assert!(log.contains("DEBUG") || log.contains("TRACE"), "{log}");
+    told.add("the relay's log", log);
+    relay_process.kill().await
+}
+
+/// A handler that fails, and an id that comes with another content.
+async fn consume(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
+    let mut subscription = shop.broker.subscribe("canary", &shop.topic).await?;
+    let delivery = loop {
+        let next = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await?;
+        if let Some(delivery) = next.into_iter().next() {
+            break delivery;
+        }
+    };
+    told.add("a delivery", format!("{delivery:?}"));
+    let message = delivery.message.as_ref().map_err(|malformed| malformed.problem.clone())?;
+    // The canaries are alive: what follows is about them.
+    assert!(String::from_utf8_lossy(&message.payload).contains(&canaries.payload));
+    assert_eq!(message.headers.get("authorization"), Some(canaries.header.as_str()));
+
+    let inbox = Inbox::open(shop.database.consumer.clone(), InboxOptions::default()).await?;
+    let (consumer, scope) = (ConsumerName::new("canary")?, Scope::none());
+    let mut tx = inbox.begin().await?;
+    drop(tx.admit(&consumer, &scope, message).await?);
+    drop(tx.commit().await?);
+    let other = Message { payload: format!("{}!", canaries.payload).into(), ..message.clone() };
+    let mut tx = inbox.begin().await?;
+    let Err(error) = tx.admit(&consumer, &scope, &other).await else { return Err("an id was reused".into()) };
+    told.error("an id that comes with another content", &error);
+    drop(tx);
+    let cause = (Reason::KeyReused, error.to_string(), 0);
+    drop(inbox.dead_letter(&consumer, &scope, &delivery, cause).await?);
+    subscription.close().await?;
+
+    run(shop, &inbox).await?;
+    let letters = inbox.dead_letters(&DeadLetterQuery::default()).await?;
+    assert!(letters.iter().any(|letter| letter.reason == Reason::Poison), "{letters:?}");
+    told.add("dead letters", format!("{letters:?}"));
+    Ok(())
+}
+
+/// Fails for the database's reasons, whatever it is handed.
+struct Fails;
+
+#[async_trait]
+impl Handler<Postgres> for Fails {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        sqlx::query("SELECT convert_from($1, 'UTF8')::integer")
+            .bind(&message.payload[..0])
+            .execute(&mut **tx)
+            .await?;
+        Ok(None)
+    }
+}
+
+async fn run(shop: &Shop<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
+    let (broker, topic) = (shop.broker.clone(), shop.topic.clone());
+    let consumer = inbox::Consumer::builder(inbox.clone(), ConsumerName::new("failing")?)
+        .subscription(move || {
+            let (broker, topic) = (broker.clone(), topic.clone());
+            async move {
+                let opened = broker.subscribe("failing", &topic).await;
+                opened.map_err(|failure| message::SubscriptionError::lost(failure.to_string()))
+            }
+        })
+        .handler(Fails)
+        .attempts_max(1)
+        .build()?;
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(consumer.run(shutdown.clone()));
+    eventually("the message is dead", || async {
+        let letters = inbox.dead_letters(&DeadLetterQuery::default()).await?;
+        Ok(letters.iter().any(|letter| letter.reason == Reason::Poison).then_some(()))
+    })
+    .await?;
+    shutdown.graceful.cancel();
+    running.await??;
+    Ok(())
+}
+
+/// Wrong passwords, of the database and of the broker.
+async fn strangers(
+    stage: &Stage,
+    shop: &Shop<Postgres>,
+    url: &str,
+    canaries: &Canaries,
+    told: &mut Told,
+) -> Outcome {
+    let section = shop.broker.relay_section().ok_or("no section")?;
+    let wrong = url.replace(&canaries.password, &format!("{}x", canaries.password));
+    let config = Config::with_section(stage, "orders", &wrong, &section, "")?;
+    let path = config.path().display().to_string();
+    for command in [["status", "--config", &path], ["run", "--config", &path]] {
+        if command[0] == "run" {
+            let relay_process = RelayProcess::start_with(stage, &config, &[("RELAY_LOG", DIRECTIVES)])?;
+            relay_process.tells("password authentication failed").await?;
+            told.add("a relay with the database's wrong password", relay_process.log()?);
+            relay_process.kill().await?;
+        } else {
+            let output = relay(&command).await?;
+            told.add("status with the database's wrong password", String::from_utf8_lossy(&output.stderr));
+            told.add("status with the database's wrong password", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+    let Some(section) = stranger(shop.broker.as_ref(), &section, canaries) else { return Ok(()) };
+    let config = Config::with_section(stage, "orders", url, &section, "")?;
+    let relay_process = RelayProcess::start_with(stage, &config, &[("RELAY_LOG", DIRECTIVES)])?;
+    relay_process.tells("check ").await?;
+    told.add("a relay with the broker's wrong password", relay_process.log()?);
+    relay_process.kill().await
+}
+
+/// The broker's section with a password that it does not accept; none for one that accepts all.
+fn stranger(broker: &dyn Broker, section: &str, canaries: &Canaries) -> Option<String> {
+    let password = &canaries.password;
+    match broker.backend() {
+        Backend::Kafka => Some(format!(
+            "{section}sasl = {{ mechanism = \"PLAIN\", username = \"u\", password = {password:?} }}\n"
+        )),
+        Backend::Rabbitmq => Some(section.replace("guest:guest@", &format!("guest:{password}@"))),
+        _ => None,
+    }
+}
+
+/// That the search can fail.
+pub(crate) async fn a_leak_is_found(_: Stage) -> Outcome {
+    use base64::Engine as _;
+    let canaries = Canaries::new();
+    let payload = &canaries.payload;
+    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{{\"p\":\"{payload}\"}}"));
+    for text in [format!("x {payload} y"), format!("{:?}", payload.as_bytes()), encoded] {
+        let mut told = Told::default();
+        told.add("here", text.as_str());
+        assert_eq!(told.leaks(&canaries.all()).len(), 1, "{text}");
+    }
+    Ok(())
+}
