@@ -15,6 +15,7 @@
 //! | [`Handler`], [`Consumer`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`] | when to try again |
 //! | [`Maintained`], [`day`] | days that come and days that go |
+//! | [`reconcile`] | an inbox compared with what happened elsewhere |
 //! | [`telemetry`] | every metric |
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`dialect`] | PostgreSQL and SQLite |
@@ -46,6 +47,7 @@ mod handler;
 mod inbox;
 mod name;
 mod postgres;
+pub mod reconcile;
 mod redrive;
 mod refusal;
 mod retention;

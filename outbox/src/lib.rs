@@ -18,6 +18,8 @@
 //! |---|---|
 //! | [`log`] | [`LogStore`](log::LogStore): the log, read behind a cursor |
 //! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, decisions |
+//! | [`reconcile`] | [`Rows`](reconcile::Rows): the outbox compared with what happened elsewhere |
+//! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
 //!
 //! For both:
 //!
@@ -41,6 +43,8 @@ pub mod new_message;
 pub mod pool;
 pub mod postgres;
 pub mod producer;
+pub mod read_only;
+pub mod reconcile;
 pub mod sqlite;
 mod store;
 pub mod trace;

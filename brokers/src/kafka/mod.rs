@@ -26,7 +26,7 @@
 //! does not tell a wrong password from a broker that speaks no SASL: both are the operator's fault here.
 //!
 //! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and [`Subscriber`] consume;
-//! [`Admin`] makes topics; [`mock::Mock`] is a cluster inside the process.
+//! [`Admin`] makes topics; [`Tap`] reads them beside everybody else; [`mock::Mock`] is a cluster inside the process.
 
 mod admin;
 mod config;
@@ -47,6 +47,7 @@ mod session;
 mod subscriber;
 mod subscription;
 mod suspects;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -59,3 +60,4 @@ pub use group::{GroupConfig, Partition, Start};
 pub use publisher::Publisher;
 pub use subscriber::Subscriber;
 pub use subscription::Subscription;
+pub use tap::{Begun, Tap, Tapped};

@@ -3,5 +3,8 @@
 mod attempts;
 mod dead_letters;
 mod guard;
+mod reconcile;
 mod retention;
 mod statements;
+
+pub(crate) use reconcile::PostgresMemory;

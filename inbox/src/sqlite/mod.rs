@@ -3,6 +3,9 @@
 mod attempts;
 mod dead_letters;
 mod guard;
+mod reconcile;
 mod retention;
 mod statements;
 mod values;
+
+pub(crate) use reconcile::SqliteMemory;

@@ -51,7 +51,9 @@ mod keeper;
 mod mark;
 mod reader;
 mod rebase;
+mod reconcile;
 mod statements;
 pub mod store;
 
+pub(crate) use reconcile::PostgresRows;
 pub use store::PostgresLog;

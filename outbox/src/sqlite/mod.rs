@@ -7,7 +7,9 @@ mod admin;
 mod enqueue;
 mod keeper;
 mod reader;
+mod reconcile;
 mod statements;
 pub mod store;
 
+pub(crate) use reconcile::SqliteRows;
 pub use store::SqliteLog;

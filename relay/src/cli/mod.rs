@@ -8,6 +8,7 @@
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
 //! | `roles` | `relay migrate roles` |
 //! | `status` | `relay status` |
+//! | `verify` | `relay verify`: outbox, broker and inboxes compared |
 //! | `demo` | `relay demo` |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | `config` | `relay config check`, and where the configuration comes from |
@@ -29,6 +30,7 @@ mod preflight;
 mod roles;
 mod run;
 mod status;
+mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -69,6 +71,11 @@ pub enum Command {
     /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are shown all the
     /// same.
     Status(status::Status),
+    /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those that did not.
+    ///
+    /// Reads only, and takes nothing from anyone: it joins no consumer group and settles nothing. Exits with 0 when
+    /// nothing is wrong, with 1 when something is, with 2 or 3 when it could not be found out.
+    Verify(verify::Verify),
     /// Look at parked messages and decide about dead ones.
     #[command(subcommand)]
     Dead(dead::Dead),
@@ -101,6 +108,7 @@ impl Cli {
             Command::Run(run) => run.execute().await,
             Command::Migrate(migrate) => migrate.execute(format).await,
             Command::Status(status) => status.execute(format).await,
+            Command::Verify(verify) => verify.execute(format).await,
             Command::Dead(dead) => dead.execute(format).await,
             Command::Demo(args) => demo::execute(args, format).await,
             Command::DemoRelay => demo::execute_relay().await,

@@ -13,14 +13,14 @@ use super::broker::Broker;
 use super::database::Database;
 use super::decode::Wrong;
 use super::file::{DatabaseSection, FileSection, Log, PipelineSection};
-use super::{Config, PipelineConfig, engine, env};
+use super::{Config, InboxConfig, PipelineConfig, engine, env};
 
 /// What is wrong, by its path.
 #[derive(Default)]
-struct Problems(Vec<Wrong>);
+pub(super) struct Problems(Vec<Wrong>);
 
 impl Problems {
-    fn add(&mut self, path: String, message: impl Into<String>, help: Option<&str>) {
+    pub(super) fn add(&mut self, path: String, message: impl Into<String>, help: Option<&str>) {
         let help = help.map(str::to_owned);
         self.0.push(Wrong { path, message: message.into(), help, origin: None });
     }
@@ -36,13 +36,20 @@ pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
     }
     check_log(&file.log, &mut problems);
     check_names(&file.pipeline, &mut problems);
+    let names: Vec<String> = file.pipeline.iter().map(|section| section.name.clone()).collect();
+    let inboxes = file.verify.inbox.into_iter().enumerate();
+    let verify: Vec<_> = inboxes
+        .filter_map(|(index, section)| {
+            InboxConfig::check(section, &format!("verify.inbox[{index}]"), &names, &mut problems)
+        })
+        .collect();
     let pipelines: Vec<_> = file
         .pipeline
         .into_iter()
         .enumerate()
         .filter_map(|(index, section)| pipeline(section, &format!("pipeline[{index}]"), &mut problems))
         .collect();
-    if problems.0.is_empty() { Ok(Config { pipelines, log: file.log }) } else { Err(problems.0) }
+    if problems.0.is_empty() { Ok(Config { pipelines, log: file.log, verify }) } else { Err(problems.0) }
 }
 
 fn check_log(log: &Log, problems: &mut Problems) {

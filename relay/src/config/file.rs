@@ -1,5 +1,6 @@
 //! The sections of `relay.toml` as they are written.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use brokers::{kafka, rabbitmq, sqs};
@@ -19,6 +20,35 @@ pub(crate) struct FileSection {
     /// The log.
     #[serde(default)]
     pub(crate) log: Log,
+    /// What `relay verify` compares with.
+    #[serde(default)]
+    pub(crate) verify: VerifySection,
+}
+
+/// What `relay verify` compares with.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VerifySection {
+    #[serde(default)]
+    pub(crate) inbox: Vec<InboxSection>,
+}
+
+/// One inbox.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InboxSection {
+    pub(crate) consumer: String,
+    pub(crate) scope: Option<String>,
+    pub(crate) url: Option<SecretString>,
+    pub(crate) url_file: Option<PathBuf>,
+    pub(crate) schema: Option<String>,
+    #[serde(default)]
+    pub(crate) allow_plaintext: bool,
+    #[serde(default)]
+    pub(crate) topics: BTreeSet<String>,
+    #[serde(default)]
+    pub(crate) pipelines: BTreeSet<String>,
+    pub(crate) effects: Option<String>,
 }
 
 /// One pipeline: from one outbox to one broker.

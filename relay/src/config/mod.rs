@@ -11,6 +11,7 @@
 //! | `engine` | the section of the engine made into its settings |
 //! | `check` | what the sections mean together |
 //! | `database`, `broker` | where messages come from and where they go |
+//! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
 //! | `effective` | what is in force, for people and machines |
 //! | `error` | what is wrong, shown with its place |
@@ -24,6 +25,7 @@ mod engine;
 mod env;
 mod error;
 mod file;
+mod inbox;
 mod redact;
 mod tree;
 pub(crate) mod units;
@@ -40,6 +42,7 @@ pub use database::Database;
 pub use effective::Effective;
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
+pub use inbox::InboxConfig;
 
 use tree::{Node, Origin};
 
@@ -50,6 +53,8 @@ pub struct Config {
     pub pipelines: Vec<PipelineConfig>,
     /// How the relay logs.
     pub log: Log,
+    /// Inboxes that `relay verify` compares with.
+    pub verify: Vec<InboxConfig>,
 }
 
 /// One pipeline: from one outbox to one broker.

@@ -7,6 +7,7 @@ mod crashes;
 mod delivery;
 mod holding;
 mod leadership;
+mod verify;
 
 use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
@@ -44,6 +45,9 @@ fn trials() -> Vec<Trial> {
         leadership::a_terminated_leader_hands_over_at_once,
         holding::a_poisoned_message_holds_its_key_only,
         holding::an_unknown_topic_stops_alone,
+        verify::a_quiet_system_is_proven_and_each_damage_is_named,
+        verify::a_running_system_gives_no_false_alarm,
+        verify::nothing_is_written,
     }
     for backend in BROKERS {
         let name = format!("an_open_transaction_delays_only_its_own_rows/postgres/{backend}");
@@ -55,6 +59,13 @@ fn trials() -> Vec<Trial> {
         "a_second_signal_ends_the_relay_at_once/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         leadership::a_second_signal_ends_the_relay_at_once,
+    ));
+    trials.push(trial(
+        "a_role_that_may_only_select_is_enough/postgres/kafka",
+        &[Backend::Postgres, Backend::Kafka],
+        |stage| async move {
+            verify::a_role_that_may_only_select_is_enough(stage, brokers::open(Backend::Kafka).await?).await
+        },
     ));
     trials.extend(configuration::trials());
     trials

@@ -1,0 +1,177 @@
+//! A topic read beside everybody else: partitions assigned by hand from offsets of a time, no group, nothing committed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use message::Message;
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::admin::AdminError;
+use super::config::Config;
+use super::{fault, wire};
+
+/// How long a broker may be silent while there is something to read.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(100);
+
+/// What was read of a record.
+#[derive(Debug)]
+pub struct Tapped {
+    /// The message; nothing for a record that is none.
+    pub message: Option<Message>,
+    /// When the record was made, in milliseconds since 1970; nothing when the broker does not say.
+    pub at_ms: Option<i64>,
+}
+
+/// How a topic lies in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// Records that are there to be read, at most.
+    pub records_max: u64,
+    /// Whether the log begins later than was asked for, because older records were removed.
+    pub is_cut: bool,
+}
+
+/// A reader of topics. Its calls block; each topic is read from a time to what was its end when that was begun.
+pub struct Tap {
+    consumer: BaseConsumer,
+    timeout: Duration,
+    topic: String,
+    /// Partitions with something left, and the offset that they end before.
+    left: BTreeMap<i32, i64>,
+    heard_at: Instant,
+}
+
+impl Tap {
+    /// A reader of this cluster; the first call connects.
+    ///
+    /// # Errors
+    /// [`AdminError::Setting`] for a setting that is wrong.
+    pub fn new(config: &Config) -> Result<Self, AdminError> {
+        let mut client = config.client()?;
+        client
+            // The client demands a name. Partitions are assigned and nothing is committed, so no group of it comes to be.
+            .set("group.id", format!("{}-tap", config.client_id))
+            .set("auto.offset.reset", "error")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "true")
+            .set("isolation.level", "read_committed")
+            .set("allow.auto.create.topics", "false")
+            // A bound for what waits in memory.
+            .set("queued.max.messages.kbytes", "16384");
+        let consumer = client.create().map_err(|error: KafkaError| AdminError::Refused {
+            reason: fault::creation(&error),
+            source: Box::new(error),
+        })?;
+        let timeout = config.connect_timeout();
+        Ok(Self { consumer, timeout, topic: String::new(), left: BTreeMap::new(), heard_at: Instant::now() })
+    }
+
+    /// Begins a topic at a time, or at its beginning. Nothing when there is no such topic.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`] when the cluster refuses or does not answer.
+    pub fn begin(&mut self, topic: &str, from_ms: Option<i64>) -> Result<Option<Begun>, AdminError> {
+        self.begin_inner(topic, from_ms).map_err(|error| refused(topic, error))
+    }
+
+    fn begin_inner(&mut self, topic: &str, from_ms: Option<i64>) -> Result<Option<Begun>, KafkaError> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+        let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+            return Ok(None);
+        };
+        if found.partitions().is_empty() {
+            return Ok(None);
+        }
+        let mut times = TopicPartitionList::new();
+        for partition in found.partitions() {
+            let from = from_ms.map_or(Offset::Beginning, Offset::Offset);
+            times.add_partition_offset(topic, partition.id(), from)?;
+        }
+        let starts = match from_ms {
+            Some(_) => self.consumer.offsets_for_times(times, self.timeout)?,
+            None => times,
+        };
+        let mut begun = Begun { records_max: 0, is_cut: false };
+        let mut assignment = TopicPartitionList::new();
+        self.left.clear();
+        for start in starts.elements() {
+            let partition = start.partition();
+            let (low, high) = self.consumer.fetch_watermarks(topic, partition, self.timeout)?;
+            let from = match start.offset() {
+                Offset::Offset(offset) => offset.max(low),
+                Offset::Beginning => low,
+                // No record is that young.
+                _ => high,
+            };
+            begun.is_cut |= from == low && low > 0;
+            begun.records_max += (high - from).unsigned_abs();
+            assignment.add_partition_offset(topic, partition, Offset::Offset(from))?;
+            if from < high {
+                self.left.insert(partition, high);
+            }
+        }
+        self.consumer.assign(&assignment)?;
+        (self.topic, self.heard_at) = (topic.to_owned(), Instant::now());
+        Ok(Some(begun))
+    }
+
+    /// The next records, at most so many; none when the topic's end is reached.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`] when the cluster refuses or is silent for long.
+    pub fn read(&mut self, records_max: usize) -> Result<Vec<Tapped>, AdminError> {
+        let mut records = Vec::new();
+        while !self.left.is_empty() && records.len() < records_max {
+            match self.consumer.poll(POLL) {
+                Some(Ok(record)) => {
+                    self.heard_at = Instant::now();
+                    let at_ms = record.timestamp().to_millis();
+                    // What is published meanwhile does not move the end away.
+                    if self.left.get(&record.partition()).is_some_and(|end| record.offset() + 1 >= *end) {
+                        self.left.remove(&record.partition());
+                    }
+                    records.push(Tapped { message: wire::read(&record).ok(), at_ms });
+                }
+                // What is left was no records: markers of transactions, or removed by compaction.
+                Some(Err(KafkaError::PartitionEOF(partition))) => {
+                    self.heard_at = Instant::now();
+                    self.left.remove(&partition);
+                }
+                Some(Err(error)) => {
+                    let harmless = matches!(
+                        error.rdkafka_error_code(),
+                        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut)
+                    );
+                    if !harmless {
+                        return Err(refused(&self.topic, error));
+                    }
+                }
+                None if self.heard_at.elapsed() > SILENCE_MAX => {
+                    return Err(refused(
+                        &self.topic,
+                        KafkaError::MessageConsumption(Code::OperationTimedOut),
+                    ));
+                }
+                // A page that is not full goes out before the next wait.
+                None if !records.is_empty() => break,
+                None => {}
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn refused(topic: &str, error: KafkaError) -> AdminError {
+    let reason = match error.rdkafka_error_code() {
+        Some(code) => {
+            format!("kafka topic {topic:?} could not be read: {}", fault::describe(code, &error.to_string()))
+        }
+        None => format!("kafka topic {topic:?} could not be read: {error}"),
+    };
+    AdminError::Refused { reason, source: Box::new(error) }
+}

@@ -1,0 +1,111 @@
+//! What a consumer remembers, in the order of message ids, in PostgreSQL.
+
+use async_trait::async_trait;
+use message::Fingerprint;
+use migrations::{Identifier, Line, MigrateError, Migrator, Statement, Template};
+use sqlx::{PgConnection, Postgres};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::reconcile::{Memory, Remembered, Unfinished, Whose};
+use crate::store_error::StoreError;
+
+// $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key.
+const PAGE: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
+    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id >= $3 \
+    AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
+const FIND: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
+    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3)";
+const UNFINISHED: &str = "SELECT message_id, false FROM {schema}inbox_attempt \
+    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3) \
+    UNION SELECT subject, true FROM {schema}inbox_dead_letter \
+    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND subject = ANY ($3)";
+const RETAINED: &str = "SELECT retained_from FROM {schema}inbox_retention";
+
+/// See [`Memory`].
+pub(crate) struct PostgresMemory {
+    connection: PgConnection,
+    whose: Whose,
+    page: Statement,
+    find: Statement,
+    unfinished: Statement,
+    retained: Statement,
+}
+
+impl PostgresMemory {
+    pub(crate) async fn open(
+        mut connection: PgConnection,
+        schema: Option<&Identifier>,
+        whose: Whose,
+    ) -> Result<Self, MigrateError> {
+        Migrator::<Postgres>::new(Line::Inbox).schema(schema.cloned()).check(&mut connection).await?;
+        let render = |text| Template::new(text).schema(schema).render();
+        Ok(Self {
+            connection,
+            whose,
+            page: render(PAGE),
+            find: render(FIND),
+            unfinished: render(UNFINISHED),
+            retained: render(RETAINED),
+        })
+    }
+
+    fn scope(&self) -> Option<&str> {
+        self.whose.scope.as_ref().map(|scope| scope.as_str())
+    }
+}
+
+type RememberedTuple = (Uuid, String, [u8; 32]);
+
+fn remembered((id, scope, fingerprint): RememberedTuple) -> Remembered {
+    Remembered { id, scope, fingerprint: Fingerprint::from(fingerprint) }
+}
+
+#[async_trait]
+impl Memory for PostgresMemory {
+    async fn page(
+        &mut self,
+        after: (Uuid, &str),
+        until: Uuid,
+        rows_max: u32,
+    ) -> Result<Vec<Remembered>, StoreError> {
+        let rows: Vec<RememberedTuple> = sqlx::query_as(&self.page)
+            .bind(self.whose.consumer.as_str().to_owned())
+            .bind(self.scope().map(str::to_owned))
+            .bind(after.0)
+            .bind(after.1)
+            .bind(until)
+            .bind(i64::from(rows_max))
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(StoreError::during("read the inbox"))?;
+        Ok(rows.into_iter().map(remembered).collect())
+    }
+
+    async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError> {
+        let rows: Vec<RememberedTuple> = sqlx::query_as(&self.find)
+            .bind(self.whose.consumer.as_str().to_owned())
+            .bind(self.scope().map(str::to_owned))
+            .bind(ids)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(StoreError::during("look messages up in the inbox"))?;
+        Ok(rows.into_iter().map(remembered).collect())
+    }
+
+    async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError> {
+        let rows: Vec<(Uuid, bool)> = sqlx::query_as(&self.unfinished)
+            .bind(self.whose.consumer.as_str().to_owned())
+            .bind(self.scope().map(str::to_owned))
+            .bind(ids)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(StoreError::during("look for attempts and dead letters"))?;
+        Ok(rows.into_iter().map(|(id, dead)| (id, Unfinished::of(dead))).collect())
+    }
+
+    async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {
+        let found = sqlx::query_scalar(&self.retained).fetch_optional(&mut self.connection).await;
+        found.map_err(StoreError::during("read where memory begins"))
+    }
+}

@@ -1,0 +1,93 @@
+//! An inbox as somebody reads it who compares it with what happened elsewhere: one consumer, in the order of message ids,
+//! in pages.
+
+use async_trait::async_trait;
+use message::Fingerprint;
+use sqlx::{PgConnection, SqliteConnection};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use migrations::{Identifier, MigrateError};
+
+use crate::name::{ConsumerName, Scope};
+use crate::postgres::PostgresMemory;
+use crate::sqlite::SqliteMemory;
+use crate::store_error::StoreError;
+
+/// A message that the inbox remembers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    /// The message id.
+    pub id: Uuid,
+    /// The scope in which it took effect; empty for none.
+    pub scope: String,
+    /// What must not change under this id.
+    pub fingerprint: Fingerprint,
+}
+
+/// A message that a consumer knows and that took no effect so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// It is tried again.
+    Retrying,
+    /// It is among the dead letters, or an operator has decided about it there.
+    DeadLetter,
+}
+
+impl Unfinished {
+    /// What the second column says.
+    pub(crate) fn of(dead: bool) -> Self {
+        if dead { Self::DeadLetter } else { Self::Retrying }
+    }
+}
+
+/// Reads the inbox of one consumer, in one scope or in all of them. Every call is one short read-only statement. Not
+/// cancel-safe: after a call that was dropped, open another one.
+#[async_trait]
+pub trait Memory: Send {
+    /// What is remembered with (message id, scope) above `after` and an id up to `until`, ascending, at most `rows_max`.
+    async fn page(
+        &mut self,
+        after: (Uuid, &str),
+        until: Uuid,
+        rows_max: u32,
+    ) -> Result<Vec<Remembered>, StoreError>;
+
+    /// What is remembered of these messages.
+    async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError>;
+
+    /// Which of these messages are known and unfinished.
+    async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError>;
+
+    /// Where memory begins: of messages generated before, nothing is remembered any more.
+    async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError>;
+}
+
+/// Whose memory.
+#[derive(Debug, Clone)]
+pub struct Whose {
+    /// The consumer.
+    pub consumer: ConsumerName,
+    /// One scope, or all of them.
+    pub scope: Option<Scope>,
+}
+
+/// An inbox in PostgreSQL.
+///
+/// # Errors
+/// The schema does not fit, or could not be looked at.
+pub async fn postgres(
+    connection: PgConnection,
+    schema: Option<&Identifier>,
+    whose: Whose,
+) -> Result<Box<dyn Memory>, MigrateError> {
+    Ok(Box::new(PostgresMemory::open(connection, schema, whose).await?))
+}
+
+/// An inbox in SQLite.
+///
+/// # Errors
+/// The schema does not fit, or could not be looked at.
+pub async fn sqlite(connection: SqliteConnection, whose: Whose) -> Result<Box<dyn Memory>, MigrateError> {
+    Ok(Box::new(SqliteMemory::open(connection, whose).await?))
+}

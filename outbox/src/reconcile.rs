@@ -1,0 +1,86 @@
+//! The outbox as somebody reads it who compares it with what happened elsewhere: in the order of message ids, in pages,
+//! each row with what the relay says of it.
+
+use async_trait::async_trait;
+use message::Fingerprint;
+use sqlx::{PgConnection, SqliteConnection};
+use uuid::Uuid;
+
+use migrations::Identifier;
+
+use crate::log::{ExceptionState, LogError, RelayName};
+use crate::postgres::PostgresRows;
+use crate::sqlite::SqliteRows;
+
+/// How far the relay has come with a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The stored cursor has not passed it.
+    Ahead,
+    /// The stored cursor has passed it, and nothing of it is beside the log: the broker has confirmed it.
+    Passed,
+    /// It stands beside the log.
+    Beside(ExceptionState),
+}
+
+/// A row of the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The message id.
+    pub id: Uuid,
+    /// Where it is to be published.
+    pub topic: String,
+    /// The fingerprint of the message, as an inbox stores it.
+    pub fingerprint: Fingerprint,
+    /// How far the relay has come with it.
+    pub stage: Stage,
+    /// Whether an operator has edited it, so that what was published may differ from the row.
+    pub edited: bool,
+}
+
+/// Reads the outbox of one relay. Every call is one short read-only transaction, in which rows, cursor and what stands
+/// beside the log belong together. Not cancel-safe: after a call that was dropped, open another one.
+#[async_trait]
+pub trait Rows: Send {
+    /// Rows with message ids above `after` and up to `until`, ascending, at most `rows_max`.
+    async fn page(&mut self, after: Uuid, until: Uuid, rows_max: u32) -> Result<Vec<Row>, LogError>;
+
+    /// The rows of these messages, ascending.
+    async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
+
+    /// The smallest message id, below which nothing can be said any more.
+    async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
+}
+
+/// The outbox of a relay in PostgreSQL.
+///
+/// # Errors
+/// [`LogError::Operator`] when the schema does not fit.
+pub async fn postgres(
+    connection: PgConnection,
+    schema: Option<&Identifier>,
+    relay: &RelayName,
+) -> Result<Box<dyn Rows>, LogError> {
+    Ok(Box::new(PostgresRows::open(connection, schema, relay).await?))
+}
+
+/// The outbox of a relay in SQLite.
+///
+/// # Errors
+/// [`LogError::Operator`] when the schema does not fit.
+pub async fn sqlite(connection: SqliteConnection, relay: &RelayName) -> Result<Box<dyn Rows>, LogError> {
+    Ok(Box::new(SqliteRows::open(connection, relay).await?))
+}
+
+/// What the columns `state` and `passed` say together.
+pub(crate) fn stage(state: Option<&str>, passed: bool) -> Result<Stage, LogError> {
+    match state {
+        None if passed => Ok(Stage::Passed),
+        None => Ok(Stage::Ahead),
+        Some(state) => {
+            state.parse().map(Stage::Beside).map_err(|error: crate::log::exception::UnknownState| {
+                LogError::Corrupt { what: "exception", problem: error.to_string() }
+            })
+        }
+    }
+}

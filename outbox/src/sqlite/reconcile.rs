@@ -1,0 +1,132 @@
+//! Rows in the order of message ids, in SQLite.
+
+use async_trait::async_trait;
+use futures_util::TryStreamExt as _;
+use message::Fingerprint;
+use migrations::{Line, Migrator};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection as _, Row as _, Sqlite, SqliteConnection};
+use uuid::Uuid;
+
+use crate::log::{LogError, RelayName, stored};
+use crate::reconcile::{Row, Rows, stage};
+use crate::sqlite::reader::id_of;
+
+/// $1 relay, $2 the id up to which the cursor has passed.
+macro_rules! rows {
+    ($which:literal) => {
+        concat!(
+            "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind, m.content_type, m.payload, e.state, ",
+            "m.id <= ?2 AS passed, ",
+            "m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited ",
+            "FROM outbox_message AS m LEFT JOIN outbox_exception AS e ",
+            "ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id WHERE ",
+            $which
+        )
+    };
+}
+
+const PAGE: &str = rows!("m.message_id > ?3 AND m.message_id <= ?4 ORDER BY m.message_id LIMIT ?5");
+const FIND: &str = rows!("m.message_id IN (SELECT value FROM json_each(?3)) ORDER BY m.message_id");
+const CURSOR: &str = "SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+const FIRST: &str = "SELECT message_id FROM outbox_message ORDER BY message_id LIMIT 1";
+
+/// See [`Rows`].
+pub(crate) struct SqliteRows {
+    connection: SqliteConnection,
+    relay: RelayName,
+}
+
+enum Which<'a> {
+    Page { after: Uuid, until: Uuid, rows_max: u32 },
+    These(&'a [Uuid]),
+}
+
+impl SqliteRows {
+    pub(crate) async fn open(mut connection: SqliteConnection, relay: &RelayName) -> Result<Self, LogError> {
+        Migrator::<Sqlite>::new(Line::Outbox).check(&mut connection).await?;
+        Ok(Self { connection, relay: relay.clone() })
+    }
+
+    /// One payload at a time is in memory.
+    async fn read(&mut self, which: Which<'_>) -> Result<Vec<Row>, LogError> {
+        let failed = || LogError::during("read the outbox");
+        let mut tx = self.connection.begin().await.map_err(failed())?;
+        let cursor: Option<String> = sqlx::query_scalar(CURSOR)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let passed = cursor.as_deref().map_or(Ok(0), passed)?;
+        let query = match &which {
+            Which::Page { after, until, rows_max } => sqlx::query(PAGE)
+                .bind(self.relay.as_str())
+                .bind(passed)
+                .bind(after.to_string())
+                .bind(until.to_string())
+                .bind(i64::from(*rows_max)),
+            Which::These(ids) => {
+                let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
+                let ids = serde_json::Value::from(ids).to_string();
+                sqlx::query(FIND).bind(self.relay.as_str()).bind(passed).bind(ids)
+            }
+        };
+        let mut found = Vec::new();
+        {
+            let mut rows = query.fetch(&mut *tx);
+            while let Some(next) = rows.try_next().await.map_err(failed())? {
+                found.push(row(&next)?);
+            }
+        }
+        tx.commit().await.map_err(failed())?;
+        Ok(found)
+    }
+}
+
+/// The id up to which a stored cursor has passed.
+fn passed(cursor: &str) -> Result<i64, LogError> {
+    let cursor = stored::read(cursor)?;
+    let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
+    Ok(id_of(&cursor.base)?.max(after))
+}
+
+fn row(row: &SqliteRow) -> Result<Row, LogError> {
+    let failed = || LogError::during("read a row of the outbox");
+    let (kind, content_type): (String, String) =
+        (row.try_get("kind").map_err(failed())?, row.try_get("content_type").map_err(failed())?);
+    let payload: &[u8] = row.try_get("payload").map_err(failed())?;
+    let state: Option<String> = row.try_get("state").map_err(failed())?;
+    let passed: bool = row.try_get("passed").map_err(failed())?;
+    let id: String = row.try_get("message_id").map_err(failed())?;
+    Ok(Row {
+        id: uuid(&id)?,
+        topic: row.try_get("topic").map_err(failed())?,
+        fingerprint: Fingerprint::of_parts(&kind, &content_type, payload),
+        stage: stage(state.as_deref(), passed)?,
+        edited: row.try_get("edited").map_err(failed())?,
+    })
+}
+
+fn uuid(text: &str) -> Result<Uuid, LogError> {
+    Uuid::parse_str(text)
+        .map_err(|error| LogError::Corrupt { what: "message id", problem: format!("{text:?}: {error}") })
+}
+
+#[async_trait]
+impl Rows for SqliteRows {
+    async fn page(&mut self, after: Uuid, until: Uuid, rows_max: u32) -> Result<Vec<Row>, LogError> {
+        self.read(Which::Page { after, until, rows_max }).await
+    }
+
+    async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError> {
+        self.read(Which::These(ids)).await
+    }
+
+    async fn first(&mut self) -> Result<Option<Uuid>, LogError> {
+        let first: Option<String> = sqlx::query_scalar(FIRST)
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("find the oldest message"))?;
+        first.as_deref().map(uuid).transpose()
+    }
+}

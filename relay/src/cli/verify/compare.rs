@@ -1,0 +1,270 @@
+//! One pipeline: everything is read, each message judged, and whatever looks wrong looked up again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use inbox::reconcile::Memory;
+use message::MessageId;
+use outbox::reconcile::Rows;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::judge::{Context, Fate, InboxContext, Judged, Kind, Place, Seen, judge};
+use super::range::Range;
+use super::report::{Compared, Finding};
+use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
+use super::spool::{At, Spool};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::config::{InboxConfig, PipelineConfig};
+
+/// Suspects that are looked up again, and so kept in memory: 16 bytes each.
+const SUSPECTS_MAX: usize = 1_000_000;
+/// When suspects are looked up for the second time; each time the pause doubles, until the grace is over.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Producers' clocks differ from the broker's, and a topic's log is in the order of neither.
+const CLOCK_SKEW_MS: u64 = 600_000;
+
+/// What is compared, and how.
+pub(super) struct Comparison<'a> {
+    pub(super) pipeline: &'a PipelineConfig,
+    pub(super) inboxes: Vec<InboxConfig>,
+    pub(super) topics: BTreeSet<String>,
+    pub(super) range: Range,
+    pub(super) grace: Duration,
+    pub(super) reading: Reading,
+}
+
+/// What is open while a pipeline is compared.
+struct Open {
+    rows: Box<dyn Rows>,
+    memories: Vec<Box<dyn Memory>>,
+    spool: Spool,
+    context: Context,
+    broker: BrokerRead,
+}
+
+impl Comparison<'_> {
+    /// Compares. Takes at least the grace when something is missing.
+    pub(super) async fn run(mut self) -> Result<Compared, Failure> {
+        self.reading.progress.say(format!("{}: connecting", self.pipeline.name));
+        let mut open = self.open().await?;
+        self.read(&mut open).await?;
+        let mut compared = self.new_report();
+        let mut suspects: Vec<Uuid> = Vec::new();
+        let mut too_many = false;
+        let context = &open.context;
+        open.spool
+            .each(false, |seen| {
+                let Some(judged) = judge(&seen, context) else { return };
+                if judged.wrong.is_empty() {
+                    compared.count(&seen, &judged);
+                } else if suspects.len() < SUSPECTS_MAX {
+                    suspects.push(seen.id);
+                } else {
+                    too_many = true;
+                }
+            })
+            .await?;
+        if too_many {
+            let message = format_args!("more than {SUSPECTS_MAX} messages look wrong");
+            let help = "check that the inboxes belong to this pipeline; or narrow the range with --since and --until";
+            return Err(Failure::with_help(Exit::Broken, message, help));
+        }
+        for (seen, judged) in self.examine(&mut open, suspects).await? {
+            compared.count(&seen, &judged);
+            let topic = seen.outbox.as_ref().map(|stored| stored.topic.clone());
+            let wrong = judged.wrong.iter();
+            compared
+                .findings
+                .extend(wrong.map(|(place, kind)| Finding::new(seen.id, topic.clone(), *place, *kind)));
+        }
+        compared.records =
+            sources::unreadable(&self.pipeline.broker).is_none().then_some(open.broker.records);
+        compared.unreadable_records = open.broker.unreadable;
+        compared.broker_checked_from = open.broker.cut_at;
+        Ok(compared)
+    }
+
+    fn new_report(&self) -> Compared {
+        let consumers =
+            self.inboxes.iter().map(|inbox| (inbox.consumer.to_string(), inbox.effects.is_some()));
+        let unread = sources::unreadable(&self.pipeline.broker);
+        Compared::new(self.pipeline.name.as_str(), consumers.collect(), unread)
+    }
+
+    async fn open(&self) -> Result<Open, Failure> {
+        let timeout = self.reading.statement_timeout;
+        let mut rows = sources::outbox(self.pipeline, timeout).await?;
+        let mut context =
+            Context { topics: self.topics.clone(), outbox_from: rows.first().await?, ..Context::default() };
+        let mut memories = Vec::new();
+        for inbox in &self.inboxes {
+            let mut memory = sources::inbox(inbox, timeout).await?;
+            let retained = memory.retained_from().await.map_err(sources::of_inbox)?;
+            context.inboxes.push(InboxContext {
+                topics: inbox.topics.clone(),
+                remembers_from: retained.and_then(|from| MessageId::floor(from).ok()),
+                has_effects: inbox.effects.is_some(),
+            });
+            memories.push(memory);
+        }
+        let spool = Spool::create(self.inboxes.len()).await?;
+        Ok(Open { rows, memories, spool, context, broker: BrokerRead::default() })
+    }
+
+    /// Effects before their inboxes: what took effect is remembered by then.
+    async fn read(&mut self, open: &mut Open) -> Result<(), Failure> {
+        self.read_effects(open).await?;
+        for (place, memory) in open.memories.iter_mut().enumerate() {
+            self.reading.inbox(memory.as_mut(), place, self.range, &mut open.spool).await?;
+        }
+        self.reading.outbox(open.rows.as_mut(), self.range, &mut open.spool).await?;
+        self.read_broker(open).await
+    }
+
+    async fn read_effects(&mut self, open: &mut Open) -> Result<(), Failure> {
+        for (place, inbox) in self.inboxes.iter().enumerate() {
+            if let Some(sql) = &inbox.effects {
+                self.reading.effects(inbox, sql, place, self.range, &mut open.spool).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The topics of the outbox, as far as they were asked for.
+    async fn read_broker(&mut self, open: &mut Open) -> Result<(), Failure> {
+        if sources::unreadable(&self.pipeline.broker).is_some() {
+            return Ok(());
+        }
+        let asked = |topic: &&String| self.topics.is_empty() || self.topics.contains(*topic);
+        let mut topics: BTreeSet<String> = open.spool.topics().iter().filter(asked).cloned().collect();
+        // One that was asked for may have nothing but phantoms.
+        topics.extend(self.topics.iter().cloned());
+        let from_ms = self.range.from_ms.map(|ms| ms.saturating_sub(CLOCK_SKEW_MS).cast_signed());
+        let broker = &self.pipeline.broker;
+        open.broker = self.reading.broker(broker, &topics, from_ms, self.range, &mut open.spool).await?;
+        open.context.broker_from = Some(open.broker.cut_at.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Looks suspects up until only those are left that stay wrong, and answers how all of them stand in the end.
+    async fn examine(
+        &mut self,
+        open: &mut Open,
+        mut suspects: Vec<Uuid>,
+    ) -> Result<Vec<(Seen, Judged)>, Failure> {
+        let mut deadline = Instant::now() + self.grace;
+        let mut pause = LOOK_INTERVAL;
+        let mut settled = Vec::new();
+        let mut is_first = true;
+        while !suspects.is_empty() {
+            self.reading.progress.say(format!("{} messages are looked up again", suspects.len()));
+            self.look_again(open, &suspects, is_first).await?;
+            let now = judged(open).await?;
+            let (mut wrong, fine): (Vec<_>, Vec<_>) =
+                now.into_iter().partition(|(_, judged)| !judged.wrong.is_empty());
+            settled.extend(fine);
+            if Instant::now() >= deadline || !has(&wrong, |(_, kind)| kind.may_pass()) {
+                settled.append(&mut wrong);
+                break;
+            }
+            // A consumer that is behind and gets on has not lost anything: the grace begins anew.
+            if wrong.len() < suspects.len() {
+                (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
+            }
+            suspects = wrong.into_iter().map(|(seen, _)| seen.id).collect();
+            tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
+            (is_first, pause) = (false, pause * 2);
+        }
+        Ok(settled)
+    }
+
+    /// The outbox first, then what is downstream of it.
+    async fn look_again(
+        &mut self,
+        open: &mut Open,
+        suspects: &[Uuid],
+        is_first: bool,
+    ) -> Result<(), Failure> {
+        open.spool.suspect(suspects).await?;
+        for ids in suspects.chunks(PAGE_ROWS as usize) {
+            let rows = open.rows.find(ids).await?;
+            open.spool.forget(At::Outbox, ids).await?;
+            open.spool.add_rows(&rows).await?;
+            self.reading.pace.rows(ids.len()).await;
+        }
+        // What the cursor has passed by now is at the broker by now, so one more reading decides.
+        if is_first && has(&judged(open).await?, |(_, kind)| kind == Kind::Unpublished) {
+            open.spool.clear(At::Broker).await?;
+            self.read_broker(open).await?;
+        }
+        self.look_into_inboxes(open, suspects).await?;
+        let remembered = judged(open).await?;
+        if has(&remembered, |(_, kind)| kind == Kind::Effectless) {
+            for place in 0..self.inboxes.len() {
+                open.spool.clear(At::Effects(place)).await?;
+            }
+            self.read_effects(open).await?;
+            // What took effect since the inbox was looked into is remembered by now.
+            let unremembered = judged(open)
+                .await?
+                .into_iter()
+                .filter(|(_, judged)| judged.wrong.iter().any(|(_, kind)| *kind == Kind::Unremembered));
+            let unremembered: Vec<Uuid> = unremembered.map(|(seen, _)| seen.id).collect();
+            self.look_into_inboxes(open, &unremembered).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_into_inboxes(&mut self, open: &mut Open, suspects: &[Uuid]) -> Result<(), Failure> {
+        for (place, memory) in open.memories.iter_mut().enumerate() {
+            for ids in suspects.chunks(PAGE_ROWS as usize) {
+                // Unfinished first: what is finished in between is remembered by then.
+                let unfinished = sources::unfinished(memory.as_mut(), ids).await?;
+                let found = memory.find(ids).await.map_err(sources::of_inbox)?;
+                let found: Vec<_> =
+                    found.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
+                open.spool.forget(At::Inbox(place), ids).await?;
+                open.spool.add(At::Inbox(place), &found).await?;
+                open.spool.add_unfinished(place, &unfinished).await?;
+                self.reading.pace.rows(ids.len()).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How the suspects stand now.
+async fn judged(open: &mut Open) -> Result<Vec<(Seen, Judged)>, Failure> {
+    let (context, mut all) = (&open.context, Vec::new());
+    open.spool
+        .each(true, |seen| {
+            if let Some(judged) = judge(&seen, context) {
+                all.push((seen, judged));
+            }
+        })
+        .await?;
+    Ok(all)
+}
+
+fn has(judged: &[(Seen, Judged)], is: impl Fn((Place, Kind)) -> bool) -> bool {
+    judged.iter().flat_map(|(_, judged)| &judged.wrong).any(|wrong| is(*wrong))
+}
+
+impl Compared {
+    /// A message into the counts.
+    fn count(&mut self, seen: &Seen, judged: &Judged) {
+        match judged.fate {
+            None => return,
+            Some(Fate::Published) => self.published += 1,
+            Some(Fate::Pending) => self.pending += 1,
+            Some(Fate::Parked) => self.parked += 1,
+        }
+        self.enqueued += 1;
+        for (inbox, applied) in self.inboxes.iter_mut().zip(&seen.inboxes) {
+            inbox.applied += u64::from(applied.remembered.is_some());
+            inbox.unfinished += u64::from(applied.unfinished && applied.remembered.is_none());
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What the places in which one message was seen say together. Pure.
+
+use std::collections::BTreeSet;
+
+use outbox::log::ExceptionState;
+use outbox::reconcile::Stage;
+use uuid::Uuid;
+
+/// One message, wherever it was seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) id: Uuid,
+    pub(super) outbox: Option<Stored>,
+    /// At the broker, as far as it was read.
+    pub(super) broker: Option<Copies>,
+    /// In each inbox, in the order of [`Context::inboxes`].
+    pub(super) inboxes: Vec<Applied>,
+}
+
+/// The outbox row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) stage: Stage,
+    pub(super) topic: String,
+    pub(super) fingerprint: Vec<u8>,
+    pub(super) edited: bool,
+}
+
+/// How often it was seen in a place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Copies {
+    pub(super) times: u64,
+    /// Of the first one.
+    pub(super) fingerprint: Vec<u8>,
+    /// Whether another one says something else.
+    pub(super) differ: bool,
+}
+
+/// What one inbox knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Applied {
+    /// One row for each scope.
+    pub(super) remembered: Option<Copies>,
+    pub(super) effects: u64,
+    /// It is tried again, or a dead letter: an operator can see it.
+    pub(super) unfinished: bool,
+}
+
+/// What is known about the places.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Context {
+    /// Only messages of these topics are judged; all where there are none.
+    pub(super) topics: BTreeSet<String>,
+    /// The smallest id in the outbox; of smaller ones nothing can be said.
+    pub(super) outbox_from: Option<Uuid>,
+    /// From which id on everything published is in what was read of the broker; nothing when it was not read.
+    pub(super) broker_from: Option<Uuid>,
+    pub(super) inboxes: Vec<InboxContext>,
+}
+
+/// What is known about an inbox.
+#[derive(Debug, Clone, Default)]
+pub(super) struct InboxContext {
+    /// The topics that its consumer applies; all where there are none.
+    pub(super) topics: BTreeSet<String>,
+    /// From which id on it remembers.
+    pub(super) remembers_from: Option<Uuid>,
+    /// Whether its effects were read.
+    pub(super) has_effects: bool,
+}
+
+/// Where something is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Broker,
+    /// With its place in [`Context::inboxes`].
+    Inbox(usize),
+}
+
+/// What is wrong with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Passed by the cursor, and not at the broker.
+    Unpublished,
+    /// Published, and the inbox does not know it.
+    Unapplied,
+    /// In the inbox, without an effect.
+    Effectless,
+    /// Took effect, and the inbox does not know it.
+    Unremembered,
+    /// Took effect more than once.
+    Doubled,
+    /// There, and not in the outbox.
+    Phantom,
+    /// Another fingerprint than in the outbox.
+    Altered,
+}
+
+impl Kind {
+    /// The column that counts it.
+    pub(super) fn column(self) -> &'static str {
+        match self {
+            Self::Unpublished | Self::Unapplied | Self::Effectless | Self::Unremembered => "missing",
+            Self::Doubled => "doubled",
+            Self::Phantom => "phantom",
+            Self::Altered => "altered",
+        }
+    }
+
+    /// Whether it may only be on its way.
+    pub(super) fn may_pass(self) -> bool {
+        matches!(self, Self::Unapplied | Self::Effectless)
+    }
+
+    /// For people, after the name of the place.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Unpublished => "the relay has passed it, and the broker does not have it",
+            Self::Unapplied => "published, and not in the inbox",
+            Self::Effectless => "in the inbox, and without an effect",
+            Self::Unremembered => "took effect, and is not in the inbox",
+            Self::Doubled => "took effect more than once",
+            Self::Phantom => "there, and not in the outbox",
+            Self::Altered => "says something else than the outbox",
+        }
+    }
+}
+
+/// What became of a message at the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Published,
+    Pending,
+    Parked,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Judged {
+    /// Nothing for what is not in the outbox, or older than all of it.
+    pub(super) fate: Option<Fate>,
+    pub(super) wrong: Vec<(Place, Kind)>,
+}
+
+/// Decides about one message; nothing about one that is not asked about.
+pub(super) fn judge(seen: &Seen, context: &Context) -> Option<Judged> {
+    match &seen.outbox {
+        Some(stored) if !is_among(&context.topics, &stored.topic) => None,
+        Some(stored) => Some(judge_stored(seen, stored, context)),
+        None if context.outbox_from.is_none_or(|from| seen.id < from) => None,
+        None => Some(Judged { fate: None, wrong: phantoms(seen) }),
+    }
+}
+
+fn is_among(topics: &BTreeSet<String>, topic: &str) -> bool {
+    topics.is_empty() || topics.contains(topic)
+}
+
+fn phantoms(seen: &Seen) -> Vec<(Place, Kind)> {
+    let broker = seen.broker.iter().map(|_| Place::Broker);
+    let inboxes = seen.inboxes.iter().enumerate();
+    let inboxes = inboxes.filter(|(_, applied)| applied.remembered.is_some() || applied.effects > 0);
+    broker.chain(inboxes.map(|(place, _)| Place::Inbox(place))).map(|place| (place, Kind::Phantom)).collect()
+}
+
+fn judge_stored(seen: &Seen, stored: &Stored, context: &Context) -> Judged {
+    use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
+    let fate = match stored.stage {
+        Stage::Passed => Fate::Published,
+        Stage::Ahead | Stage::Beside(Scheduled | Retrying) => Fate::Pending,
+        Stage::Beside(Held | Dead | Discarded) => Fate::Parked,
+    };
+    let mut wrong = Vec::new();
+    let is_read = context.broker_from.is_some_and(|from| seen.id >= from);
+    let is_lost = fate == Fate::Published && is_read && seen.broker.is_none();
+    if is_lost {
+        wrong.push((Place::Broker, Kind::Unpublished));
+    }
+    if is_altered(seen.broker.as_ref(), stored) {
+        wrong.push((Place::Broker, Kind::Altered));
+    }
+    for (place, (applied, inbox)) in seen.inboxes.iter().zip(&context.inboxes).enumerate() {
+        let is_due = fate == Fate::Published && !is_lost && is_among(&inbox.topics, &stored.topic);
+        let remembers = inbox.remembers_from.is_none_or(|from| seen.id >= from);
+        let kinds = judge_inbox(applied, inbox, is_due, remembers).into_iter();
+        let altered = is_altered(applied.remembered.as_ref(), stored).then_some(Kind::Altered);
+        wrong.extend(kinds.flatten().chain(altered).map(|kind| (Place::Inbox(place), kind)));
+    }
+    Judged { fate: Some(fate), wrong }
+}
+
+/// At most one thing is wrong with presence, and one with number.
+fn judge_inbox(applied: &Applied, inbox: &InboxContext, is_due: bool, remembers: bool) -> [Option<Kind>; 2] {
+    let scopes = applied.remembered.as_ref().map_or(0, |copies| copies.times);
+    let presence = match (scopes, applied.effects) {
+        (0, 1..) if remembers => Some(Kind::Unremembered),
+        (0, 0) if is_due && remembers && !applied.unfinished => Some(Kind::Unapplied),
+        (1.., 0) if inbox.has_effects => Some(Kind::Effectless),
+        _ => None,
+    };
+    let number = (applied.effects > scopes.max(1)).then_some(Kind::Doubled);
+    [presence, number]
+}
+
+/// What an operator has edited may be there in either version.
+fn is_altered(copies: Option<&Copies>, stored: &Stored) -> bool {
+    let differ = |copies: &Copies| copies.differ || copies.fingerprint != stored.fingerprint;
+    !stored.edited && copies.is_some_and(differ)
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

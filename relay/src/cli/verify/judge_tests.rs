@@ -1,0 +1,119 @@
+//! Each kind of damage, and what is none.
+
+use super::*;
+
+const ID: Uuid = Uuid::from_u128(100);
+
+fn copies() -> Option<Copies> {
+    Some(Copies { times: 1, fingerprint: vec![1], differ: false })
+}
+
+fn good() -> Seen {
+    let stored = Stored { stage: Stage::Passed, topic: "orders".into(), fingerprint: vec![1], edited: false };
+    let applied = Applied { remembered: copies(), effects: 1, unfinished: false };
+    Seen { id: ID, outbox: Some(stored), broker: copies(), inboxes: vec![applied] }
+}
+
+fn context() -> Context {
+    let inbox = InboxContext { has_effects: true, ..InboxContext::default() };
+    Context {
+        outbox_from: Some(Uuid::from_u128(1)),
+        broker_from: Some(Uuid::nil()),
+        inboxes: vec![inbox],
+        ..Context::default()
+    }
+}
+
+fn wrong(change: impl FnOnce(&mut Seen)) -> Vec<(Place, Kind)> {
+    let mut seen = good();
+    change(&mut seen);
+    judge(&seen, &context()).unwrap().wrong
+}
+
+fn at(seen: &mut Seen, stage: Stage) {
+    seen.outbox.as_mut().unwrap().stage = stage;
+}
+
+#[test]
+fn a_message_that_took_effect_once_is_fine() {
+    assert_eq!(judge(&good(), &context()), Some(Judged { fate: Some(Fate::Published), wrong: vec![] }));
+}
+
+#[test]
+fn each_kind_of_damage_is_named_with_its_place() {
+    let inbox = Place::Inbox(0);
+    assert_eq!(wrong(|seen| seen.broker = None), [(Place::Broker, Kind::Unpublished)]);
+    assert_eq!(wrong(|seen| seen.inboxes[0] = Applied::default()), [(inbox, Kind::Unapplied)]);
+    assert_eq!(wrong(|seen| seen.inboxes[0].effects = 0), [(inbox, Kind::Effectless)]);
+    assert_eq!(wrong(|seen| seen.inboxes[0].remembered = None), [(inbox, Kind::Unremembered)]);
+    assert_eq!(wrong(|seen| seen.inboxes[0].effects = 2), [(inbox, Kind::Doubled)]);
+    let everywhere = [(Place::Broker, Kind::Phantom), (inbox, Kind::Phantom)];
+    assert_eq!(wrong(|seen| seen.outbox = None), everywhere);
+    assert_eq!(
+        wrong(|seen| seen.broker.as_mut().unwrap().fingerprint = vec![2]),
+        [(Place::Broker, Kind::Altered)]
+    );
+    assert_eq!(wrong(|seen| seen.broker.as_mut().unwrap().differ = true), [(Place::Broker, Kind::Altered)]);
+    let altered = |seen: &mut Seen| seen.inboxes[0].remembered.as_mut().unwrap().fingerprint = vec![2];
+    assert_eq!(wrong(altered), [(inbox, Kind::Altered)]);
+}
+
+#[test]
+fn what_is_on_its_way_or_where_an_operator_sees_it_is_not_missing() {
+    let nowhere = |stage| {
+        wrong(|seen| {
+            at(seen, stage);
+            seen.broker = None;
+            seen.inboxes[0] = Applied::default();
+        })
+    };
+    for stage in [Stage::Ahead, Stage::Beside(ExceptionState::Retrying), Stage::Beside(ExceptionState::Dead)]
+    {
+        assert_eq!(nowhere(stage), [], "{stage:?}");
+    }
+    assert_eq!(nowhere(Stage::Passed), [(Place::Broker, Kind::Unpublished)]);
+    assert_eq!(wrong(|seen| seen.inboxes[0] = Applied { unfinished: true, ..Applied::default() }), []);
+}
+
+#[test]
+fn an_edited_message_may_be_there_in_either_version() {
+    let edited = |seen: &mut Seen| {
+        seen.outbox.as_mut().unwrap().edited = true;
+        seen.broker.as_mut().unwrap().differ = true;
+        seen.inboxes[0].remembered.as_mut().unwrap().fingerprint = vec![2];
+    };
+    assert_eq!(wrong(edited), []);
+}
+
+#[test]
+fn one_effect_for_each_scope_is_not_doubled() {
+    let scopes = |effects| {
+        wrong(|seen| {
+            seen.inboxes[0].remembered.as_mut().unwrap().times = 2;
+            seen.inboxes[0].effects = effects;
+        })
+    };
+    assert_eq!((scopes(2), scopes(3)), (vec![], vec![(Place::Inbox(0), Kind::Doubled)]));
+}
+
+#[test]
+fn nothing_is_said_of_what_lies_outside() {
+    let mut seen = good();
+    let other = Context { topics: BTreeSet::from([String::from("invoices")]), ..context() };
+    assert_eq!(judge(&seen, &other), None);
+    // Not this consumer's topic.
+    seen.inboxes[0] = Applied::default();
+    let mut narrow = context();
+    narrow.inboxes[0].topics = BTreeSet::from([String::from("invoices")]);
+    assert_eq!(judge(&seen, &narrow).unwrap().wrong, []);
+    // Forgotten on purpose, and not read at the broker.
+    let mut forgetful = context();
+    forgetful.inboxes[0].remembers_from = Some(Uuid::from_u128(101));
+    forgetful.broker_from = Some(Uuid::from_u128(101));
+    seen.broker = None;
+    assert_eq!(judge(&seen, &forgetful).unwrap().wrong, []);
+    // Older than the outbox.
+    seen.outbox = None;
+    let pruned = Context { outbox_from: Some(Uuid::from_u128(101)), ..context() };
+    assert_eq!(judge(&seen, &pruned), None);
+}

@@ -1,0 +1,146 @@
+//! `relay verify`: outbox, broker and inboxes compared on a live system. Reads only.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `target.rs` | which inboxes, by flag |
+//! | `range.rs` | which messages: a span of time is a range of ids |
+//! | `pace.rs`, `progress.rs` | how fast, and what a person sees meanwhile |
+//! | `sources.rs` | everything that is read, in sessions that cannot write |
+//! | `spool.rs` | what was seen, on disk |
+//! | `judge.rs` | what the places in which a message was seen say together; pure |
+//! | `compare.rs` | one pipeline: read, judge, look at suspects again |
+//! | `report.rs` | the result |
+//!
+//! **No false alarm.** A system that runs is never seen at one moment, so nothing is named at first sight. Whatever is
+//! wrong is looked up again, the outbox first and what is downstream after it: a message that the relay had passed by then
+//! is at the broker when the broker is read. What is missing in an inbox may be on its way there: it is looked up until
+//! for `--grace` nothing of it has arrived, and only the rest is named.
+
+mod compare;
+mod judge;
+mod pace;
+mod progress;
+mod range;
+mod report;
+mod sources;
+mod spool;
+mod target;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use clap::Args;
+use time::OffsetDateTime;
+
+use super::config::ConfigFile;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::Format;
+use crate::config::units::Time;
+use crate::config::{InboxConfig, PipelineConfig};
+
+use compare::Comparison;
+use pace::Pace;
+use progress::Progress;
+use range::Range;
+use report::Report;
+use sources::Reading;
+use target::InboxFlag;
+
+/// What `relay verify` can be told.
+#[derive(Debug, Args)]
+pub struct Verify {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+
+    /// An inbox to compare with, beside those of the configuration ([[verify.inbox]], where a password belongs). May be
+    /// repeated.
+    #[arg(long = "inbox", value_name = "CONSUMER=URL")]
+    inboxes: Vec<InboxFlag>,
+
+    /// Only messages of this topic. May be repeated.
+    #[arg(long = "topic", value_name = "TOPIC")]
+    topics: Vec<String>,
+
+    /// Only messages whose ids were made less than so long ago (2h, 7d).
+    #[arg(long, value_name = "AGO")]
+    since: Option<Time>,
+
+    /// Only messages whose ids were made more than so long ago.
+    #[arg(long, value_name = "AGO")]
+    until: Option<Time>,
+
+    /// Published messages that are in no inbox may be on their way: they are missing when for so long none of them
+    /// has arrived.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    grace: Time,
+
+    /// At most so many rows are read per second, over all databases and the broker.
+    #[arg(long, value_name = "ROWS", default_value = "5000")]
+    rows_per_second: NonZeroU32,
+
+    /// No statement runs longer in PostgreSQL (but for verify.inbox.effects, which is one statement).
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    statement_timeout: Time,
+
+    /// Name at most so many messages. All are counted.
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    limit: usize,
+}
+
+impl Verify {
+    pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
+        let config = self.config.read()?;
+        let pipelines: Vec<&PipelineConfig> = match &self.pipeline {
+            Some(name) => vec![super::config::find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let range = self.range()?;
+        let mut report = Report::new(range, self.limit);
+        for pipeline in pipelines {
+            let name = pipeline.name.as_str();
+            let of_config = config.verify.iter().filter(|inbox| inbox.is_of(name)).cloned();
+            let inboxes = of_config.chain(self.inboxes.iter().map(InboxFlag::config)).collect();
+            let compared = self.comparison(pipeline, inboxes, range).run().await;
+            report.add(compared.map_err(|failure| failure.about(format_args!("pipeline {name}")))?);
+        }
+        format.print(&report, Report::table)?;
+        Ok(if report.is_proven() { Exit::Success } else { Exit::Broken })
+    }
+
+    fn range(&self) -> Result<Range, Failure> {
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && since.0 <= until.0
+        {
+            let message = format_args!("--since {since} is not longer ago than --until {until}");
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        let ago = |time: Option<Time>| time.map(|time| time.0);
+        Ok(Range::new(OffsetDateTime::now_utc(), ago(self.since), ago(self.until)))
+    }
+
+    fn comparison<'a>(
+        &self,
+        pipeline: &'a PipelineConfig,
+        inboxes: Vec<InboxConfig>,
+        range: Range,
+    ) -> Comparison<'a> {
+        Comparison {
+            pipeline,
+            inboxes,
+            topics: BTreeSet::from_iter(self.topics.iter().cloned()),
+            range,
+            grace: self.grace.0,
+            reading: Reading {
+                pace: Pace::new(self.rows_per_second),
+                progress: Progress::new(),
+                statement_timeout: self.statement_timeout.0.max(Duration::from_millis(1)),
+            },
+        }
+    }
+}

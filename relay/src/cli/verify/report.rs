@@ -1,0 +1,279 @@
+//! The result, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::judge::{Kind, Place};
+use super::range::Range;
+use crate::cli::output::table;
+
+/// What the columns of findings are called, in their order.
+const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
+
+/// What was compared and what came of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Whether nothing is wrong. What was not checked is said where it was not.
+    proven: bool,
+    /// Above which and up to which message id.
+    after: Uuid,
+    until: Uuid,
+    pipelines: Vec<Shown>,
+    /// The first ones.
+    messages: Vec<Named>,
+    /// How many there are beyond those.
+    unnamed: usize,
+    #[serde(skip)]
+    limit: usize,
+}
+
+/// What came of one pipeline, in the words of the comparison.
+#[derive(Debug)]
+pub(super) struct Compared {
+    pipeline: String,
+    pub(super) enqueued: u64,
+    pub(super) published: u64,
+    pub(super) pending: u64,
+    pub(super) parked: u64,
+    /// Records of the broker in the range, copies included; nothing when it was not read.
+    pub(super) records: Option<u64>,
+    pub(super) unreadable_records: u64,
+    pub(super) broker_checked_from: Option<Uuid>,
+    broker_unread: Option<&'static str>,
+    pub(super) inboxes: Vec<InboxCounts>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// What came of one inbox.
+#[derive(Debug)]
+pub(super) struct InboxCounts {
+    consumer: String,
+    has_effects: bool,
+    pub(super) applied: u64,
+    pub(super) unfinished: u64,
+}
+
+/// Something that is wrong.
+#[derive(Debug)]
+pub(super) struct Finding {
+    id: Uuid,
+    topic: Option<String>,
+    place: Place,
+    kind: Kind,
+}
+
+impl Finding {
+    pub(super) fn new(id: Uuid, topic: Option<String>, place: Place, kind: Kind) -> Self {
+        Self { id, topic, place, kind }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    pipeline: String,
+    enqueued: u64,
+    published: u64,
+    pending: u64,
+    parked: u64,
+    broker: ShownPlace,
+    inboxes: Vec<ShownPlace>,
+}
+
+/// The broker, or an inbox.
+#[derive(Debug, Default, Serialize)]
+struct ShownPlace {
+    name: String,
+    /// Records of the broker, copies included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    records: Option<u64>,
+    /// Messages that the inbox remembers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied: Option<u64>,
+    /// Messages that the consumer tries again or has put among its dead letters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unfinished: Option<u64>,
+    #[serde(flatten)]
+    found: BTreeMap<&'static str, u64>,
+    /// What was not checked here, and why.
+    not_checked: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Named {
+    id: Uuid,
+    pipeline: String,
+    place: String,
+    found: &'static str,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<String>,
+}
+
+impl Compared {
+    pub(super) fn new(
+        pipeline: &str,
+        inboxes: Vec<(String, bool)>,
+        broker_unread: Option<&'static str>,
+    ) -> Self {
+        let inbox =
+            |(consumer, has_effects)| InboxCounts { consumer, has_effects, applied: 0, unfinished: 0 };
+        Self {
+            pipeline: pipeline.to_owned(),
+            enqueued: 0,
+            published: 0,
+            pending: 0,
+            parked: 0,
+            records: None,
+            unreadable_records: 0,
+            broker_checked_from: None,
+            broker_unread,
+            inboxes: inboxes.into_iter().map(inbox).collect(),
+            findings: Vec::new(),
+        }
+    }
+
+    fn found(&self, place: Place) -> BTreeMap<&'static str, u64> {
+        let mut found: BTreeMap<_, _> = COLUMNS.map(|column| (column, 0)).into();
+        for finding in self.findings.iter().filter(|finding| finding.place == place) {
+            *found.entry(finding.kind.column()).or_default() += 1;
+        }
+        found
+    }
+
+    fn broker(&self) -> ShownPlace {
+        let mut not_checked: Vec<String> =
+            self.broker_unread.iter().map(|why| format!("all: {why}")).collect();
+        if let Some(from) = self.broker_checked_from {
+            not_checked.push(format!("missing below {from}: the broker has removed older records"));
+        }
+        if self.unreadable_records > 0 {
+            not_checked.push(format!("{} records that are no messages", self.unreadable_records));
+        }
+        let found = self.found(Place::Broker);
+        ShownPlace {
+            name: String::from("(broker)"),
+            records: self.records,
+            found,
+            not_checked,
+            ..ShownPlace::default()
+        }
+    }
+
+    fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ShownPlace {
+        let effects = "doubled: give verify.inbox.effects to compare effects with the inbox";
+        ShownPlace {
+            name: inbox.consumer.clone(),
+            records: None,
+            applied: Some(inbox.applied),
+            unfinished: Some(inbox.unfinished),
+            found: self.found(Place::Inbox(place)),
+            not_checked: if inbox.has_effects { Vec::new() } else { vec![effects.to_owned()] },
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(range: Range, limit: usize) -> Self {
+        let Range { after, until, .. } = range;
+        Self { proven: true, after, until, pipelines: Vec::new(), messages: Vec::new(), unnamed: 0, limit }
+    }
+
+    /// Adds a pipeline.
+    pub(super) fn add(&mut self, compared: Compared) {
+        let mut inboxes: Vec<_> =
+            compared.inboxes.iter().enumerate().map(|inbox| compared.inbox(inbox)).collect();
+        if inboxes.is_empty() {
+            let not_checked = vec![String::from("all: no inbox is given; add [[verify.inbox]] or --inbox")];
+            let name = String::from("(inboxes)");
+            inboxes.push(ShownPlace { name, not_checked, ..ShownPlace::default() });
+        }
+        let broker = compared.broker();
+        let Compared { pipeline, enqueued, published, pending, parked, findings, .. } = compared;
+        self.proven &= findings.is_empty();
+        for Finding { id, topic, place, kind } in findings {
+            if self.messages.len() == self.limit {
+                self.unnamed += 1;
+                continue;
+            }
+            let place = match place {
+                Place::Broker => broker.name.clone(),
+                Place::Inbox(place) => inboxes[place].name.clone(),
+            };
+            let pipeline = pipeline.clone();
+            self.messages.push(Named { id, pipeline, place, found: kind.column(), kind: kind.text(), topic });
+        }
+        self.pipelines.push(Shown { pipeline, enqueued, published, pending, parked, broker, inboxes });
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        self.proven
+    }
+
+    /// A row for each place, then what was not checked, then the messages.
+    pub(super) fn table(&self) -> String {
+        let places = |shown: &Shown| -> Vec<[String; 11]> {
+            let row = |place: &ShownPlace| {
+                let or_dash = |count: Option<u64>| crate::cli::output::or_dash(count);
+                let found = |column| or_dash(place.found.get(column).copied());
+                [
+                    shown.pipeline.clone(),
+                    place.name.clone(),
+                    shown.enqueued.to_string(),
+                    shown.published.to_string(),
+                    shown.pending.to_string(),
+                    shown.parked.to_string(),
+                    or_dash(place.applied.or(place.records)),
+                    found(COLUMNS[0]),
+                    found(COLUMNS[1]),
+                    found(COLUMNS[2]),
+                    found(COLUMNS[3]),
+                ]
+            };
+            std::iter::once(&shown.broker).chain(&shown.inboxes).map(row).collect()
+        };
+        let headers = [
+            "pipeline",
+            "place",
+            "enqueued",
+            "published",
+            "pending",
+            "parked",
+            "there",
+            "missing",
+            "doubled",
+            "phantom",
+            "altered",
+        ];
+        let mut text = table(headers, self.pipelines.iter().flat_map(places));
+        text.push('\n');
+        // Writing to a String cannot fail.
+        for shown in &self.pipelines {
+            for place in std::iter::once(&shown.broker).chain(&shown.inboxes) {
+                for what in &place.not_checked {
+                    let _ = writeln!(text, "not checked: {} {}: {what}", shown.pipeline, place.name);
+                }
+                if let Some(unfinished) = place.unfinished.filter(|count| *count > 0) {
+                    let (pipeline, name) = (&shown.pipeline, &place.name);
+                    let _ = writeln!(
+                        text,
+                        "unfinished: {pipeline} {name}: {unfinished} tried again or dead letters"
+                    );
+                }
+            }
+        }
+        for Named { id, place, kind, found, topic, .. } in &self.messages {
+            let topic = topic.as_deref().map(|topic| format!(" (topic {topic})")).unwrap_or_default();
+            let _ = writeln!(text, "{found}: {id}{topic}: {place}: {kind}");
+        }
+        if self.unnamed > 0 {
+            let _ = writeln!(text, "and {} more; raise --limit to name them", self.unnamed);
+        }
+        let verdict =
+            if self.proven { "nothing is wrong with what was checked" } else { "something is wrong" };
+        let _ = write!(text, "{verdict}");
+        text
+    }
+}

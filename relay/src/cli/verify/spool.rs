@@ -1,0 +1,300 @@
+//! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message lie together. Memory
+//! stays the same however much is verified; the file takes about 100 bytes for each row that was read.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt as _;
+use futures_util::stream::BoxStream;
+use outbox::log::ExceptionState;
+use outbox::reconcile::{Row, Stage};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use super::judge::{Applied, Copies, Seen, Stored};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+
+/// Places in the file. Those of inboxes follow, two for each.
+const OUTBOX: i64 = 0;
+const BROKER: i64 = 1;
+const INBOXES: i64 = 2;
+
+const CREATE: [&str; 3] = [
+    "CREATE TABLE sighting (id BLOB NOT NULL, place INTEGER NOT NULL, times INTEGER NOT NULL, fingerprint BLOB, \
+     differ INTEGER NOT NULL, stage TEXT, topic INTEGER, edited INTEGER, PRIMARY KEY (id, place)) WITHOUT ROWID",
+    "CREATE TABLE unfinished (id BLOB NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (id, place)) WITHOUT ROWID",
+    "CREATE TABLE suspect (id BLOB PRIMARY KEY) WITHOUT ROWID",
+];
+const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, stage, topic, edited) \
+    VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6) ON CONFLICT (id, place) DO UPDATE SET times = times + 1, \
+    differ = differ OR fingerprint IS NOT excluded.fingerprint";
+const ALL: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, \
+    EXISTS (SELECT 1 FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
+    FROM sighting AS s ORDER BY s.id, s.place";
+/// A message that is only unfinished has no sighting in that inbox, so its mark is looked for as well.
+const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, 0 AS unfinished \
+    FROM suspect JOIN sighting AS s USING (id) \
+    UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, 1 FROM unfinished AS u ORDER BY 1, 2";
+
+/// Where something was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum At {
+    Outbox,
+    Broker,
+    Inbox(usize),
+    Effects(usize),
+}
+
+impl At {
+    fn number(self) -> i64 {
+        match self {
+            Self::Outbox => OUTBOX,
+            Self::Broker => BROKER,
+            Self::Inbox(inbox) => INBOXES + 2 * inbox as i64,
+            Self::Effects(inbox) => INBOXES + 2 * inbox as i64 + 1,
+        }
+    }
+}
+
+/// See the module. Goes with its file.
+pub(super) struct Spool {
+    connection: SqliteConnection,
+    /// Names of topics are kept once.
+    topics: Vec<String>,
+    numbers: HashMap<String, i64>,
+    inboxes: usize,
+    _directory: TempDir,
+}
+
+fn failed(error: sqlx::Error) -> Failure {
+    Failure::with_help(
+        Exit::Unavailable,
+        format_args!("the temporary file of the comparison failed: {error}"),
+        "it lies in the directory for temporary files (TMPDIR) and takes about 100 bytes per row that is read",
+    )
+}
+
+impl Spool {
+    pub(super) async fn create(inboxes: usize) -> Result<Self, Failure> {
+        let directory = tempfile::Builder::new().prefix("relay-verify-").tempdir()?;
+        let options = SqliteConnectOptions::new()
+            .filename(directory.path().join("seen.db"))
+            .create_if_missing(true)
+            // The file does not outlive the process, so nothing has to survive a crash.
+            .journal_mode(SqliteJournalMode::Off)
+            .synchronous(SqliteSynchronous::Off);
+        let mut connection = options.connect().await.map_err(failed)?;
+        for statement in CREATE {
+            sqlx::query(statement).execute(&mut connection).await.map_err(failed)?;
+        }
+        Ok(Self { connection, topics: Vec::new(), numbers: HashMap::new(), inboxes, _directory: directory })
+    }
+
+    /// Every topic of the rows so far.
+    pub(super) fn topics(&self) -> &[String] {
+        &self.topics
+    }
+
+    fn topic(&mut self, name: &str) -> i64 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.topics.len() as i64;
+        self.topics.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    /// Rows of the outbox.
+    pub(super) async fn add_rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
+        let topics: Vec<i64> = rows.iter().map(|row| self.topic(&row.topic)).collect();
+        let mut tx = self.connection.begin().await.map_err(failed)?;
+        for (row, topic) in rows.iter().zip(topics) {
+            let add = sqlx::query(ADD).bind(row.id.as_bytes().as_slice()).bind(OUTBOX);
+            let add = add.bind(row.fingerprint.as_bytes().as_slice()).bind(word(row.stage)).bind(topic);
+            add.bind(row.edited).execute(&mut *tx).await.map_err(failed)?;
+        }
+        tx.commit().await.map_err(failed)
+    }
+
+    /// What was seen elsewhere, with its fingerprint where there is one.
+    pub(super) async fn add(&mut self, at: At, seen: &[(Uuid, Vec<u8>)]) -> Result<(), Failure> {
+        let mut tx = self.connection.begin().await.map_err(failed)?;
+        for (id, fingerprint) in seen {
+            let add = sqlx::query(ADD).bind(id.as_bytes().as_slice()).bind(at.number()).bind(fingerprint);
+            let add = add.bind(None::<&str>).bind(None::<i64>).bind(None::<bool>);
+            add.execute(&mut *tx).await.map_err(failed)?;
+        }
+        tx.commit().await.map_err(failed)
+    }
+
+    /// Messages that an inbox knows and that took no effect so far.
+    pub(super) async fn add_unfinished(&mut self, inbox: usize, ids: &[Uuid]) -> Result<(), Failure> {
+        for id in ids {
+            sqlx::query("INSERT OR IGNORE INTO unfinished VALUES (?1, ?2)")
+                .bind(id.as_bytes().as_slice())
+                .bind(At::Inbox(inbox).number())
+                .execute(&mut self.connection)
+                .await
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all that was seen in a place.
+    pub(super) async fn clear(&mut self, at: At) -> Result<(), Failure> {
+        let clear = sqlx::query("DELETE FROM sighting WHERE place = ?1").bind(at.number());
+        clear.execute(&mut self.connection).await.map(drop).map_err(failed)
+    }
+
+    /// Forgets what was seen of some messages in a place, because it was looked up again.
+    pub(super) async fn forget(&mut self, at: At, ids: &[Uuid]) -> Result<(), Failure> {
+        for id in ids {
+            let forget = sqlx::query("DELETE FROM sighting WHERE id = ?1 AND place = ?2");
+            let forget = forget.bind(id.as_bytes().as_slice()).bind(at.number());
+            forget.execute(&mut self.connection).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// From now on these are the suspects.
+    pub(super) async fn suspect(&mut self, ids: &[Uuid]) -> Result<(), Failure> {
+        for clear in ["DELETE FROM suspect", "DELETE FROM unfinished"] {
+            sqlx::query(clear).execute(&mut self.connection).await.map_err(failed)?;
+        }
+        for id in ids {
+            let add = sqlx::query("INSERT OR IGNORE INTO suspect VALUES (?1)").bind(id.as_bytes().as_slice());
+            add.execute(&mut self.connection).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Shows every message with all its sightings, in the order of ids; or those of the suspects.
+    pub(super) async fn each(&mut self, suspects: bool, mut show: impl FnMut(Seen)) -> Result<(), Failure> {
+        let (topics, inboxes) = (&self.topics, self.inboxes);
+        let sql = if suspects { SUSPECTS } else { ALL };
+        let mut rows: BoxStream<'_, _> = sqlx::query(sql).fetch(&mut self.connection);
+        let mut current: Option<Seen> = None;
+        while let Some(row) = rows.try_next().await.map_err(failed)? {
+            let id: &[u8] = row.try_get(0).map_err(failed)?;
+            let id = Uuid::from_slice(id).unwrap_or_default();
+            if current.as_ref().is_none_or(|seen| seen.id != id) {
+                current.take().into_iter().for_each(&mut show);
+                let inboxes = vec![Applied::default(); inboxes];
+                current = Some(Seen { id, inboxes, ..Seen::default() });
+            }
+            if let Some(seen) = &mut current {
+                put(seen, &row, topics).map_err(failed)?;
+            }
+        }
+        current.into_iter().for_each(show);
+        Ok(())
+    }
+}
+
+/// One sighting into its place.
+fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> {
+    let place: i64 = row.try_get(1)?;
+    let times: i64 = row.try_get(2)?;
+    let fingerprint: Option<Vec<u8>> = row.try_get(3)?;
+    let copies = Copies {
+        times: times.unsigned_abs(),
+        fingerprint: fingerprint.unwrap_or_default(),
+        differ: row.try_get(4)?,
+    };
+    match place {
+        OUTBOX => {
+            let stage: Option<String> = row.try_get(5)?;
+            let topic: Option<i64> = row.try_get(6)?;
+            let topic = topic.and_then(|number| topics.get(usize::try_from(number).ok()?));
+            seen.outbox = Some(Stored {
+                stage: stage_of(stage.as_deref()),
+                topic: topic.cloned().unwrap_or_default(),
+                fingerprint: copies.fingerprint,
+                edited: row.try_get(7)?,
+            });
+        }
+        BROKER => seen.broker = Some(copies),
+        inbox => {
+            let offset = usize::try_from(inbox - INBOXES).unwrap_or_default();
+            let Some(applied) = seen.inboxes.get_mut(offset / 2) else { return Ok(()) };
+            let unfinished: bool = row.try_get(8)?;
+            applied.unfinished |= unfinished;
+            match (offset % 2, copies.times) {
+                (_, 0) => {}
+                (0, _) => applied.remembered = Some(copies),
+                (_, times) => applied.effects = times,
+            }
+        }
+    }
+    Ok(())
+}
+
+const PASSED: &str = "passed";
+
+fn word(stage: Stage) -> Option<&'static str> {
+    match stage {
+        Stage::Ahead => None,
+        Stage::Passed => Some(PASSED),
+        Stage::Beside(state) => Some(state.as_str()),
+    }
+}
+
+fn stage_of(word: Option<&str>) -> Stage {
+    match word {
+        None => Stage::Ahead,
+        Some(PASSED) => Stage::Passed,
+        // Only `word` writes it.
+        Some(state) => Stage::Beside(state.parse().unwrap_or(ExceptionState::Dead)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use message::Fingerprint;
+
+    use super::*;
+
+    fn row(number: u128, stage: Stage) -> Row {
+        let fingerprint = Fingerprint::of_parts("kind", "text/plain", b"payload");
+        Row { id: Uuid::from_u128(number), topic: "orders".into(), fingerprint, stage, edited: false }
+    }
+
+    #[tokio::test]
+    async fn the_sightings_of_a_message_come_together_in_the_order_of_ids() {
+        let mut spool = Spool::create(2).await.unwrap();
+        let stage = Stage::Beside(ExceptionState::Held);
+        spool.add_rows(&[row(2, Stage::Passed), row(1, stage), row(3, Stage::Ahead)]).await.unwrap();
+        let id = Uuid::from_u128;
+        spool.add(At::Broker, &[(id(2), vec![1]), (id(2), vec![1]), (id(4), vec![1])]).await.unwrap();
+        spool.add(At::Broker, &[(id(4), vec![2])]).await.unwrap();
+        spool.add(At::Inbox(1), &[(id(2), vec![7])]).await.unwrap();
+        spool.add(At::Effects(1), &[(id(2), vec![]), (id(2), vec![])]).await.unwrap();
+        let mut seen = Vec::new();
+        spool.each(false, |next| seen.push(next)).await.unwrap();
+        assert_eq!(seen.iter().map(|seen| seen.id).collect::<Vec<_>>(), [1, 2, 3, 4].map(id));
+        let stages: Vec<_> = seen.iter().filter_map(|seen| Some(seen.outbox.as_ref()?.stage)).collect();
+        assert_eq!(stages, [stage, Stage::Passed, Stage::Ahead]);
+        assert_eq!(seen[1].broker, Some(Copies { times: 2, fingerprint: vec![1], differ: false }));
+        assert_eq!((seen[1].inboxes[0].clone(), seen[1].inboxes[1].effects), (Applied::default(), 2));
+        assert!(seen[1].inboxes[1].remembered.is_some() && seen[3].broker.as_ref().unwrap().differ);
+    }
+
+    #[tokio::test]
+    async fn suspects_are_looked_at_alone_and_with_what_is_unfinished() {
+        let mut spool = Spool::create(1).await.unwrap();
+        spool.add_rows(&[row(1, Stage::Passed), row(2, Stage::Passed)]).await.unwrap();
+        let id = Uuid::from_u128(2);
+        spool.suspect(&[id]).await.unwrap();
+        spool.forget(At::Outbox, &[id]).await.unwrap();
+        spool.add_rows(&[row(2, Stage::Ahead)]).await.unwrap();
+        spool.add_unfinished(0, &[id]).await.unwrap();
+        let mut seen = Vec::new();
+        spool.each(true, |next| seen.push(next)).await.unwrap();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        assert_eq!(seen[0].outbox.as_ref().unwrap().stage, Stage::Ahead);
+        assert!(seen[0].inboxes[0].unfinished);
+    }
+}

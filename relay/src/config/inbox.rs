@@ -1,0 +1,93 @@
+//! Inboxes that `relay verify` compares with.
+
+use std::collections::BTreeSet;
+
+use brokers::Secret;
+use inbox::{ConsumerName, Scope};
+use migrations::{Dialect, Identifier};
+use outbox::connect::InvalidUrl;
+use outbox::log::LogOptions;
+use secrecy::ExposeSecret as _;
+
+use super::check::Problems;
+use super::database::Database;
+use super::file::InboxSection;
+
+/// An inbox that `relay verify` compares with. `Debug` prints no secret.
+#[derive(Debug, Clone)]
+pub struct InboxConfig {
+    /// The consumer's name in the inbox.
+    pub consumer: ConsumerName,
+    /// One scope; all of them where there is none.
+    pub scope: Option<Scope>,
+    /// Where it is.
+    pub url: Secret,
+    /// The PostgreSQL schema of its tables.
+    pub schema: Option<Identifier>,
+    /// Accept an unencrypted connection to another machine.
+    pub allow_plaintext: bool,
+    /// The topics that the consumer applies; all where there are none.
+    pub topics: BTreeSet<String>,
+    /// The pipelines whose messages it applies; all where there are none.
+    pub pipelines: BTreeSet<String>,
+    /// A SELECT of the message ids of all effects, one row for each effect.
+    pub effects: Option<String>,
+}
+
+impl InboxConfig {
+    /// Whether it applies the messages of a pipeline.
+    #[must_use]
+    pub fn is_of(&self, pipeline: &str) -> bool {
+        self.pipelines.is_empty() || self.pipelines.contains(pipeline)
+    }
+
+    /// The checked section; what is wrong goes into `problems`.
+    pub(super) fn check(
+        section: InboxSection,
+        path: &str,
+        pipelines: &[String],
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        let consumer = ConsumerName::new(section.consumer)
+            .map_err(|error| problems.add(format!("{path}.consumer"), error.to_string(), None))
+            .ok();
+        let scope = section.scope.map(Scope::new).transpose();
+        let scope =
+            scope.map_err(|error| problems.add(format!("{path}.scope"), error.to_string(), None)).ok();
+        let schema = section.schema.map(Identifier::new).transpose();
+        let schema =
+            schema.map_err(|error| problems.add(format!("{path}.schema"), error.to_string(), None)).ok();
+        let url = Secret::from_pair("url", section.url, section.url_file)
+            .map_err(|error| problems.add(path.to_owned(), error.to_string(), None))
+            .ok();
+        if let Some(Secret::Text(text)) = &url {
+            let options = LogOptions::default().allow_plaintext(section.allow_plaintext);
+            match Database::check(text.expose_secret(), &options) {
+                Err(error @ InvalidUrl::Plaintext { .. }) => {
+                    let help = Some("the setting is allow_plaintext = true");
+                    problems.add(format!("{path}.url"), error.to_string(), help);
+                }
+                Err(error) => problems.add(format!("{path}.url"), error.to_string(), None),
+                Ok(Dialect::Sqlite) if schema.as_ref().is_some_and(Option::is_some) => {
+                    let help = Some("remove the setting");
+                    problems.add(format!("{path}.schema"), "SQLite has no schemas", help);
+                }
+                Ok(_) => {}
+            }
+        }
+        for name in section.pipelines.iter().filter(|name| !pipelines.contains(name)) {
+            let help = format!("known here: {}", pipelines.join(", "));
+            problems.add(format!("{path}.pipelines"), format!("no pipeline is called {name:?}"), Some(&help));
+        }
+        Some(Self {
+            consumer: consumer?,
+            scope: scope?,
+            url: url?,
+            schema: schema?,
+            allow_plaintext: section.allow_plaintext,
+            topics: section.topics,
+            pipelines: section.pipelines,
+            effects: section.effects,
+        })
+    }
+}

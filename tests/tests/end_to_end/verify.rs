@@ -1,0 +1,235 @@
+//! `relay verify`: what is proven, what is named, and that it changes nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sqlx::Postgres;
+use tests::brokers::Record;
+use tests::relay_process::{Config, relay};
+use tests::shop::Shop;
+use tests::{Backend, Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
+
+const RELAY: &str = "orders";
+const ORDERS: usize = 40;
+/// An id of a time long ago, so that it lies inside every range, and in no outbox.
+const UNKNOWN: &str = "01900000-0000-7000-8000-00000000beef";
+
+/// Runs `relay verify`; answers with its exit code and what it printed.
+async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32>, Value), Failure> {
+    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let fixed = ["--output", "json", "verify", "--rows-per-second", "100000", "--config", path];
+    let output = relay(&[&fixed, more].concat()).await?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let found = serde_json::from_slice(&output.stdout).unwrap_or(Value::String(errors.into_owned()));
+    Ok((output.status.code(), found))
+}
+
+/// A configuration that compares with the shop's own inbox, with effects in a table `charge`.
+fn config<DB: Dialect>(stage: &Stage, shop: &Shop<DB>, url: &str, effects: &str) -> Result<Config, Failure> {
+    let inbox = format!(
+        "[[verify.inbox]]\nconsumer = \"shop\"\nurl = {url:?}\ntopics = [{:?}]\npipelines = [{RELAY:?}]\n{effects}",
+        shop.topic
+    );
+    Config::write(stage, RELAY, url, shop.broker.as_ref(), &inbox)
+}
+
+const EFFECTS: &str = "effects = \"SELECT message_id FROM charge\"\n";
+
+/// A shop in which everything took effect, and nothing runs any more.
+async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Shop<DB>, Failure> {
+    let shop = Shop::<DB>::open(stage, broker).await?;
+    let config = Config::write(stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(stage, &config)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(5, ORDERS).await?;
+    shop.settled().await?;
+    consumer.stop().await?;
+    relay.stop().await?;
+    shop.database.execute("CREATE TABLE charge AS SELECT message_id FROM inbox_message").await?;
+    Ok(shop)
+}
+
+/// What was found, as `missing (broker)`, with its message id.
+fn named(report: &Value) -> BTreeSet<(String, String)> {
+    let messages = report["messages"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let found = |message: &Value| format!("{} {}", text(&message["found"]), text(&message["place"]));
+    messages.iter().map(|message| (found(message), text(&message["id"]))).collect()
+}
+
+/// Goal: F4, a system that kept its promises is proven, and each kind of damage is named with its message.
+/// Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a plain client.
+pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = quiet::<DB>(&stage, broker).await?;
+    let config = config(&stage, &shop, &shop.database.url, EFFECTS)?;
+    let has_log = matches!(shop.broker.backend(), Backend::Kafka | Backend::KafkaMock);
+    let (code, report) = verify(&config, &["--grace", "5s"]).await?;
+    assert_eq!(code, Some(0), "{report:#}");
+    let pipeline = &report["pipelines"][0];
+    assert_eq!((&report["proven"], &pipeline["enqueued"]), (&true.into(), &ORDERS.into()), "{report:#}");
+    assert_eq!(pipeline["inboxes"][0]["applied"], ORDERS, "{report:#}");
+    assert_eq!(pipeline["broker"]["records"].is_u64(), has_log, "{report:#}");
+    assert_eq!(pipeline["broker"]["not_checked"].as_array().map(Vec::len), Some(usize::from(!has_log)));
+
+    let ids = shop.database.texts("SELECT CAST(message_id AS text) FROM outbox_message ORDER BY id").await?;
+    let mut expected = damage(&shop, &ids).await?;
+    if has_log {
+        put_phantom(&shop).await?;
+        expected.extend(
+            [("phantom (broker)", UNKNOWN), ("phantom (broker)", &ids[3])]
+                .map(|(found, id)| (found, id.to_owned())),
+        );
+        let lost =
+            shop.database.texts("SELECT CAST(message_id AS text) FROM outbox_message WHERE key = 'lost'");
+        expected.extend(lost.await?.into_iter().map(|id| ("missing (broker)", id)));
+    } else {
+        let lost =
+            shop.database.texts("SELECT CAST(message_id AS text) FROM outbox_message WHERE key = 'lost'");
+        expected.extend(lost.await?.into_iter().map(|id| ("missing shop", id)));
+    }
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    let expected = expected.into_iter().map(|(found, id)| (found.to_owned(), id)).collect();
+    assert_eq!((code, named(&report)), (Some(1), expected), "{report:#}");
+    Ok(())
+}
+
+/// Damages one message in each way.
+async fn damage<DB: Dialect>(
+    shop: &Shop<DB>,
+    ids: &[String],
+) -> Result<Vec<(&'static str, String)>, Failure> {
+    let (nothing, everything) = match DB::BACKEND {
+        Backend::Sqlite => ("zeroblob(32)", r#"{"base":"999999","progress":null}"#),
+        _ => (r"decode(repeat('00', 32), 'hex')", r#"{"base":"999999@99999999:99999999:","progress":null}"#),
+    };
+    let [unapplied, altered, doubled, gone, forgotten, ineffective] = std::array::from_fn(|nth| &ids[nth]);
+    // A row that the relay's cursor has passed without publishing it.
+    shop.database.append(&shop.topic, "lost", "{}").await?;
+    shop.database
+        .execute(&format!(
+            "UPDATE outbox_relay SET cursor = '{everything}';
+            DELETE FROM inbox_message WHERE message_id IN ('{unapplied}', '{forgotten}');
+            DELETE FROM charge WHERE message_id IN ('{unapplied}', '{ineffective}');
+            UPDATE inbox_message SET fingerprint = {nothing} WHERE message_id = '{altered}';
+            INSERT INTO charge VALUES ('{doubled}');
+            DELETE FROM outbox_message WHERE message_id = '{gone}';"
+        ))
+        .await?;
+    let found = [
+        ("missing shop", unapplied),
+        ("altered shop", altered),
+        ("doubled shop", doubled),
+        ("phantom shop", gone),
+        ("missing shop", forgotten),
+        ("missing shop", ineffective),
+    ];
+    Ok(found.map(|(found, id)| (found, id.clone())).into())
+}
+
+/// A message that no outbox has, from a client that knows nothing of the toolkit.
+async fn put_phantom<DB: Dialect>(shop: &Shop<DB>) -> Outcome {
+    let headers = [
+        ("ce_id", UNKNOWN),
+        ("ce_source", "/elsewhere"),
+        ("ce_type", "order.placed"),
+        ("ce_specversion", "1.0"),
+    ];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    // Older than everything in the outbox nothing is said, so the outbox is as old.
+    let older = "01900000-0000-7000-8000-000000000001";
+    let insert = format!(
+        "INSERT INTO outbox_message (message_id, topic, payload, kind) SELECT '{older}', 'elsewhere', payload, kind \
+         FROM outbox_message WHERE id = (SELECT max(id) FROM outbox_message WHERE key <> 'lost')"
+    );
+    shop.database.execute(&insert).await?;
+    shop.database
+        .execute(&format!(
+            "INSERT INTO outbox_exception (relay, id, message_id, topic, state) \
+         SELECT '{RELAY}', id, message_id, topic, 'dead' FROM outbox_message WHERE message_id = '{older}'"
+        ))
+        .await?;
+    shop.broker.put(&shop.topic, Record { headers, payload: b"{}".to_vec(), ..Record::default() }).await
+}
+
+/// Goal: a system under load gives no false alarm. Oracle: the exit code, three times while orders are placed.
+pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    shop.database.execute("CREATE TABLE charge (message_id text)").await?;
+    let config = config(&stage, &shop, &shop.database.url, "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(5, ORDERS).await?;
+    shop.applied(1).await?;
+    let load = {
+        let shop = shop.clone();
+        tokio::spawn(async move {
+            let mut placed = i64::try_from(ORDERS).unwrap_or_default();
+            loop {
+                // As fast as the consumer goes on, which is behind all the time.
+                let placing = shop.place_many(5, ORDERS);
+                if let Err(failure) = async {
+                    placing.await.map(drop)?;
+                    shop.applied(placed).await
+                }
+                .await
+                {
+                    return failure;
+                }
+                placed += i64::try_from(ORDERS).unwrap_or_default();
+            }
+        })
+    };
+    for _ in 0..3 {
+        let (code, report) = verify(&config, &["--grace", "20s"]).await?;
+        assert_eq!(code, Some(0), "{report:#}");
+        assert!(report["pipelines"][0]["enqueued"].as_u64() > Some(0), "{report:#}");
+    }
+    assert!(!load.is_finished(), "orders could not be placed: {}", load.await?);
+    load.abort();
+    shop.settled().await?;
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: nothing can be written, also not by the operator's own statement. Oracle: the table afterwards.
+pub(crate) async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let shop = quiet::<DB>(&stage, broker).await?;
+    let writing =
+        "effects = \"INSERT INTO charge SELECT message_id FROM inbox_message RETURNING message_id\"\n";
+    let config = config(&stage, &shop, &shop.database.url, writing)?;
+    let (code, refused) = verify(&config, &[]).await?;
+    let text = refused.to_string();
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("effects") && text.to_lowercase().contains("read"), "{text}");
+    assert_eq!(shop.database.integer("SELECT count(*) FROM charge").await?, i64::try_from(ORDERS)?);
+    Ok(())
+}
+
+/// Goal: a role that may only SELECT is enough. Oracle: the exit code.
+pub(crate) async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let shop = quiet::<Postgres>(&stage, broker).await?;
+    let role = stage.unique("verifier");
+    shop.database
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN PASSWORD 'verifier'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"
+        ))
+        .await?;
+    let database = shop.database.clone();
+    stage.afterwards(format!("role {role}"), {
+        let role = role.clone();
+        async move { database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await }
+    });
+    let (_, address) = shop.database.url.rsplit_once('@').ok_or("a URL without a user")?;
+    let config = config(&stage, &shop, &format!("postgres://{role}:verifier@{address}"), EFFECTS)?;
+    let (code, report) = verify(&config, &[]).await?;
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["pipelines"][0]["inboxes"][0]["applied"], ORDERS, "{report:#}");
+    Ok(())
+}
