@@ -28,6 +28,13 @@ engine = { message_bytes_max = "256KiB" }
 
 [log]
 format = "json"
+
+[[verify.inbox]]
+consumer = "billing"
+url = "postgres://verifier:s3cret@127.0.0.1/billing"
+schema = "billing"
+topics = ["order.paid"]
+pipelines = ["payments"]
 "#;
 
 fn read_with(text: &str, variables: &[(&str, &str)]) -> Result<(Config, Effective), ConfigError> {
@@ -57,6 +64,27 @@ fn several_pipelines_are_read_with_their_defaults() {
     assert_eq!(payments.settings.size_limit.message_bytes_max, 256 << 10);
     assert_eq!(config.log.format, LogFormat::Json);
     assert!(config.pipeline("payments").is_some() && config.pipeline("x").is_none());
+}
+
+#[test]
+fn inboxes_to_compare_with_are_read_and_checked() {
+    let (config, _) = read_with(GOOD, &[]).map_err(|error| shown(&error)).unwrap();
+    let [inbox] = &config.verify[..] else { panic!("one inbox") };
+    assert_eq!((inbox.consumer.as_str(), &inbox.scope, &inbox.effects), ("billing", &None, &None));
+    assert!(inbox.is_of("payments") && !inbox.is_of("orders"));
+    for (good, wrong, told) in [
+        ("pipelines = [\"payments\"]", "pipelines = [\"payment\"]", "no pipeline is called \"payment\""),
+        ("consumer = \"billing\"", "consumer = \"\"", "consumer"),
+        ("postgres://verifier:s3cret@127.0.0.1/billing", "sqlite:billing.db", "SQLite has no schemas"),
+        (
+            "postgres://verifier:s3cret@127.0.0.1/billing",
+            "postgres://db.example/b?sslmode=disable",
+            "db.example",
+        ),
+    ] {
+        let error = shown(&read_with(&GOOD.replace(good, wrong), &[]).map(drop).unwrap_err());
+        assert!(error.contains(told) && !error.contains("s3cret"), "{error}");
+    }
 }
 
 #[test]
