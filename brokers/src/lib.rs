@@ -13,6 +13,10 @@
 //! | `fault.rs` | the client library's errors judged: whose fault, how far; pure |
 //! | `admin.rs` | topics and queues made for tests, examples and the demo |
 
+/// Open to the fuzz targets.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(any(feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]

@@ -5,8 +5,10 @@
 //! | `order_service` | a producer: business row and message in one transaction, PostgreSQL |
 //! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
 //! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
+//! | `wallet` (module) | a service with tests on the crate `testkit`: `tests/wallet.rs` |
 //! | `plain-sql/place_order.sql` | a producer that is not Rust |
 
 pub mod billing;
 pub mod order;
 pub mod setting;
+pub mod wallet;

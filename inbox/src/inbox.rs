@@ -82,6 +82,9 @@ struct Memory {
     measured: Instant,
     reading: Reading,
     days: BTreeSet<Day>,
+    /// How far a test has moved the clock ahead of the database's.
+    #[cfg(feature = "test-clock")]
+    ahead: Duration,
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -98,7 +101,13 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
         Migrator::<DB>::new(Line::Inbox).schema(options.schema.clone()).check(&mut connection).await?;
         let reading = read_clock::<DB>(&mut connection, &statements).await?;
-        let memory = Memory { measured: Instant::now(), reading, days: BTreeSet::new() };
+        let memory = Memory {
+            measured: Instant::now(),
+            reading,
+            days: BTreeSet::new(),
+            #[cfg(feature = "test-clock")]
+            ahead: Duration::ZERO,
+        };
         let inbox = Self(Arc::new(Inner { pool, statements, options, memory: Mutex::new(memory) }));
         if reading.retained_from.is_none() {
             DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
@@ -128,9 +137,19 @@ impl<DB: Dialect> Inbox<DB> {
     pub fn window(&self) -> Window {
         let memory = self.memory();
         let now = memory.reading.now + memory.measured.elapsed();
+        #[cfg(feature = "test-clock")]
+        let now = now + memory.ahead;
         let retained_from = memory.reading.retained_from.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
         let InboxOptions { retention, skew_max, .. } = self.0.options;
         Window { now, retention, skew_max, retained_from }
+    }
+
+    /// Moves the clock by which this handle and its clones judge ids and forget days, further ahead of the database's. For
+    /// tests: production has one clock, the database's.
+    #[cfg(feature = "test-clock")]
+    pub fn advance(&self, by: Duration) {
+        let mut memory = self.memory();
+        memory.ahead = memory.ahead.saturating_add(by);
     }
 
     /// Measures the database's clock anew.

@@ -49,7 +49,17 @@ pub fn trace_headers(message: &Message) -> impl Iterator<Item = (&str, &str)> {
 /// A time as RFC 3339 in UTC.
 #[must_use]
 pub fn format_time(at: OffsetDateTime) -> String {
-    at.to_offset(time::UtcOffset::UTC).format(&Rfc3339).unwrap_or_default()
+    in_utc(at).and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()
+}
+
+/// The same moment in UTC; nothing outside the years 0 to 9999, which is all that RFC 3339 can write.
+fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
+    at.checked_to_offset(time::UtcOffset::UTC).filter(|at| (0..=9999).contains(&at.year()))
+}
+
+/// The beginning of a text from outside, for a message about it.
+fn beginning(text: &str) -> String {
+    text.chars().take(64).collect()
 }
 
 /// What a binding has read from the wire, before it is checked.
@@ -117,11 +127,12 @@ impl Envelope {
     pub fn into_malformed(self, problem: String) -> Malformed {
         let attributes = self.attributes.into_iter().map(|(name, value)| (format!("ce_{name}"), value));
         let id = self.message_id.map(|id| (String::from("message-id"), id));
+        let content_type = self.content_type.map(|text| (String::from("content-type"), text));
         Malformed {
             problem,
             topic: self.topic,
             key: self.key,
-            headers: id.into_iter().chain(attributes).chain(self.headers).collect(),
+            headers: id.into_iter().chain(content_type).chain(attributes).chain(self.headers).collect(),
             payload: self.payload,
         }
     }
@@ -131,7 +142,10 @@ impl Envelope {
         if let Some(version) = self.attribute("specversion")
             && !version.starts_with("1.")
         {
-            return Err(format!("CloudEvents specversion {version:?} is not supported; send 1.0"));
+            return Err(format!(
+                "CloudEvents specversion {:?} is not supported; send 1.0",
+                beginning(version)
+            ));
         }
         let id: MessageId = self
             .attribute("id")
@@ -148,7 +162,9 @@ impl Envelope {
             .map_err(text)?;
         let time = match self.attribute("time") {
             Some(time) => OffsetDateTime::parse(time, &Rfc3339)
-                .map_err(|_| format!("CloudEvents time {time:?} is not RFC 3339"))?,
+                .ok()
+                .and_then(in_utc)
+                .ok_or_else(|| format!("CloudEvents time {:?} is not RFC 3339", beginning(time)))?,
             None => id.generated_at(),
         };
         let content_type = match self.attribute("datacontenttype").or(self.content_type.as_deref()) {
@@ -241,6 +257,9 @@ mod tests {
         envelope.attributes.retain(|(name, _)| name != "id");
         let malformed = envelope.open().unwrap_err();
         assert!(malformed.problem.contains("no id"), "{}", malformed.problem);
+        assert!(
+            malformed.headers.contains(&(String::from("content-type"), String::from("application/json")))
+        );
         assert!(malformed.headers.iter().any(|(name, _)| name == "tenant"));
         assert_eq!(&malformed.payload[..], br#"{"total":12}"#);
     }
@@ -251,6 +270,27 @@ mod tests {
         envelope.attributes.retain(|(name, _)| name != "id");
         envelope.message_id = Some(String::from("order-7-placed"));
         assert!(envelope.open().unwrap_err().problem.contains("order-7-placed"));
+    }
+
+    #[test]
+    fn a_time_that_utc_cannot_write_is_refused() {
+        for time in ["9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00+01:00", "yesterday"] {
+            let mut envelope = on_the_wire(&sample());
+            envelope.attributes.retain(|(name, _)| name != "time");
+            envelope.attributes.push((String::from("time"), time.to_owned()));
+            assert!(envelope.open().unwrap_err().problem.contains(time), "{time}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_quotes_the_beginning_only() {
+        for name in ["specversion", "time", "id"] {
+            let mut envelope = on_the_wire(&sample());
+            envelope.attributes.retain(|(known, _)| known != name);
+            envelope.attributes.push((name.to_owned(), "x".repeat(100_000)));
+            let problem = envelope.open().unwrap_err().problem;
+            assert!(problem.contains("xxx") && problem.len() < 500, "{name}: {} bytes", problem.len());
+        }
     }
 
     #[test]

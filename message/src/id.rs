@@ -39,13 +39,24 @@ pub enum InvalidId {
         /// Its version field.
         version: usize,
     },
-    /// The time does not fit the 48 bits of milliseconds since 1970 that version 7 has.
-    #[error("the time {at} cannot be part of a message id; it must lie between 1970 and the year 10889")]
+    /// A version 7 UUID whose generation time is no time that a calendar or a database here knows.
+    #[error(
+        "message id {value} says that it was made after the year 9999; send the present time in milliseconds"
+    )]
+    NoSuchTime {
+        /// The UUID.
+        value: Uuid,
+    },
+    /// The time lies before 1970, where version 7 begins.
+    #[error("the time {at} cannot be part of a message id; it must lie between 1970 and the year 9999")]
     TimeOutOfRange {
         /// The time.
         at: OffsetDateTime,
     },
 }
+
+/// The last millisecond of the year 9999; the 48 bits reach to the year 10889.
+const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 impl MessageId {
     /// A new id of the present time. Ids made in one process ascend strictly, also when the clock stands still
@@ -127,7 +138,7 @@ impl MessageId {
 fn millis_of(at: OffsetDateTime) -> Result<u64, InvalidId> {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000)
         .ok()
-        .filter(|millis| *millis < 1 << 48)
+        .filter(|millis| *millis <= MILLIS_MAX)
         .ok_or(InvalidId::TimeOutOfRange { at })
 }
 
@@ -136,11 +147,11 @@ impl TryFrom<Uuid> for MessageId {
 
     fn try_from(value: Uuid) -> Result<Self, Self::Error> {
         let version = value.get_version_num();
-        if version == 7 && value.get_variant() == Variant::RFC4122 {
-            Ok(Self(value))
-        } else {
-            Err(InvalidId::NotTimeOrdered { value, version })
+        if version != 7 || value.get_variant() != Variant::RFC4122 {
+            return Err(InvalidId::NotTimeOrdered { value, version });
         }
+        let id = Self(value);
+        if id.millis() > MILLIS_MAX { Err(InvalidId::NoSuchTime { value }) } else { Ok(id) }
     }
 }
 
@@ -206,6 +217,17 @@ mod tests {
         assert!(matches!("nonsense".parse::<MessageId>(), Err(InvalidId::Malformed { .. })));
         let v4 = "0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55".parse::<MessageId>();
         assert!(matches!(v4, Err(InvalidId::NotTimeOrdered { version: 4, .. })));
+    }
+
+    #[test]
+    fn an_id_from_after_the_year_9999_is_refused_and_not_computed_with() {
+        let of = |millis: u64| {
+            MessageId::try_from(uuid::Builder::from_unix_timestamp_millis(millis, &[7; 10]).into_uuid())
+        };
+        assert_eq!(of(MILLIS_MAX).unwrap().generated_at(), datetime!(9999-12-31 23:59:59.999 UTC));
+        for millis in [MILLIS_MAX + 1, (1 << 48) - 1] {
+            assert!(of(millis).unwrap_err().to_string().contains("after the year 9999"));
+        }
     }
 
     #[test]

@@ -38,6 +38,10 @@ pub mod crash_points;
 pub mod dialect;
 pub mod enqueue_error;
 mod failure;
+/// Open to the fuzz targets.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod log;
 pub mod new_message;
 pub mod pool;

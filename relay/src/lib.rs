@@ -14,4 +14,8 @@ pub mod config;
 pub mod crash_points;
 pub mod demo;
 pub mod engine;
+/// Open to the fuzz targets.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod telemetry;

@@ -3,7 +3,7 @@
 use crate::{
     backends::Backends,
     cargo::{cargo, step},
-    deny, mutants, report, storm, test,
+    deny, fuzz, mutants, report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -29,6 +29,8 @@ enum Check {
     Doc,
     /// Licences, bans, sources and known vulnerabilities of all dependencies.
     Deny,
+    /// Every fuzz target for ten seconds.
+    Fuzz,
     /// One short benchmark, so that the benchmarks cannot rot.
     Bench,
     /// The demo with few messages.
@@ -94,6 +96,7 @@ impl Check {
                 let ignored = deny::run()?.map(|why| Ignored { what: "advisories", why });
                 return Ok(ignored.into_iter().collect());
             }
+            Self::Fuzz => fuzz::execute(&fuzz::Fuzz::briefly()),
             // Unoptimised: it proves that the benchmark runs, and spares a second build of everything.
             Self::Bench => with_backends(
                 "benchmark relay_drain, unoptimised",

@@ -6,6 +6,7 @@ mod cargo;
 mod cargo_output;
 mod ci;
 mod deny;
+mod fuzz;
 mod mutants;
 mod report;
 mod require;
@@ -32,6 +33,7 @@ enum Task {
     Bench(bench::Bench),
     Storm(storm::Storm),
     Mutants(mutants::Mutants),
+    Fuzz(fuzz::Fuzz),
     Ci(ci::Ci),
 }
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::Storm(options) => storm::run(&options),
         Task::Mutants(options) => mutants::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Ci(options) => ci::run(&options),
     };
     result.unwrap_or_else(|error| {

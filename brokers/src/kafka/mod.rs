@@ -51,7 +51,7 @@ mod tap;
 #[cfg(test)]
 mod tests;
 mod topics;
-mod wire;
+pub(crate) mod wire;
 
 pub use admin::{Admin, AdminError, TopicPlan};
 pub use config::{Compression, Config, Mechanism, Sasl};

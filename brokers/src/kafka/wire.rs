@@ -20,7 +20,7 @@ const PREFIX: &str = "ce_";
 const CONTENT_TYPE: &str = "content-type";
 
 /// The record's headers.
-pub(super) fn headers(message: &Message) -> OwnedHeaders {
+pub(crate) fn headers(message: &Message) -> OwnedHeaders {
     let plain = cloudevents::trace_headers(message).chain(message.headers.iter());
     let mut headers = OwnedHeaders::new_with_capacity(9 + message.headers.len());
     for (name, value) in cloudevents::attributes(message) {
@@ -35,7 +35,7 @@ fn put(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
 }
 
 /// The record's timestamp: milliseconds since 1970.
-pub(super) fn timestamp(message: &Message) -> i64 {
+pub(crate) fn timestamp(message: &Message) -> i64 {
     i64::try_from(message.time.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
 }
 
@@ -43,7 +43,7 @@ pub(super) fn timestamp(message: &Message) -> i64 {
 ///
 /// # Errors
 /// [`Malformed`] with everything that arrived, when it is none.
-pub(super) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malformed>> {
+pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malformed>> {
     let mut envelope = Envelope { topic: record.topic().to_owned(), ..Envelope::default() };
     envelope.payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     let mut problem = None;
@@ -55,8 +55,8 @@ pub(super) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
     for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
         // A foreign header that is no text carries no identity: it is shown as far as it can be.
         let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
-        if header.key.eq_ignore_ascii_case(CONTENT_TYPE) {
-            envelope.content_type.get_or_insert(value);
+        if header.key.eq_ignore_ascii_case(CONTENT_TYPE) && envelope.content_type.is_none() {
+            envelope.content_type = Some(value);
         } else {
             envelope.push_header(&[PREFIX], header.key, value);
         }

@@ -28,6 +28,9 @@ pub(super) struct State {
     pub(super) groups: HashMap<String, Group>,
     pub(super) script: Script,
     pub(super) duplicates_left: usize,
+    pub(super) lost_settlements_left: usize,
+    /// The state of the generator that shuffles; nothing while deliveries keep their order.
+    pub(super) shuffle: Option<u64>,
     publishers: HashMap<u64, Session>,
     subscriptions: HashSet<u64>,
     held: Vec<Held>,
@@ -114,6 +117,43 @@ impl Broker {
                 return;
             }
         }
+    }
+
+    /// Makes a group that reads these topics from their beginning, before its first member joins: until then its messages
+    /// wait, and the broker is not drained.
+    pub fn create_group(&self, group: &str, topics: impl IntoIterator<Item = Topic>) {
+        let topics: Vec<Topic> = topics.into_iter().collect();
+        self.lock().groups.entry(group.to_owned()).or_default().join(&topics);
+    }
+
+    /// Delivers everything in a topic again, to every group that reads it: as when an operator sets offsets back or
+    /// restores a backup. What is unsettled now stays where it is.
+    pub fn replay(&self, topic: &Topic) {
+        self.lock().groups.values_mut().for_each(|group| group.replay(topic));
+        self.changed();
+    }
+
+    /// Whether every group has settled everything in its topics.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        let state = self.lock();
+        state.groups.values().all(|group| group.is_drained(|topic| state.logs.get(topic).map_or(0, Vec::len)))
+    }
+
+    /// Waits until every group has settled everything in its topics. Cancel-safe. Has no time limit of its own.
+    pub async fn drained(&self) {
+        let mut changes = self.changes.subscribe();
+        while !self.is_drained() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether deliveries come in the order of the log; see [`Faults::shuffle_deliveries`].
+    #[must_use]
+    pub fn keeps_order(&self) -> bool {
+        self.lock().shuffle.is_none()
     }
 
     /// A connector whose sessions have this key window.

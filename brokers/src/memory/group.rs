@@ -47,6 +47,28 @@ impl Group {
         }
     }
 
+    /// Everything that was handed out and is not in flight comes again.
+    pub(super) fn replay(&mut self, topic: &Topic) {
+        let in_flight: HashSet<usize> = self
+            .flights
+            .values()
+            .filter(|flight| flight.place.0 == *topic)
+            .map(|flight| flight.place.1)
+            .collect();
+        if let Some(cursor) = self.cursors.get_mut(topic) {
+            cursor.returned.extend((0..cursor.next).filter(|at| !in_flight.contains(at)));
+            cursor.skipped.clear();
+        }
+    }
+
+    /// Whether nothing is in flight and nothing waits; `len_of` is the length of a topic's log.
+    pub(super) fn is_drained(&self, len_of: impl Fn(&Topic) -> usize) -> bool {
+        let is_read = |(topic, cursor): (&Topic, &Cursor)| {
+            cursor.next >= len_of(topic) && cursor.returned.is_empty() && cursor.skipped.is_empty()
+        };
+        self.flights.is_empty() && self.cursors.iter().all(is_read)
+    }
+
     /// Picks the oldest message of `topic` that `member` may have now.
     pub(super) fn pick(
         &mut self,

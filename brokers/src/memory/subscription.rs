@@ -57,6 +57,7 @@ impl Subscription {
         for extra in deliveries.split_off(max.get().min(deliveries.len())) {
             state.settle(&self.group, &Settlement::release(extra.token));
         }
+        state.shuffle(&mut deliveries);
         deliveries
     }
 }
@@ -90,6 +91,12 @@ impl message::Subscription for Subscription {
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {
         self.check()?;
         let mut state = self.broker.lock();
+        if state.lost_settlements_left > 0 {
+            state.lost_settlements_left -= 1;
+            drop(state);
+            self.broker.leave(self.member);
+            return Err(SubscriptionError::lost("memory broker: the settlements were lost on demand"));
+        }
         settlements.iter().for_each(|settlement| state.settle(&self.group, settlement));
         drop(state);
         self.broker.changed();
@@ -123,6 +130,17 @@ impl State {
         }
         self.duplicates_left -= 1;
         self.groups.get_mut(group)?.duplicate(picked)
+    }
+
+    /// Changes the order if that was asked for (Fisher and Yates, with a xorshift generator).
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        let Some(number) = &mut self.shuffle else { return };
+        for last in (1..items.len()).rev() {
+            *number ^= *number << 13;
+            *number ^= *number >> 7;
+            *number ^= *number << 17;
+            items.swap(last, usize::try_from(*number % (last as u64 + 1)).unwrap_or_default());
+        }
     }
 
     fn settle(&mut self, group: &str, settlement: &Settlement) {

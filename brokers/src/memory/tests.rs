@@ -177,6 +177,59 @@ async fn a_broken_subscription_gives_back_and_duplicates_come_in_pairs() {
 }
 
 #[tokio::test]
+async fn a_lost_settlement_breaks_the_session_and_delivers_again() {
+    let broker = Broker::new();
+    broker.put(&topic(), Ok(keyed("a")));
+    let mut one = broker.subscribe("g", [topic()]).unwrap();
+    let first = one.receive(MANY, LONG).await.unwrap();
+    broker.faults().lose_settlements(1);
+    assert!(one.settle(vec![done(&first[0])]).await.is_err());
+    let mut two = broker.subscribe("g", [topic()]).unwrap();
+    let again = two.receive(MANY, LONG).await.unwrap();
+    assert!(again[0].redelivered && !broker.is_drained());
+    two.settle(vec![done(&again[0])]).await.unwrap();
+    broker.drained().await;
+}
+
+#[tokio::test]
+async fn a_replay_delivers_everything_again_to_every_group() {
+    let broker = Broker::new();
+    for key in ["a", "b"] {
+        broker.put(&topic(), Ok(keyed(key)));
+    }
+    let mut one = broker.subscribe("one", [topic()]).unwrap();
+    let mut two = broker.subscribe("two", [topic()]).unwrap();
+    for subscription in [&mut one, &mut two] {
+        let all = subscription.receive(MANY, LONG).await.unwrap();
+        subscription.settle(all.iter().map(done).collect()).await.unwrap();
+    }
+    assert!(broker.is_drained());
+    broker.replay(&topic());
+    assert!(!broker.is_drained());
+    for subscription in [&mut one, &mut two] {
+        let again = subscription.receive(MANY, LONG).await.unwrap();
+        assert_eq!(again.len(), 2);
+        assert!(again.iter().all(|delivery| delivery.redelivered));
+    }
+}
+
+#[tokio::test]
+async fn shuffled_deliveries_are_all_there_in_an_order_that_the_seed_decides() {
+    let mut orders = Vec::new();
+    for seed in [7, 7, 8] {
+        let broker = Broker::new();
+        (0..20).for_each(|_| broker.put(&topic(), Ok(keyed("a"))));
+        broker.faults().shuffle_deliveries(seed);
+        let mut subscription = broker.subscribe("g", [topic()]).unwrap();
+        let received = subscription.receive(MANY, LONG).await.unwrap();
+        orders.push(received.into_iter().map(|delivery| delivery.origin).collect::<Vec<_>>());
+    }
+    assert_eq!(orders[0], orders[1]);
+    assert_ne!(orders[0], orders[2]);
+    assert!(!orders[0].is_sorted() && orders[0].len() == 20);
+}
+
+#[tokio::test]
 async fn receive_wakes_up_when_something_is_stored() {
     let broker = Broker::new();
     let mut subscription = broker.subscribe("g", [topic()]).unwrap();

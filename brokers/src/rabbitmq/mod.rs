@@ -58,7 +58,7 @@ mod publisher;
 mod subscription;
 mod suspects;
 mod window;
-mod wire;
+pub(crate) mod wire;
 
 pub use admin::{Admin, QueueOptions};
 pub use config::{Auth, Config};

@@ -25,19 +25,19 @@ const FRAME_BYTES: usize = 64;
 
 /// What the connection and the configuration allow.
 #[derive(Debug, Clone)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// The largest payload in bytes.
-    pub(super) payload_bytes_max: usize,
+    pub(crate) payload_bytes_max: usize,
     /// The largest frame in bytes: properties and headers must fit into one.
-    pub(super) frame_bytes_max: usize,
+    pub(crate) frame_bytes_max: usize,
 }
 
 /// A message as AMQP carries it.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) routing_key: ShortString,
-    pub(super) properties: BasicProperties,
-    pub(super) payload: Bytes,
+pub(crate) struct Record {
+    pub(crate) routing_key: ShortString,
+    pub(crate) properties: BasicProperties,
+    pub(crate) payload: Bytes,
 }
 
 /// Makes the record of a message.
@@ -45,7 +45,7 @@ pub(super) struct Record {
 /// # Errors
 /// [`PublishError::refused`] when the payload or the headers exceed the bounds, or a text does not fit an AMQP
 /// short string.
-pub(super) fn encode(
+pub(crate) fn encode(
     message: &Message,
     bounds: &Bounds,
     app_id: Option<&ShortString>,
@@ -106,7 +106,7 @@ fn short(what: &str, text: impl Into<String>) -> Result<ShortString, PublishErro
 ///
 /// # Errors
 /// [`Malformed`] with the evidence, when there is no valid id or an attribute cannot be accepted.
-pub(super) fn decode(
+pub(crate) fn decode(
     topic: &str,
     properties: &BasicProperties,
     payload: Vec<u8>,

@@ -63,7 +63,7 @@ mod receive;
 mod send;
 mod settle;
 mod subscription;
-mod wire;
+pub(crate) mod wire;
 
 pub use admin::Admin;
 pub use config::Config;

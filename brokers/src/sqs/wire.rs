@@ -35,14 +35,14 @@ const STRING: &str = "String";
 
 /// A message as SQS carries it.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
-    pub(super) body: String,
-    pub(super) attributes: Vec<(&'static str, String)>,
+pub(crate) struct Record {
+    pub(crate) body: String,
+    pub(crate) attributes: Vec<(&'static str, String)>,
 }
 
 impl Record {
     /// What SQS counts: the body, and name, type and value of every attribute.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let attributes = self.attributes.iter();
         let attribute_bytes = |(name, value): &(&str, String)| name.len() + STRING.len() + value.len();
         self.body.len() + attributes.map(attribute_bytes).sum::<usize>()
@@ -53,7 +53,7 @@ impl Record {
 ///
 /// # Errors
 /// [`PublishError::refused`] when it has more than `bytes_max` bytes.
-pub(super) fn encode(message: &Message, bytes_max: usize) -> Result<Record, PublishError> {
+pub(crate) fn encode(message: &Message, bytes_max: usize) -> Result<Record, PublishError> {
     let body = body(message)
         .map_err(|error| PublishError::refused("the message cannot be written as JSON").with_source(error))?;
     let record = Record { body, attributes: message_attributes(message) };
@@ -128,7 +128,7 @@ fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
 ///
 /// # Errors
 /// [`Malformed`] with the evidence.
-pub(super) fn decode(
+pub(crate) fn decode(
     queue: &str,
     body: String,
     attributes: Vec<(String, String)>,

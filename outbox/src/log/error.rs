@@ -54,3 +54,8 @@ impl LogError {
         }
     }
 }
+
+/// The beginning of what was stored, for an error about it.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(64).collect::<String>())
+}

@@ -1,7 +1,7 @@
 //! The cursor as it is stored.
 
 use crate::log::cursor::Cursor;
-use crate::log::error::LogError;
+use crate::log::error::{LogError, quoted};
 
 /// The cursor as JSON.
 pub(crate) fn write(cursor: &Cursor) -> Result<String, LogError> {
@@ -12,5 +12,5 @@ pub(crate) fn write(cursor: &Cursor) -> Result<String, LogError> {
 /// The cursor from JSON.
 pub(crate) fn read(json: &str) -> Result<Cursor, LogError> {
     serde_json::from_str(json)
-        .map_err(|error| LogError::Corrupt { what: "cursor", problem: format!("{json}: {error}") })
+        .map_err(|error| LogError::Corrupt { what: "cursor", problem: format!("{}: {error}", quoted(json)) })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::log::cursor::Mark;
-use crate::log::error::LogError;
+use crate::log::error::{LogError, quoted};
 
 /// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl PgMark {
     pub(super) fn new(floor: i64, snapshot: String) -> Result<Self, LogError> {
         let corrupt = || LogError::Corrupt {
             what: "mark",
-            problem: format!("{floor}@{snapshot} is not of the form floor@xmin:xmax:xid,xid"),
+            problem: format!("{floor}@{} is not of the form floor@xmin:xmax:xid,xid", quoted(&snapshot)),
         };
         let mut parts = snapshot.splitn(3, ':');
         let mut bound = || parts.next().and_then(|part| part.parse::<u64>().ok());
@@ -40,7 +40,9 @@ impl PgMark {
         let in_flight: Result<Vec<u64>, _> =
             list.split(',').filter(|xid| !xid.is_empty()).map(str::parse).collect();
         match in_flight {
-            Ok(in_flight) if floor >= 0 && xmin <= xmax => Ok(Self { floor, snapshot, in_flight }),
+            Ok(in_flight) if floor >= 0 && xmin <= xmax && is_in_flight(&in_flight, xmin, xmax) => {
+                Ok(Self { floor, snapshot, in_flight })
+            }
             _ => Err(corrupt()),
         }
     }
@@ -51,7 +53,7 @@ impl PgMark {
         let Some((Ok(floor), snapshot)) = parts.map(|(floor, snapshot)| (floor.parse(), snapshot)) else {
             return Err(LogError::Corrupt {
                 what: "mark",
-                problem: format!("{:?} is not of the form floor@xmin:xmax:xid,xid", mark.as_str()),
+                problem: format!("{} is not of the form floor@xmin:xmax:xid,xid", quoted(mark.as_str())),
             });
         };
         Self::new(floor, snapshot.to_owned())
@@ -67,6 +69,12 @@ impl PgMark {
         let still = |xid: &u64| head.in_flight.binary_search(xid).is_ok();
         self.in_flight.iter().copied().filter(|xid| !still(xid)).collect()
     }
+}
+
+/// Whether these can be the transactions in flight of a snapshot: ascending, because they are searched by halves, and
+/// within its bounds.
+fn is_in_flight(xids: &[u64], xmin: u64, xmax: u64) -> bool {
+    xids.is_sorted_by(|one, next| one < next) && xids.iter().all(|xid| (xmin..xmax).contains(xid))
 }
 
 /// Transaction ids as an array literal of PostgreSQL; the client library has no type for `xid8`.
@@ -96,7 +104,20 @@ mod tests {
 
     #[test]
     fn other_notations_are_refused() {
-        for text in ["", "17", "x@1:1:", "1@1", "1@a:b:", "1@9:5:", "-1@1:1:", "1@1:2:x"] {
+        for text in [
+            "",
+            "17",
+            "x@1:1:",
+            "1@1",
+            "1@a:b:",
+            "1@9:5:",
+            "-1@1:1:",
+            "1@1:2:x",
+            "1@5:9:7,6",
+            "1@5:9:6,6",
+            "1@5:9:9",
+            "1@5:9:4",
+        ] {
             let error = PgMark::read(&Mark::new(text)).unwrap_err();
             assert!(matches!(error, LogError::Corrupt { what: "mark", .. }), "{text}");
         }

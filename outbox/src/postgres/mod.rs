@@ -57,3 +57,8 @@ pub mod store;
 
 pub(crate) use reconcile::PostgresRows;
 pub use store::PostgresLog;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) fn rewritten(mark: &crate::log::Mark) -> Result<crate::log::Mark, crate::log::LogError> {
+    mark::PgMark::read(mark).map(|mark| mark.write())
+}

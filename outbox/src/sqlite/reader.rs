@@ -10,6 +10,7 @@ use time::OffsetDateTime;
 
 use crate::log::cursor::{Difference, Mark};
 use crate::log::entry::{EntryId, Page, PageLimit};
+use crate::log::error::quoted;
 use crate::log::exception::{Exception, UnknownState};
 use crate::log::lease::RelayName;
 use crate::log::row::Row;
@@ -26,7 +27,7 @@ pub(super) struct SqliteReader {
 pub(super) fn id_of(mark: &Mark) -> Result<i64, LogError> {
     mark.as_str().parse().map_err(|_| LogError::Corrupt {
         what: "mark",
-        problem: format!("{:?} is not the id of an entry", mark.as_str()),
+        problem: format!("{} is not the id of an entry", quoted(mark.as_str())),
     })
 }
 

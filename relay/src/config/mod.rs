@@ -26,7 +26,7 @@ mod env;
 mod error;
 mod file;
 mod inbox;
-mod redact;
+pub(crate) mod redact;
 mod tree;
 pub(crate) mod units;
 
@@ -115,7 +115,11 @@ impl Config {
         Self::read(path, &text, overrides)
     }
 
-    fn read(path: &Path, text: &str, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
+    pub(crate) fn read(
+        path: &Path,
+        text: &str,
+        overrides: &Overrides,
+    ) -> Result<(Self, Effective), ConfigError> {
         let path = path.to_owned();
         let mut tree = Node::parse(text).map_err(|error| {
             let file = error::File { path: path.clone(), masked: redact::broken_source(text) };

@@ -22,7 +22,18 @@ pub(crate) fn is_url(path: &[&str]) -> bool {
 
 /// A URL without the password in its authority or its query.
 pub(crate) fn url(text: &str) -> String {
-    let (head, query) = text.split_once('?').map_or((text, None), |(head, query)| (head, Some(query)));
+    let (head, query) = match text.split_once('?') {
+        // A password with a question mark that nobody has escaped: the authority ends at the last `@` after it.
+        Some((head, query)) if !head.contains('@') && query.contains('@') => {
+            let end = text.rfind('@').unwrap_or(text.len());
+            match text[end..].split_once('?') {
+                Some((host, query)) => (&text[..end + host.len()], Some(query)),
+                None => (text, None),
+            }
+        }
+        Some((head, query)) => (head, Some(query)),
+        None => (text, None),
+    };
     let mut shown =
         match head.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
             Some((scheme, (user, host))) => {
@@ -112,6 +123,9 @@ mod tests {
             ("postgres://u:p@s3cret@h/d", "postgres://u:***@h/d"),
             ("postgres://h/d?user=u&password=s3cret", "postgres://h/d?user=u&password=***"),
             ("postgres://u@h/d", "postgres://u@h/d"),
+            ("postgres://u:s3?cret@h/d", "postgres://u:***@h/d"),
+            ("postgres://u:s3?cr?et@h/d?a=b&password=p", "postgres://u:***@h/d?a=b&password=***"),
+            ("postgres://h/d?application_name=a", "postgres://h/d?application_name=a"),
             ("sqlite:///data/o.db?mode=rwc", "sqlite:///data/o.db?mode=rwc"),
         ] {
             assert_eq!(url(given), shown);

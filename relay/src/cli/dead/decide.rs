@@ -203,6 +203,13 @@ fn headers(given: Vec<(HeaderName, HeaderValue)>) -> Result<Option<Headers>, Fai
     Ok(Some(headers))
 }
 
+/// The headers of a command line, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn edited_headers(arguments: &[&str]) -> Result<Option<Headers>, String> {
+    let given = arguments.iter().map(|argument| header(argument)).collect::<Result<_, _>>()?;
+    headers(given).map_err(|failure| failure.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,8 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use decide::edited_headers;
 use decide::{Decide, Edit};
 use select::Selection;
 

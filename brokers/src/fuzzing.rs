@@ -1,0 +1,107 @@
+//! The wire formats as functions of plain values, for the fuzz targets. No part of the API.
+//!
+//! Each broker has `*_read`, and `*_again`: a message written and read back, or nothing where writing is refused.
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use message::{Malformed, Message};
+use rdkafka::Timestamp;
+use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
+
+use crate::{kafka, rabbitmq, sqs};
+
+/// What reading a record gives.
+pub type Read = Result<Message, Box<Malformed>>;
+
+/// What may arrive, in the terms that all brokers share.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Topic, routing key or queue.
+    pub topic: String,
+    /// Kafka's key.
+    pub key: Option<Vec<u8>>,
+    /// Headers, properties, attributes.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// Value, payload, body.
+    pub payload: Vec<u8>,
+}
+
+/// As a Kafka record.
+pub fn kafka_read(record: &Record) -> Read {
+    let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+        headers.insert(Header { key, value: Some(value) })
+    });
+    let payload = Some(record.payload.clone());
+    let at = Timestamp::NotAvailable;
+    kafka::wire::read(&OwnedMessage::new(
+        payload,
+        record.key.clone(),
+        record.topic.clone(),
+        at,
+        0,
+        0,
+        Some(headers),
+    ))
+}
+
+/// Through a Kafka record.
+pub fn kafka_again(message: &Message) -> Option<Read> {
+    let at = Timestamp::CreateTime(kafka::wire::timestamp(message));
+    let key = message.key.as_ref().map(|key| key.as_str().as_bytes().to_vec());
+    let (payload, headers) = (Some(message.payload.to_vec()), Some(kafka::wire::headers(message)));
+    Some(kafka::wire::read(&OwnedMessage::new(payload, key, message.topic.to_string(), at, 0, 0, headers)))
+}
+
+/// As an AMQP delivery: `message-id`, `content-type` and `type` are properties, all others headers of the type that
+/// the text looks like. What AMQP itself cannot carry is left out.
+pub fn rabbitmq_read(record: &Record) -> Read {
+    let mut properties = BasicProperties::default();
+    let mut table = FieldTable::default();
+    for (name, bytes) in &record.headers {
+        let text = String::from_utf8_lossy(bytes);
+        let Ok(short_name) = ShortString::try_new(name.as_str()) else { continue };
+        match (name.as_str(), ShortString::try_new(&*text)) {
+            ("message-id", Ok(text)) => properties = properties.with_message_id(text),
+            ("content-type", Ok(text)) => properties = properties.with_content_type(text),
+            ("type", Ok(text)) => properties = properties.with_type(text),
+            _ => {
+                table.insert(short_name, value(&text, bytes));
+            }
+        }
+    }
+    rabbitmq::wire::decode(&record.topic, &properties.with_headers(table), record.payload.clone())
+}
+
+fn value(text: &str, bytes: &[u8]) -> AMQPValue {
+    if let Ok(value) = text.parse() {
+        AMQPValue::Boolean(value)
+    } else if let Ok(value) = text.parse() {
+        AMQPValue::LongLongInt(value)
+    } else if let Ok(value) = text.parse() {
+        AMQPValue::Double(value)
+    } else {
+        AMQPValue::LongString(LongString::from(bytes.to_vec()))
+    }
+}
+
+/// Through an AMQP delivery.
+pub fn rabbitmq_again(message: &Message) -> Option<Read> {
+    let bounds = rabbitmq::wire::Bounds { payload_bytes_max: 16 << 20, frame_bytes_max: 131_072 };
+    let record = rabbitmq::wire::encode(message, &bounds, None).ok()?;
+    let topic = record.routing_key.as_str();
+    Some(rabbitmq::wire::decode(topic, &record.properties, record.payload.to_vec()))
+}
+
+/// As an SQS message; its texts are texts.
+pub fn sqs_read(record: &Record) -> Read {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let attributes = record.headers.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+    sqs::wire::decode(&record.topic, text(&record.payload), attributes)
+}
+
+/// Through an SQS message.
+pub fn sqs_again(message: &Message) -> Option<Read> {
+    let record = sqs::wire::encode(message, 1 << 20).ok()?;
+    let attributes = record.attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Some(sqs::wire::decode(message.topic.as_str(), record.body, attributes))
+}

@@ -1,0 +1,5 @@
+//! See [`fuzz::storage::rows`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::storage::rows(input));

@@ -1,0 +1,81 @@
+//! What must hold for every sequence of bytes that comes from outside. Run by libFuzzer (`cargo xtask fuzz`), and over the
+//! stored seeds as a plain test.
+//!
+//! | module | targets | input |
+//! |---|---|---|
+//! | [`wire`] | `kafka`, `rabbitmq`, `sqs` | a record of a broker, as [`record`] reads it |
+//! | [`names`] | `names` | a text that is meant as an id, a trace context, a topic, a key, a header, … |
+//! | [`storage`] | `marks`, `rows` | what the relay reads back from the database, or finds there from plain SQL |
+//! | [`operator`] | `configuration`, `urls`, `edits` | `relay.toml` with variables, URLs with a password, arguments |
+//!
+//! Beside "no panic" each target demands: what was accepted comes back the same after it was written and read again; what
+//! was refused says why in a bounded text; secrets are in no text.
+//!
+//! `corpus/<target>/` holds the seeds; an input that once failed belongs there.
+
+pub mod names;
+pub mod operator;
+pub mod record;
+pub mod storage;
+pub mod wire;
+
+/// What a problem may take, in bytes: a line of a log or a column of a table, not the input once more.
+pub const PROBLEM_BYTES_MAX: usize = 1_000;
+
+/// Demands that a refusal says something, and not everything.
+fn bounded(problem: &str) {
+    assert!(!problem.is_empty(), "a refusal without a reason");
+    assert!(problem.len() <= PROBLEM_BYTES_MAX, "{} bytes of reason: {problem}", problem.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    type Target = fn(&[u8]);
+
+    /// The targets by name.
+    const TARGETS: [(&str, Target); 9] = [
+        ("kafka", crate::wire::kafka),
+        ("rabbitmq", crate::wire::rabbitmq),
+        ("sqs", crate::wire::sqs),
+        ("names", crate::names::names),
+        ("marks", crate::storage::marks),
+        ("rows", crate::storage::rows),
+        ("configuration", crate::operator::configuration),
+        ("urls", crate::operator::urls),
+        ("edits", crate::operator::edits),
+    ];
+
+    #[test]
+    fn every_seed_passes_its_target() {
+        for (name, target) in TARGETS {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+            let mut seeds = 0;
+            for file in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+            {
+                let path = file.expect("a folder's entry").path();
+                println!("{}", path.display());
+                target(&fs::read(&path).expect("a seed"));
+                seeds += 1;
+            }
+            assert!(seeds > 0, "{name} has no seeds");
+        }
+    }
+
+    #[test]
+    fn every_target_has_a_binary() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz_targets");
+        let mut found: Vec<String> = fs::read_dir(folder)
+            .expect("the folder of targets")
+            .map(|file| {
+                file.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned()
+            })
+            .collect();
+        found.sort();
+        let mut expected = TARGETS.map(|(name, _)| name);
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+}

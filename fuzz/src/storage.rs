@@ -1,0 +1,71 @@
+//! What the relay reads back from the database, and what plain SQL may have left there.
+
+use message::Source;
+use outbox::fuzzing::{Columns, cursor, entry, postgres_mark, sqlite_mark};
+
+use crate::{bounded, record};
+
+/// A mark of PostgreSQL or SQLite, or a stored cursor.
+pub fn marks(input: &[u8]) {
+    let text = &*String::from_utf8_lossy(input);
+    for rewrite in [postgres_mark, sqlite_mark, cursor] {
+        match rewrite(text) {
+            Ok(written) => {
+                let again = rewrite(&written).expect("what was written can be read");
+                assert_eq!(again, written);
+            }
+            Err(error) => bounded(&error.to_string()),
+        }
+    }
+    if postgres_mark(text).is_ok() {
+        in_flight(text);
+    }
+}
+
+/// Transactions in flight ascend and lie within the snapshot: the reader searches them by halves.
+fn in_flight(text: &str) {
+    let mut parts = text.split(['@', ':']).skip(1);
+    let mut bound = || parts.next().and_then(|part| part.parse::<u64>().ok()).expect("a bound");
+    let (xmin, xmax) = (bound(), bound());
+    let list = parts.next().unwrap_or_default();
+    let xids: Vec<u64> = list.split(',').filter_map(|xid| xid.parse().ok()).collect();
+    assert!(xids.is_sorted_by(|one, next| one < next), "{text}");
+    assert!(xids.iter().all(|xid| (xmin..xmax).contains(xid)), "{text}");
+}
+
+/// A row of the outbox; its columns are the headers of a record.
+pub fn rows(input: &[u8]) {
+    let record = record::read(input);
+    let mut columns = Columns {
+        topic: record.topic,
+        key: record.key.map(|key| String::from_utf8_lossy(&key).into_owned()),
+        payload: record.payload,
+        ..Columns::default()
+    };
+    for (name, value) in record.headers {
+        let value = String::from_utf8_lossy(&value).into_owned();
+        match name.as_str() {
+            "message_id" => columns.message_id = value,
+            "kind" => columns.kind = Some(value),
+            "content_type" => columns.content_type = value,
+            "headers" => columns.headers = Some(value),
+            "traceparent" => columns.traceparent = Some(value),
+            "tracestate" => columns.tracestate = Some(value),
+            "deliver_in" => columns.deliver_in = value.parse().ok(),
+            _ => {}
+        }
+    }
+    let source = Source::new("/orders").expect("a constant");
+    let (payload_bytes, topic) = (columns.payload.len(), columns.topic.clone());
+    let entry = entry(columns, &source);
+    assert!(entry.deliver_in.is_none_or(|wait| !wait.is_zero()));
+    assert_eq!(entry.topic(), topic);
+    match &entry.message {
+        Ok(message) => {
+            assert!(message.wire_bytes() >= payload_bytes);
+            // What consumers will do with it.
+            assert!(message.id.generated_at().unix_timestamp() >= 0);
+        }
+        Err(invalid) => bounded(&invalid.problem),
+    }
+}

@@ -1,0 +1,55 @@
+//! Records of brokers.
+
+use brokers::fuzzing::{
+    Read, Record, kafka_again, kafka_read, rabbitmq_again, rabbitmq_read, sqs_again, sqs_read,
+};
+use message::{Malformed, Message};
+
+use crate::{bounded, record};
+
+/// A Kafka record: key, value, headers.
+pub fn kafka(input: &[u8]) {
+    let record = record::read(input);
+    let read = kafka_read(&record);
+    if let Err(malformed) = &read {
+        evidence(malformed, &record.payload, record.headers.len());
+    }
+    judge(read, kafka_again);
+}
+
+/// An AMQP delivery: properties and the table of headers.
+pub fn rabbitmq(input: &[u8]) {
+    let record = record::read(input);
+    let read = rabbitmq_read(&record);
+    if let Err(malformed) = &read {
+        evidence(malformed, &record.payload, 0);
+    }
+    judge(read, rabbitmq_again);
+}
+
+/// An SQS message: a body that may be a CloudEvent in JSON, and attributes.
+pub fn sqs(input: &[u8]) {
+    let record: Record = record::read(input);
+    judge(sqs_read(&record), sqs_again);
+}
+
+/// What is no message is kept as it came, with a reason.
+fn evidence(malformed: &Malformed, payload: &[u8], headers_min: usize) {
+    assert_eq!(malformed.payload, payload);
+    assert!(malformed.headers.len() >= headers_min, "{} headers of {headers_min}", malformed.headers.len());
+}
+
+fn judge(read: Read, again: impl Fn(&Message) -> Option<Read>) {
+    let message = match read {
+        Ok(message) => message,
+        Err(malformed) => return bounded(&malformed.problem),
+    };
+    // What a consumer and a relay do with it first.
+    assert!(message.wire_bytes() >= message.payload.len());
+    assert!(message.id.generated_at().unix_timestamp() >= 0);
+    match again(&message) {
+        Some(Ok(back)) => assert_eq!(back, message),
+        Some(Err(malformed)) => panic!("not read back: {}", malformed.problem),
+        None => {}
+    }
+}

@@ -1,0 +1,19 @@
+//! Ids of another time.
+
+use std::time::Duration;
+
+use message::MessageId;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::failure::Failure;
+
+/// A fresh id that was made so long ago: for messages that arrive late. With [`NewMessage::id`](outbox::NewMessage::id)
+/// it takes the whole way from the outbox on.
+///
+/// # Errors
+/// That time lies before 1970.
+pub fn made_ago(age: Duration) -> Result<MessageId, Failure> {
+    let at = OffsetDateTime::now_utc() - age;
+    MessageId::derived(at, [Uuid::now_v7().as_bytes()]).map_err(Failure::during("make an id of that time"))
+}

@@ -1,0 +1,239 @@
+//! Consumers under test. Each runs until the world ends; one that crashes is started again, as a supervisor would.
+
+use std::future::{Ready, ready};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use brokers::memory::Broker;
+use inbox::{
+    Backoff, BuildError, Consumer, ConsumerBuilder, ConsumerName, CrashPoint, Handler, Inbox, Scope, Shutdown,
+};
+use message::{Message, Subscription, SubscriptionError, Topic};
+use sqlx::Sqlite;
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+use crate::recorded::{Recorded, ScopeOf};
+use crate::world::{World, lock};
+
+type Configure = Arc<dyn Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync>;
+
+/// How consumers die on demand.
+#[derive(Debug)]
+pub(crate) struct Crash {
+    /// The points at which the next consumers to come there die, in order.
+    points: Mutex<Vec<CrashPoint>>,
+    /// Counts the orders to die at once.
+    all: watch::Sender<u64>,
+}
+
+impl Default for Crash {
+    fn default() -> Self {
+        Self { points: Mutex::default(), all: watch::Sender::new(0) }
+    }
+}
+
+impl Crash {
+    /// Dies here if that was asked for.
+    fn reach(&self, point: CrashPoint) {
+        let mut points = lock(&self.points);
+        if let Some(at) = points.iter().position(|wanted| *wanted == point) {
+            points.remove(at);
+            drop(points);
+            panic!("the testkit ends this consumer {point:?}");
+        }
+    }
+}
+
+/// Where a consumer gets its deliveries: a topic in memory, read as a member of a group.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    broker: Broker,
+    group: String,
+    topic: Topic,
+}
+
+impl Feed {
+    /// Subscribes.
+    ///
+    /// # Errors
+    /// The broker is switched to unreachable.
+    pub fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        Ok(Box::new(self.broker.subscribe(&self.group, [self.topic.clone()])?))
+    }
+
+    /// For [`ConsumerBuilder::subscription`].
+    pub fn subscriber(
+        &self,
+    ) -> impl Fn() -> Ready<Result<Box<dyn Subscription>, SubscriptionError>> + Clone + Send + Sync + 'static
+    {
+        let feed = self.clone();
+        move || ready(feed.subscribe())
+    }
+}
+
+/// A consumer that is not running yet; made by [`World::consumer`].
+#[must_use = "it runs when it is started"]
+pub struct Consuming<'w> {
+    world: &'w World,
+    name: String,
+    topic: String,
+    handler: Arc<dyn Handler<Sqlite>>,
+    scope_of: ScopeOf,
+    copies: usize,
+    configure: Configure,
+}
+
+impl World {
+    /// A consumer with this handler. Its effects are recorded and judged.
+    pub fn consumer(
+        &self,
+        name: &str,
+        topic: &str,
+        handler: impl Handler<Sqlite> + 'static,
+    ) -> Consuming<'_> {
+        Consuming {
+            world: self,
+            name: name.to_owned(),
+            topic: topic.to_owned(),
+            handler: Arc::new(handler),
+            scope_of: Arc::new(|_| Scope::none()),
+            copies: 1,
+            configure: Arc::new(|builder| builder),
+        }
+    }
+
+    /// Deliveries of a topic, shared with everybody else who reads them through this function.
+    ///
+    /// # Errors
+    /// The name cannot be a topic's.
+    pub fn feed(&self, topic: &str) -> Result<Feed, Failure> {
+        self.feed_as("testkit", topic)
+    }
+
+    /// All deliveries of a topic once more: whoever reads these gets what others get as well, at the same time.
+    ///
+    /// # Errors
+    /// The name cannot be a topic's.
+    pub fn feed_of_its_own(&self, topic: &str) -> Result<Feed, Failure> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        self.feed_as(&format!("testkit-{}", NUMBER.fetch_add(1, Ordering::Relaxed)), topic)
+    }
+
+    pub(crate) fn feed_as(&self, group: &str, topic: &str) -> Result<Feed, Failure> {
+        let topic = Topic::new(topic).map_err(Failure::during("name the topic"))?;
+        // From now on nothing is quiet until somebody has settled what is in it.
+        self.broker.create_group(group, [topic.clone()]);
+        Ok(Feed { broker: self.broker.clone(), group: group.to_owned(), topic })
+    }
+
+    /// Runs a consumer that the service under test builds itself, and builds it again whenever it has crashed. Its
+    /// effects are judged when [`World::effects`] says where they are.
+    ///
+    /// # Errors
+    /// What the first build refuses.
+    pub fn run<F>(&self, make: F) -> Result<(), Failure>
+    where
+        F: Fn(Inbox<Sqlite>) -> Result<Consumer<Sqlite>, BuildError> + Send + Sync + 'static,
+    {
+        let first = make(self.inbox.clone()).map_err(Failure::during("build the consumer"))?;
+        let mut all = self.crash.all.subscribe();
+        let inbox = self.inbox.clone();
+        lock(&self.tasks).spawn(async move {
+            let mut next = Some(first);
+            while let Some(consumer) = next {
+                // However it ended, it was not told to: the world ends by ending this task.
+                tokio::select! {
+                    _ = consumer.run(Shutdown::new()) => {}
+                    _ = all.changed() => {}
+                }
+                next = make(inbox.clone()).ok();
+            }
+        });
+        Ok(())
+    }
+
+    /// The next consumer that comes to this point dies there, and is started again. Applies to those of
+    /// [`World::consumer`]. Called twice, it happens twice.
+    pub fn crash_at(&self, point: CrashPoint) {
+        lock(&self.crash.points).push(point);
+    }
+
+    /// Points asked for with [`World::crash_at`] that no consumer has come to yet.
+    #[must_use]
+    pub fn crashes_left(&self) -> usize {
+        lock(&self.crash.points).len()
+    }
+
+    /// Ends every consumer wherever it is, and starts it again.
+    pub fn crash_consumers(&self) {
+        self.crash.all.send_modify(|count| *count += 1);
+    }
+}
+
+impl Consuming<'_> {
+    /// So many consumers of this name, each of which gets every message: duplicates at the same time.
+    pub fn copies(mut self, copies: usize) -> Self {
+        self.copies = copies;
+        self
+    }
+
+    /// Which tenant or account a message belongs to; nobody's by default.
+    pub fn scope(mut self, scope_of: impl Fn(&Message) -> Scope + Send + Sync + 'static) -> Self {
+        self.scope_of = Arc::new(scope_of);
+        self
+    }
+
+    /// Whatever else the runner can be told: batches, attempts, concurrency.
+    pub fn configure(
+        mut self,
+        configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,
+    ) -> Self {
+        self.configure = Arc::new(configure);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// A name that cannot be one, or a configuration that the runner refuses.
+    pub fn start(self) -> Result<(), Failure> {
+        let name = ConsumerName::new(self.name.as_str()).map_err(Failure::during("name the consumer"))?;
+        lock(&self.world.watched).recorded.entry(self.name.clone()).or_default().insert(self.topic.clone());
+        for copy in 0..self.copies {
+            // Members of one group share the messages; each copy is a group.
+            let feed = self.world.feed_as(&format!("{}-{copy}", self.name), &self.topic)?;
+            let (name, crash) = (name.clone(), Arc::clone(&self.world.crash));
+            let (configure, scope_of) = (Arc::clone(&self.configure), Arc::clone(&self.scope_of));
+            let handler = Recorded {
+                consumer: self.name.as_str().into(),
+                handler: Arc::clone(&self.handler),
+                scope_of: Arc::clone(&self.scope_of),
+            };
+            self.world.run(move |inbox| {
+                let (crash, scope_of) = (Arc::clone(&crash), Arc::clone(&scope_of));
+                let builder = Consumer::builder(inbox, name.clone())
+                    .concurrency(NonZeroUsize::MIN)
+                    .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(20) });
+                configure(builder)
+                    .subscription(feed.subscriber())
+                    .scope(move |message| scope_of(message))
+                    .handler(handler.clone())
+                    .crash_hook(move |point, _| crash.reach(point))
+                    .build()
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Consuming<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consuming")
+            .field("name", &self.name)
+            .field("copies", &self.copies)
+            .finish_non_exhaustive()
+    }
+}

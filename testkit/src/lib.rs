@@ -1,0 +1,76 @@
+//! For tests of services built on the toolkit: outbox, relay, broker and inbox in one process, faults on demand, and a
+//! judge.
+//!
+//! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, a broker in memory, and
+//! the consumers under test. Nothing has to be installed, and worlds do not see each other, so tests run side by side.
+//!
+//! ```
+//! use async_trait::async_trait;
+//! use inbox::{Handler, HandlerError};
+//! use message::Message;
+//! use outbox::NewMessage;
+//! use sqlx::{Sqlite, Transaction};
+//! use testkit::World;
+//!
+//! struct Billing;
+//!
+//! #[async_trait]
+//! impl Handler<Sqlite> for Billing {
+//!     async fn handle(&self, tx: &mut Transaction<'static, Sqlite>, _: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+//!         sqlx::query("UPDATE account SET cents = cents - 1250").execute(&mut **tx).await?;
+//!         Ok(None)
+//!     }
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), testkit::Failure> {
+//! let world = World::new().await?;
+//! world.execute("CREATE TABLE account (cents INTEGER NOT NULL)").await?;
+//! world.execute("INSERT INTO account VALUES (5000)").await?;
+//! // Three consumers, each of which gets every message, at the same time.
+//! world.consumer("billing", "orders", Billing).copies(3).start()?;
+//! world.enqueue([NewMessage::new("orders").key("order-7").payload("{}")]).await?;
+//! world.quiet().await?;
+//! assert_eq!(world.number("SELECT cents FROM account").await?, 3750);
+//! world.assert_promises_kept().await;
+//! # Ok(()) }
+//! ```
+//!
+//! | what may go wrong | how |
+//! |---|---|
+//! | a message comes several times | [`Faults::duplicate_next`], [`Broker::replay`] |
+//! | … to several consumers at once | [`Consuming::copies`], [`World::feed_of_its_own`] |
+//! | an acknowledgement gets lost | [`Faults::lose_settlements`] |
+//! | messages come in another order | [`Faults::shuffle_deliveries`] |
+//! | a confirmation gets lost, or the message with it | [`Faults::lose_next`], [`Faults::hold_confirms`] |
+//! | the broker refuses, or is away | [`Faults::refuse_id`], [`Faults::unreachable`] |
+//! | a consumer dies between effect and commit, or between commit and acknowledgement | [`World::crash_at`] |
+//! | a consumer or the relay dies wherever it is | [`World::crash_consumers`], [`World::crash_relay`] |
+//! | time passes | [`World::advance`], [`made_ago`] |
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `world` | [`World`]: database, relay, broker |
+//! | `consuming` | [`Consuming`], [`Feed`]: consumers that are started again when they crash |
+//! | `recorded` | a handler whose effects are written down in its own transaction |
+//! | `quiet` | waiting until nothing is on its way |
+//! | `observed` | what the stores hold, as a history |
+//! | `verdict` | what became of the promises |
+//! | `clock` | ids of another time |
+//! | `failure` | [`Failure`] |
+
+mod clock;
+mod consuming;
+mod failure;
+mod observed;
+mod quiet;
+mod recorded;
+mod verdict;
+mod world;
+
+pub use brokers::memory::{Broker, Faults, Loss};
+pub use clock::made_ago;
+pub use consuming::{Consuming, Feed};
+pub use failure::Failure;
+pub use inbox::CrashPoint;
+pub use world::{World, WorldBuilder};

@@ -1,0 +1,74 @@
+//! Waiting until nothing is on its way.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::world::World;
+
+/// How often the database is asked; the broker tells of changes by itself.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+impl World {
+    /// Waits until every message of the outbox is at the broker or parked, and every delivery is settled: applied, known
+    /// as a duplicate, or dead-lettered. Messages that handlers enqueue are waited for as well.
+    ///
+    /// # Errors
+    /// Names what is still on its way when the patience is over, or what the database refuses.
+    pub async fn quiet(&self) -> Result<(), Failure> {
+        let settled = async {
+            loop {
+                self.broker.drained().await;
+                // In this order: what a handler has enqueued before its delivery was settled is seen here.
+                let waiting = self.unpublished().await?;
+                if waiting.is_empty() && self.broker.is_drained() {
+                    return Ok(());
+                }
+                tokio::time::sleep(INTERVAL).await;
+            }
+        };
+        match tokio::time::timeout(self.patience, settled).await {
+            Ok(result) => result,
+            Err(_) => Err(self.still_moving().await?),
+        }
+    }
+
+    /// Messages of the outbox that are neither at the broker nor given up.
+    async fn unpublished(&self) -> Result<Vec<String>, Failure> {
+        let rows: Vec<String> = sqlx::query_scalar(
+            "SELECT m.message_id FROM outbox_message m WHERE NOT EXISTS \
+             (SELECT 1 FROM outbox_exception e WHERE e.id = m.id AND e.state IN ('dead', 'held', 'discarded'))",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Failure::during("read the outbox"))?;
+        let topics = self.broker.topics();
+        let published: HashSet<String> = topics
+            .iter()
+            .flat_map(|topic| self.broker.log(topic))
+            .map(|message| message.id.to_string())
+            .collect();
+        Ok(rows.into_iter().filter(|id| !published.contains(id)).collect())
+    }
+
+    async fn still_moving(&self) -> Result<Failure, Failure> {
+        let unpublished = self.unpublished().await?;
+        let attempts: Vec<(String, i64, String)> =
+            sqlx::query_as("SELECT consumer, attempts, last_error FROM inbox_attempt LIMIT 5")
+                .fetch_all(&self.pool)
+                .await
+                .map_err(Failure::during("read the attempts"))?;
+        let failing: Vec<String> = attempts
+            .into_iter()
+            .map(|(consumer, attempts, error)| format!("{consumer} failed {attempts} times: {error}"))
+            .collect();
+        Ok(Failure::new(format!(
+            "not quiet after {:?}: {} messages unpublished {:?}; deliveries {}; {}",
+            self.patience,
+            unpublished.len(),
+            unpublished.iter().take(5).collect::<Vec<_>>(),
+            if self.broker.is_drained() { "all settled" } else { "not all settled" },
+            if failing.is_empty() { String::from("no handler fails") } else { failing.join("; ") },
+        )))
+    }
+}

@@ -1,0 +1,99 @@
+//! What became of the promises, and the assertions that tests make.
+
+use checker::{Promise, Verdict};
+use uuid::Uuid;
+
+use crate::failure::Failure;
+use crate::observed::Query;
+use crate::world::{World, lock};
+
+/// What must have been checked when a world says that its promises are kept; the last three once there is a consumer.
+const EXPECTED: [Promise; 7] = [
+    Promise::NoLoss,
+    Promise::NoPhantom,
+    Promise::CursorIsTrue,
+    Promise::Unaltered,
+    Promise::AtMostOnce,
+    Promise::ExactlyOnce,
+    Promise::InboxIffEffect,
+];
+
+impl World {
+    /// Where the effects of a consumer are that the service builds itself ([`World::run`]): a query that answers the
+    /// message id of every effect as text, once per effect, in the order of commits.
+    pub fn effects(&self, consumer: &str, topic: &str, sql: &'static str) {
+        let (consumer, topic) = (consumer.to_owned(), topic.to_owned());
+        lock(&self.watched).queries.push(Query { consumer, topic, sql });
+    }
+
+    /// How often each message took effect, for a consumer of [`World::consumer`], in the order of the first effects.
+    ///
+    /// # Errors
+    /// What the database refuses.
+    pub async fn applied(&self, consumer: &str) -> Result<Vec<(Uuid, u64)>, Failure> {
+        let mut times: Vec<(Uuid, u64)> = Vec::new();
+        for effect in self.recorded_effects(consumer).await? {
+            match times.iter_mut().find(|(id, _)| *id == effect.id) {
+                Some((_, times)) => *times += 1,
+                None => times.push((effect.id, 1)),
+            }
+        }
+        Ok(times)
+    }
+
+    /// What an operator would have to look at: parked messages of the relay and open dead letters of consumers, in words.
+    ///
+    /// # Errors
+    /// What the database refuses.
+    pub async fn parked(&self) -> Result<Vec<String>, Failure> {
+        sqlx::query_scalar(
+            "SELECT 'relay: ' || message_id || ' is ' || state || coalesce(': ' || error, '') FROM outbox_exception \
+             UNION ALL SELECT consumer || ': ' || coalesce(message_id, 'a message without an id') || ' is a dead letter (' \
+             || reason || '): ' || error FROM inbox_dead_letter WHERE resolution IS NULL",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Failure::during("read what is parked"))
+    }
+
+    /// What became of every promise.
+    ///
+    /// # Errors
+    /// What the database refuses.
+    pub async fn verdict(&self) -> Result<Verdict, Failure> {
+        Ok(Verdict::of(&self.history().await?))
+    }
+
+    /// Demands that no message was lost, invented or altered, that keys kept their order, and that every message took
+    /// effect exactly once for every consumer that is watched. Waits for [`World::quiet`].
+    ///
+    /// # Panics
+    /// With the broken promises and everything seen of the messages concerned; also when one could not be checked.
+    pub async fn assert_promises_kept(&self) {
+        let judged = async {
+            self.quiet().await?;
+            self.verdict().await
+        };
+        let verdict = match judged.await {
+            Ok(verdict) => verdict,
+            Err(failure) => panic!("{failure:?}"),
+        };
+        assert!(verdict.holds(), "a promise is broken:\n{verdict}");
+        let is_watching = !lock(&self.watched).is_empty();
+        let expected = if is_watching { &EXPECTED[..] } else { &EXPECTED[..4] };
+        for promise in expected {
+            assert!(verdict.ruling(*promise).not_checked.is_none(), "not checked:\n{verdict}");
+        }
+    }
+
+    /// Demands that nothing is parked or dead-lettered.
+    ///
+    /// # Panics
+    /// With what is.
+    pub async fn assert_nothing_parked(&self) {
+        match self.parked().await {
+            Ok(parked) => assert!(parked.is_empty(), "parked:\n{}", parked.join("\n")),
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+}

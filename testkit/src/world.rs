@@ -1,0 +1,254 @@
+//! Database, relay and broker of a test.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use brokers::memory::Broker;
+use inbox::{Inbox, InboxOptions};
+use message::{KeyWindow, Source};
+use migrations::{Line, Migrator};
+use outbox::log::{LogOptions, LogStore, RelayName};
+use outbox::{Enqueued, NewMessage, Outbox};
+use relay::engine::{Pipeline, RetryPolicy, Settings};
+use sqlx::{Pool, Sqlite};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::consuming::Crash;
+use crate::failure::Failure;
+use crate::observed::Watched;
+use crate::recorded::TABLE;
+
+/// The relay's name in the database.
+pub(crate) const RELAY: &str = "testkit";
+
+/// How long [`World::quiet`] waits; only ever used up by a failing test.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A producer's database, a relay, a broker and consumers, in one process and in no other's way. Dropping it ends and
+/// removes everything.
+pub struct World {
+    pub(crate) pool: Pool<Sqlite>,
+    pub(crate) outbox: Outbox<Sqlite>,
+    pub(crate) inbox: Inbox<Sqlite>,
+    pub(crate) broker: Broker,
+    pub(crate) patience: Duration,
+    pub(crate) watched: Mutex<Watched>,
+    pub(crate) tasks: Mutex<JoinSet<()>>,
+    /// Given to every consumer: how it dies on demand.
+    pub(crate) crash: Arc<Crash>,
+    relay: Mutex<Option<AbortHandle>>,
+    store: Arc<dyn LogStore>,
+    settings: Settings,
+    stop: CancellationToken,
+    _folder: TempDir,
+}
+
+/// Describes a [`World`]; made by [`World::builder`].
+#[derive(Debug, Clone)]
+pub struct WorldBuilder {
+    settings: Settings,
+    inbox: InboxOptions,
+    patience: Duration,
+}
+
+impl WorldBuilder {
+    /// How the relay behaves. By default as in production, with short pauses and a short lease.
+    #[must_use]
+    pub fn relay(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// What the inbox accepts and how long it remembers.
+    #[must_use]
+    pub fn inbox(mut self, options: InboxOptions) -> Self {
+        self.inbox = options;
+        self
+    }
+
+    /// How long [`World::quiet`] waits at most; 20 s by default.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Makes the database with its tables, and starts the relay.
+    ///
+    /// # Errors
+    /// The temporary folder or the database could not be made.
+    pub async fn build(self) -> Result<World, Failure> {
+        let folder = tempfile::tempdir().map_err(Failure::during("make a temporary folder"))?;
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("world.db").display());
+        let pool = outbox::pool::<Sqlite>(&url).await.map_err(Failure::during("open the database"))?;
+        let mut connection = pool.acquire().await.map_err(Failure::during("open the database"))?;
+        for line in [Line::Outbox, Line::Inbox] {
+            Migrator::<Sqlite>::new(line)
+                .up(&mut connection)
+                .await
+                .map_err(Failure::during("make the tables"))?;
+        }
+        sqlx::query(TABLE).execute(&mut *connection).await.map_err(Failure::during("make the tables"))?;
+        drop(connection);
+        let source = Source::new("/testkit").map_err(Failure::during("name the source"))?;
+        let world = World {
+            outbox: Outbox::new(),
+            inbox: Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?,
+            broker: Broker::new(),
+            patience: self.patience,
+            watched: Mutex::default(),
+            tasks: Mutex::default(),
+            crash: Arc::default(),
+            relay: Mutex::default(),
+            store: outbox::log::open(&url, source, LogOptions::default())
+                .map_err(Failure::during("open the outbox"))?,
+            settings: self.settings,
+            stop: CancellationToken::new(),
+            pool,
+            _folder: folder,
+        };
+        world.start_relay()?;
+        Ok(world)
+    }
+}
+
+impl World {
+    /// A world with the defaults.
+    ///
+    /// # Errors
+    /// As [`WorldBuilder::build`].
+    pub async fn new() -> Result<Self, Failure> {
+        Self::builder().build().await
+    }
+
+    /// Begins to describe a world.
+    #[must_use]
+    pub fn builder() -> WorldBuilder {
+        let settings = Settings {
+            // A relay that was killed is followed after this time.
+            lease_ttl: Duration::from_millis(600),
+            checkpoint_interval: Duration::from_millis(20),
+            poll_max: Duration::from_millis(5),
+            retry: RetryPolicy {
+                initial: Duration::from_millis(5),
+                delay_max: Duration::from_millis(50),
+                ..RetryPolicy::default()
+            },
+            outage_delay_max: Duration::from_millis(50),
+            ..Settings::default()
+        };
+        WorldBuilder { settings, inbox: InboxOptions::default(), patience: PATIENCE }
+    }
+
+    /// The database, for the tables of the service under test. Outbox and inbox are in it as well.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<Sqlite> {
+        &self.pool
+    }
+
+    /// What a producer under test enqueues with.
+    #[must_use]
+    pub fn outbox(&self) -> &Outbox<Sqlite> {
+        &self.outbox
+    }
+
+    /// What a consumer under test admits with.
+    #[must_use]
+    pub fn inbox(&self) -> &Inbox<Sqlite> {
+        &self.inbox
+    }
+
+    /// The broker, for its logs and its faults.
+    #[must_use]
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// Enqueues messages in a transaction of their own.
+    ///
+    /// # Errors
+    /// What the outbox refuses.
+    pub async fn enqueue(
+        &self,
+        messages: impl IntoIterator<Item = NewMessage> + Send,
+    ) -> Result<Vec<Enqueued>, Failure> {
+        let what = "enqueue";
+        let mut tx = self.pool.begin().await.map_err(Failure::during(what))?;
+        let enqueued = self.outbox.enqueue_batch(&mut tx, messages).await.map_err(Failure::during(what))?;
+        tx.commit().await.map_err(Failure::during(what))?;
+        self.outbox.wake_up().wake();
+        Ok(enqueued)
+    }
+
+    /// Runs a statement of the test: a table, a row.
+    ///
+    /// # Errors
+    /// What the database refuses.
+    pub async fn execute(&self, sql: &'static str) -> Result<(), Failure> {
+        sqlx::query(sql)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(Failure::during("run the test's statement"))
+    }
+
+    /// The one number that a query of the test answers.
+    ///
+    /// # Errors
+    /// What the database refuses, or an answer that is no number.
+    pub async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
+        sqlx::query_scalar(sql).fetch_one(&self.pool).await.map_err(Failure::during("run the test's query"))
+    }
+
+    /// Kills the relay wherever it is, as `kill -9` does, and starts another. What it has published and not yet noted is
+    /// published again, once its lease has expired.
+    ///
+    /// # Errors
+    /// The new relay could not be started.
+    pub fn crash_relay(&self) -> Result<(), Failure> {
+        if let Some(relay) = lock(&self.relay).take() {
+            relay.abort();
+        }
+        self.start_relay()
+    }
+
+    /// Lets time pass: the clock by which the inbox judges and forgets goes ahead, and what is too old then is forgotten.
+    /// Waiting does not get shorter by it: backoffs, leases and `deliver_at` are on the database's clock.
+    ///
+    /// # Errors
+    /// What the database refuses.
+    pub async fn advance(&self, by: Duration) -> Result<(), Failure> {
+        let before = self.inbox_rows().await?;
+        self.inbox.advance(by);
+        self.inbox.maintain().await.map_err(Failure::during("maintain the inbox"))?;
+        let kept = self.inbox_rows().await?;
+        lock(&self.watched).expired.extend(before.into_iter().filter(|row| !kept.contains(row)));
+        Ok(())
+    }
+
+    fn start_relay(&self) -> Result<(), Failure> {
+        let name = RelayName::new(RELAY).map_err(Failure::during("name the relay"))?;
+        let connector = Arc::new(self.broker.connector(KeyWindow::Pipelined));
+        let hint: Arc<Notify> = self.outbox.wake_up().notify();
+        let pipeline =
+            Pipeline::new(name, Arc::clone(&self.store), connector, self.settings.clone()).with_hint(hint);
+        let stop = self.stop.clone();
+        let running = lock(&self.tasks).spawn(async move { pipeline.run(stop).await });
+        *lock(&self.relay) = Some(running);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("broker", &self.broker).finish_non_exhaustive()
+    }
+}
+
+/// What a mutex holds; a test that panicked while holding it has failed already.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

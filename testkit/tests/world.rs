@@ -1,0 +1,205 @@
+//! That worlds do what they say, and that their judge sees what must not be.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use checker::Promise;
+use inbox::{Handler, HandlerError};
+use message::{Fault, Message, Scope, Topic};
+use outbox::NewMessage;
+use sqlx::{Sqlite, Transaction};
+use testkit::{CrashPoint, Failure, Loss, World, made_ago};
+
+/// Counts, in the database.
+struct Count;
+
+#[async_trait]
+impl Handler<Sqlite> for Count {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Sqlite>,
+        _: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        sqlx::query("UPDATE counter SET n = n + 1").execute(&mut **tx).await?;
+        Ok(None)
+    }
+}
+
+/// Refuses everything, for ever or once and for all.
+struct Refuse(fn(&'static str) -> HandlerError);
+
+#[async_trait]
+impl Handler<Sqlite> for Refuse {
+    async fn handle(
+        &self,
+        _: &mut Transaction<'static, Sqlite>,
+        _: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        Err((self.0)("no such account"))
+    }
+}
+
+async fn prepared(world: World) -> Result<World, Failure> {
+    world.execute("CREATE TABLE counter (n INTEGER NOT NULL)").await?;
+    world.execute("INSERT INTO counter VALUES (0)").await?;
+    Ok(world)
+}
+
+fn orders(count: usize) -> impl Iterator<Item = NewMessage> + Send {
+    (0..count).map(|n| NewMessage::new("orders").key(format!("order-{}", n % 3)).payload(n.to_string()))
+}
+
+async fn count(world: &World) -> Result<i64, Failure> {
+    world.number("SELECT n FROM counter").await
+}
+
+fn topic() -> Result<Topic, message::InvalidText> {
+    Topic::new("orders")
+}
+
+#[tokio::test]
+async fn duplicates_of_every_kind_take_effect_once() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.broker().faults().duplicate_next(5);
+    world.broker().faults().lose_settlements(2);
+    world.consumer("counting", "orders", Count).copies(3).start()?;
+    world.enqueue(orders(20)).await?;
+    world.quiet().await?;
+    world.broker().replay(&topic()?);
+    world.assert_promises_kept().await;
+    world.assert_nothing_parked().await;
+    assert_eq!(count(&world).await?, 20);
+    assert!(world.applied("counting").await?.iter().all(|(_, times)| *times == 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn batches_and_another_order_change_nothing() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.broker().faults().shuffle_deliveries(42);
+    world.enqueue(orders(50)).await?;
+    world.broker().stored(&topic()?, 50).await;
+    let batches =
+        |builder: inbox::ConsumerBuilder<Sqlite>| builder.batch(std::num::NonZeroUsize::new(16).expect("16"));
+    world.consumer("counting", "orders", Count).configure(batches).start()?;
+    world.assert_promises_kept().await;
+    assert_eq!(count(&world).await?, 50);
+    Ok(())
+}
+
+#[tokio::test]
+async fn crashes_of_consumers_and_of_the_relay_are_survived() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.broker().faults().lose_next(2, Loss::Confirmation);
+    world.crash_at(CrashPoint::AfterEffect);
+    world.crash_at(CrashPoint::AfterCommit);
+    world.consumer("counting", "orders", Count).start()?;
+    world.enqueue(orders(10)).await?;
+    world.broker().stored(&topic()?, 5).await;
+    world.crash_relay()?;
+    world.crash_consumers();
+    world.enqueue(orders(10)).await?;
+    world.assert_promises_kept().await;
+    assert_eq!((count(&world).await?, world.crashes_left()), (20, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    let enqueued = world.enqueue(orders(1)).await?;
+    let id = enqueued[0].message_id();
+    world.broker().stored(&topic()?, 1).await;
+    let poison = made_ago(Duration::ZERO)?;
+    world.broker().faults().refuse_id(poison, Fault::Message, Scope::Message);
+    world.enqueue([NewMessage::new("orders").id(poison)]).await?;
+    world.consumer("rejecting", "orders", Refuse(HandlerError::reject)).start()?;
+    world.quiet().await?;
+    let parked = world.parked().await?.join("\n");
+    assert!(parked.contains(&format!("relay: {poison} is dead")), "{parked}");
+    assert!(parked.contains(&id.to_string()) && parked.contains("no such account"), "{parked}");
+    world.assert_promises_kept().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_does_not_come_to_rest_is_named() -> Result<(), Box<dyn std::error::Error>> {
+    let world = World::builder().patience(Duration::from_millis(300)).build().await?;
+    world
+        .consumer("failing", "orders", Refuse(HandlerError::retry))
+        .configure(|b| b.attempts_max(1_000_000))
+        .start()?;
+    world.enqueue(orders(1)).await?;
+    let failure = world.quiet().await.expect_err("a message that is never done").to_string();
+    assert!(failure.contains("failing failed") && failure.contains("no such account"), "{failure}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_replay_after_the_retention_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.consumer("counting", "orders", Count).start()?;
+    world.enqueue(orders(3)).await?;
+    world.quiet().await?;
+    world.advance(Duration::from_secs(15 * 86_400)).await?;
+    world.broker().replay(&topic()?);
+    world.assert_promises_kept().await;
+    assert_eq!((count(&world).await?, world.parked().await?.len()), (3, 3));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_that_comes_too_late_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.consumer("counting", "orders", Count).start()?;
+    let late = NewMessage::new("orders").id(made_ago(Duration::from_secs(15 * 86_400))?);
+    let early = NewMessage::new("orders").id(made_ago(Duration::from_secs(13 * 86_400))?);
+    world.enqueue([late, early]).await?;
+    world.quiet().await?;
+    assert_eq!((count(&world).await?, world.parked().await?.len()), (1, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    let tenant = |message: &Message| {
+        inbox::Scope::new(message.headers.get("tenant").unwrap_or_default())
+            .unwrap_or_else(|_| inbox::Scope::none())
+    };
+    world.consumer("counting", "orders", Count).scope(tenant).start()?;
+    world.broker().faults().duplicate_next(2);
+    world.enqueue(["a", "b"].map(|tenant| NewMessage::new("orders").header("tenant", tenant))).await?;
+    world.assert_promises_kept().await;
+    assert_eq!(count(&world).await?, 2);
+    Ok(())
+}
+
+/// The judge is no rubber stamp: without the guard a duplicate is applied again, and is named.
+#[tokio::test]
+async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.broker().faults().duplicate_next(1);
+    world.consumer("counting", "orders", Count).configure(|builder| builder.without_guard()).start()?;
+    let id = world.enqueue(orders(2)).await?[0].message_id();
+    world.quiet().await?;
+    let verdict = world.verdict().await?;
+    let again = verdict.ruling(Promise::AtMostOnce);
+    assert_eq!((count(&world).await?, again.breached), (3, 1), "{verdict}");
+    assert_eq!(again.breaches[0].subject.ids, [id.as_uuid()]);
+    Ok(())
+}
+
+/// Nor is it satisfied by silence: an effect that never came is named as well.
+#[tokio::test]
+async fn an_effect_that_is_missing_is_found() -> Result<(), Box<dyn std::error::Error>> {
+    let world = prepared(World::new().await?).await?;
+    world.consumer("counting", "orders", Count).start()?;
+    world.enqueue(orders(2)).await?;
+    world.quiet().await?;
+    world.execute("DELETE FROM testkit_effect WHERE seq = 2").await?;
+    let verdict = world.verdict().await?;
+    assert_eq!(verdict.ruling(Promise::ExactlyOnce).breached, 1, "{verdict}");
+    assert_eq!(verdict.ruling(Promise::InboxIffEffect).breached, 1, "{verdict}");
+    Ok(())
+}
