@@ -143,8 +143,7 @@ impl BrokerAddress {
             Self::Kafka { servers, topic, group } => {
                 let mut config = kafka::GroupConfig::new(group, [topic]);
                 config.session_timeout_ms = 6_000;
-                let subscriber = kafka::Subscriber::new(kafka_config(servers), config).map_err(operator)?;
-                Ok(Box::new(subscriber.subscribe().await?))
+                kafka::Subscriber::new(kafka_config(servers), config).map_err(operator)?.subscribe().await
             }
             Self::Rabbitmq { url, queue } => {
                 let mut config = rabbitmq::Config::new(url);
