@@ -39,10 +39,10 @@ pub struct Tempest {
 
 /// A strike takes no longer.
 const STRIKE: Duration = Duration::from_secs(60);
-/// Healing takes no longer: a server that has to recover.
+/// Healing takes no longer: a server that has to recover, and another one that is not there until it has.
 const HEAL: Duration = Duration::from_secs(150);
-/// How often it is tried.
-const HEALS: u32 = 3;
+/// Between two tries.
+const HEAL_AGAIN: Duration = Duration::from_millis(500);
 
 impl Tempest {
     /// These faults.
@@ -118,13 +118,13 @@ async fn one(stage: Arc<Stage>, fault: Shared, strike: Strike, end: Instant) -> 
 }
 
 async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Result<(), Failure> {
-    let mut last = String::new();
-    for _ in 0..HEALS {
-        match timeout(HEAL, fault.heal(stage)).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => last = error.to_string(),
-            Err(_) => last = format!("not within {HEAL:?}"),
+    let mut last = "no answer".to_owned();
+    let healing = async {
+        while let Err(error) = fault.heal(stage).await {
+            last = error.to_string();
+            sleep(HEAL_AGAIN).await;
         }
-    }
-    Err(format!("{} could not be healed: {last}", fault.name()).into())
+    };
+    let healed = timeout(HEAL, healing).await;
+    healed.map_err(|_| format!("{} could not be healed within {HEAL:?}: {last}", fault.name()).into())
 }

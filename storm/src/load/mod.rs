@@ -5,12 +5,15 @@
 //! | `shape` | what one operation is like, at random |
 //! | `client` | carries operations out and writes down what it was told |
 //! | `work` | the statements of one operation, inside its transaction |
+//! | `prepared` | operations that wait for their decision |
 //! | `cancel` | operations whose caller goes away in the middle |
 
 mod cancel;
 mod client;
+mod prepared;
 mod shape;
 mod work;
 
 pub use client::{ProducerTask, Topics, run};
+pub(crate) use prepared::Preparation;
 pub use shape::{Hint, Payload};

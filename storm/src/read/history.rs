@@ -4,6 +4,7 @@ use checker::{History, Leak, Operation, Tap};
 
 use super::stores::Plain;
 use crate::Failure;
+use crate::faults::database::prepared::JOURNAL;
 use crate::journal::{self, Step, operations};
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
@@ -46,9 +47,10 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
 
 fn journaled(plot: &Plot, stage: &Stage) -> Result<Vec<Operation>, Failure> {
     let mut all = Vec::new();
-    for name in stage.processes.of(Role::Producer) {
+    let producers = stage.processes.of(Role::Producer).into_iter().map(|name| format!("{name}.journal"));
+    for file in producers.chain([JOURNAL.to_owned()]) {
         let mut steps: Vec<Step> = Vec::new();
-        journal::read(&plot.file(&format!("{name}.journal")), |step| steps.push(step))?;
+        journal::read(&plot.file(&file), |step| steps.push(step))?;
         all.extend(operations(steps));
     }
     Ok(all)

@@ -9,6 +9,7 @@ use super::addresses::host_and_port;
 use super::{Plot, Servers};
 use crate::Failure;
 use crate::consume::sqs_config;
+use crate::faults::broker::mock::BROKERS;
 use crate::faults::broker::sqs::Gateway;
 use crate::pair::BrokerKind;
 use crate::stage::{Broker, Topic};
@@ -36,7 +37,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
             Ok(broker(address, Vec::new()))
         }
         BrokerKind::MockKafka => {
-            let mock = Mock::start(1)?;
+            let mock = Mock::start(BROKERS)?;
             mock.create_topic(&topic, PARTITIONS)?;
             let address = mock.bootstrap_servers().join(",");
             Ok(Broker { mock: Some(Arc::new(mock)), ..broker(address, Vec::new()) })

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
-use storm::faults::database::{backends, locks, long, rivals};
+use storm::faults::database::{backends, locks, long, prepared, rivals};
 use tests::{Backend, Outcome, Stage, trial};
 
-use crate::scene::{heal, strike, until, with_database};
+use crate::scene::{heal, strike, until, with_database, with_topic};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::Postgres];
@@ -17,6 +17,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("database/deadlocks_are_met", needs, deadlocks_are_met),
         trial("database/a_serializable_transaction_is_refused", needs, a_serializable_transaction_is_refused),
         trial("database/a_long_transaction_holds_an_id", needs, a_long_transaction_holds_an_id),
+        trial(
+            "database/a_prepared_transaction_waits_for_its_decision",
+            needs,
+            a_prepared_transaction_waits_for_its_decision,
+        ),
         trial("database/sessions_are_ended", needs, sessions_are_ended),
         trial("database/statements_are_cancelled", needs, statements_are_cancelled),
     ]
@@ -124,6 +129,33 @@ async fn a_long_transaction_holds_an_id(test: Stage) -> Outcome {
     assert_eq!(database.texts(held).await?, [struck.detail]);
     heal(&mut fault, &stage).await?;
     no_faults_session_is_left(&database).await
+}
+
+async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
+    let (mut stage, database) = with_database::<Postgres>(&test, 3).await?;
+    stage.broker.topics = with_topic(&test, "", "orders").broker.topics;
+    let mut fault = prepared::Prepared::default();
+    heal(&mut fault, &stage).await?;
+    let waiting = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()";
+    let messages = "SELECT count(*) FROM outbox_message";
+    let mut decisions = Vec::new();
+    for seed in 0..6 {
+        let before = database.integer(messages).await?;
+        let struck = strike(&mut fault, &stage, seed).await?;
+        assert_eq!(database.integer(waiting).await?, 1, "{struck}");
+        assert_eq!(database.integer(messages).await?, before, "{struck}");
+        heal(&mut fault, &stage).await?;
+        assert_eq!(database.integer(waiting).await?, 0, "{struck}");
+        let commits = struck.detail.ends_with("commits");
+        assert_eq!(database.integer(messages).await? > before, commits, "{struck}");
+        decisions.push(if commits { checker::Outcome::Ok } else { checker::Outcome::Failed });
+    }
+    assert!(decisions.contains(&checker::Outcome::Ok) && decisions.contains(&checker::Outcome::Failed));
+    let mut steps = Vec::new();
+    storm::journal::read(&test.folder().join(prepared::JOURNAL), |step| steps.push(step))?;
+    let told: Vec<_> = storm::journal::operations(steps).into_iter().map(|known| known.outcome).collect();
+    assert_eq!(told, decisions);
+    Ok(())
 }
 
 async fn sessions_are_ended(test: Stage) -> Outcome {

@@ -6,6 +6,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use storm::faults::{Fault, Struck};
 use storm::pair::{BrokerKind, DatabaseKind, Pair};
+use storm::shop::Shop;
 use storm::stage::{Broker, Database, Processes, Services, Stage, Topic, Wires};
 use tests::{Dialect, Failure, Outcome};
 
@@ -31,15 +32,15 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
 }
 
 /// A stage with one database for producers and consumers, and these accounts.
-pub(crate) async fn with_database<DB: Dialect>(
+pub(crate) async fn with_database<DB: Dialect + Shop>(
     test: &tests::Stage,
     accounts: u32,
 ) -> Result<(Stage, tests::Database<DB>), Failure> {
     let database = tests::Database::<DB>::migrated(test).await?;
-    database.execute("CREATE TABLE account (name text PRIMARY KEY)").await?;
+    DB::create_business(&mut *database.pool.acquire().await?).await?;
     for account in 0..accounts {
         let name = Database::account(account);
-        database.execute(&format!("INSERT INTO account VALUES ('{name}')")).await?;
+        database.execute(&format!("INSERT INTO account VALUES ('{name}', 0)")).await?;
     }
     let url = database.url.clone();
     let reached = Database { producers: url.clone(), consumers: url, accounts };

@@ -22,10 +22,10 @@ async fn a_busy_file_refuses_writers(test: Stage) -> Outcome {
     let mut fault = Busy::default();
     heal(&mut fault, &stage).await?;
     strike(&mut fault, &stage, 1).await?;
-    let error = sqlx::query("INSERT INTO account VALUES ('a')").execute(&mut writer).await.err();
+    let error = sqlx::query("INSERT INTO account VALUES ('a', 0)").execute(&mut writer).await.err();
     let error = error.and_then(sqlx::Error::into_database_error).ok_or("it was not busy")?;
     assert_eq!(error.code().as_deref(), Some("5"), "{error}");
     heal(&mut fault, &stage).await?;
-    sqlx::query("INSERT INTO account VALUES ('a')").execute(&mut writer).await?;
+    sqlx::query("INSERT INTO account VALUES ('a', 0)").execute(&mut writer).await?;
     Ok(())
 }

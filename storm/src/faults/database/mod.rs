@@ -5,6 +5,7 @@
 //! | [`locks`] | rows and tables that somebody holds |
 //! | [`rivals`] | deadlocks, and updates under the feet of serializable transactions |
 //! | [`long`] | transactions that stay open |
+//! | [`prepared`] | transactions that wait for their decision |
 //! | [`backends`] | sessions and statements that are ended from outside |
 //! | [`disk`] | a disk that is full |
 //! | [`sqlite`] | a file that is busy |
@@ -14,6 +15,7 @@ pub mod backends;
 pub mod disk;
 pub mod locks;
 pub mod long;
+pub mod prepared;
 pub mod rivals;
 mod session;
 pub mod sqlite;
@@ -31,6 +33,7 @@ pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
             Box::new(rivals::Deadlocks::default()),
             Box::new(rivals::Conflicts::default()),
             Box::new(long::LongTransaction::default()),
+            Box::new(prepared::Prepared::default()),
             Box::new(backends::Terminated),
             Box::new(backends::Cancelled),
             Box::new(disk::PostgresFull::default()),

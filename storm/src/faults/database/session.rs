@@ -12,10 +12,14 @@ pub(super) const APPLICATION: &str = "storm-fault";
 
 /// Connects directly, past every proxy. No statement waits longer than three seconds, so that a strike returns.
 pub(super) async fn connect(url: &str) -> Result<PgConnection, Failure> {
-    let options = PgConnectOptions::from_str(url)?
+    Ok(options(url)?.connect().await?)
+}
+
+/// How [`connect`] connects.
+pub(super) fn options(url: &str) -> Result<PgConnectOptions, Failure> {
+    Ok(PgConnectOptions::from_str(url)?
         .application_name(APPLICATION)
-        .options([("statement_timeout", "3s"), ("idle_in_transaction_session_timeout", "0")]);
-    Ok(options.connect().await?)
+        .options([("statement_timeout", "3s"), ("idle_in_transaction_session_timeout", "0")]))
 }
 
 /// Runs statements that are constants of a fault.

@@ -1,0 +1,73 @@
+//! An operation whose transaction is prepared: written, safe from crashes, and undecided.
+
+use std::path::Path as File;
+
+use outbox::Outbox;
+use rand::rngs::StdRng;
+use sqlx::{AssertSqlSafe, PgPool};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::client::Topics;
+use super::shape::{Ending, Mode, PRODUCER_BYTES_MAX, Path, Shape, Topic};
+use super::work::{Given, Tx, work};
+use crate::Failure;
+use crate::journal::Sent;
+
+/// An operation that is to be prepared.
+pub(crate) struct Preparation {
+    shape: Shape,
+}
+
+impl Preparation {
+    /// One whose messages can all be published.
+    pub(crate) fn random(rng: &mut StdRng, accounts: u32) -> Self {
+        loop {
+            let mut shape = Shape::random(rng, accounts);
+            shape.items.retain(|item| item.topic == Topic::Main && item.pad <= PRODUCER_BYTES_MAX);
+            if !shape.items.is_empty() {
+                (shape.path, shape.ending) = (Path::Raw, Ending::Commit);
+                if shape.mode == Mode::Staged {
+                    shape.mode = Mode::Batch;
+                }
+                return Self { shape };
+            }
+        }
+    }
+
+    /// What the journal calls it.
+    pub(crate) fn operation(&self) -> Uuid {
+        self.shape.operation
+    }
+
+    /// How many messages it means to send.
+    pub(crate) fn messages(&self) -> usize {
+        self.shape.items.len()
+    }
+
+    /// Runs its statements, tells what they wrote, and prepares the transaction under this name.
+    pub(crate) async fn prepare(
+        &self,
+        pool: &PgPool,
+        name: &str,
+        topic: &str,
+        folder: &File,
+        note: impl FnOnce(Sent) -> std::io::Result<()> + Send,
+    ) -> Result<(), Failure> {
+        let given = Given {
+            // All its messages go to the first one.
+            topics: Topics { main: topic.to_owned(), nowhere: topic.to_owned() },
+            folder: folder.to_owned(),
+            began: OffsetDateTime::now_utc(),
+            numbers: None,
+        };
+        let outbox = Outbox::builder().build();
+        let mut tx = pool.begin().await?;
+        note(work(Tx::Raw(&mut tx, &outbox), &self.shape, &given).await?)?;
+        let prepare = AssertSqlSafe(format!("PREPARE TRANSACTION '{name}'"));
+        sqlx::query(prepare).execute(&mut *tx).await?;
+        // The session is in no transaction any more; this only tells the client library.
+        tx.rollback().await?;
+        Ok(())
+    }
+}
