@@ -123,10 +123,10 @@ impl Cast<'_> {
         self.at(role, Peer::Database, direct)
     }
 
-    fn kafka(&self, role: Role) -> String {
+    fn kafka(&self, role: Role) -> Vec<String> {
         match self.stage.wires.proxies.get(&Wire { role, peer: Peer::Broker }) {
-            Some(proxy) => proxy.address().to_string(),
-            None => self.stage.broker.address.clone(),
+            Some(proxy) => vec![proxy.address().to_string()],
+            None => self.stage.broker.address.split(',').map(str::to_owned).collect(),
         }
     }
 
@@ -137,7 +137,7 @@ impl Cast<'_> {
                 let properties: Vec<String> =
                     KAFKA_PROPERTIES.iter().map(|(name, value)| format!("{name:?} = {value:?}\n")).collect();
                 format!(
-                    "[pipeline.kafka]\nbootstrap_servers = [{:?}]\nconnect_timeout_ms = 2000\n\
+                    "[pipeline.kafka]\nbootstrap_servers = {:?}\nconnect_timeout_ms = 2000\n\
                      [pipeline.kafka.properties]\n{}",
                     self.kafka(Role::Relay),
                     properties.concat()
@@ -189,7 +189,7 @@ impl Cast<'_> {
         let (broker, topics) = (&self.stage.broker, self.plot.topics());
         Ok(match self.plot.pair.broker {
             BrokerKind::Kafka | BrokerKind::MockKafka => BrokerAddress::Kafka {
-                servers: vec![self.kafka(Role::Consumer)],
+                servers: self.kafka(Role::Consumer),
                 topic: topics.main,
                 group: format!("{}-{consumer}", self.plot.name),
             },
