@@ -58,9 +58,11 @@
 //! | `verdict` | what became of the promises |
 //! | `clock` | ids of another time |
 //! | `failure` | [`Failure`] |
+//! | [`crash_points`] | places at which a whole process is ended, for tests of programs |
 
 mod clock;
 mod consuming;
+pub mod crash_points;
 mod failure;
 mod observed;
 mod quiet;
