@@ -43,7 +43,7 @@ async fn postgres(test: Stage) -> Outcome {
 
 async fn sqlite(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Sqlite>(&test, 1).await?;
-    let mut writer = database.pool.acquire().await?;
+    let mut writer = database.admin.acquire().await?;
     let insert = "INSERT INTO outbox_message (topic, payload) VALUES ('t', zeroblob(50000))";
     let mut fault = disk::SqliteFull::default();
     heal(&mut fault, &stage).await?;

@@ -37,7 +37,7 @@ pub(crate) async fn with_database<DB: Dialect + Shop>(
     accounts: u32,
 ) -> Result<(Stage, tests::Database<DB>), Failure> {
     let database = tests::Database::<DB>::migrated(test).await?;
-    DB::create_business(&mut *database.pool.acquire().await?).await?;
+    DB::create_business(&mut *database.admin.acquire().await?).await?;
     for account in 0..accounts {
         let name = Database::account(account);
         database.execute(&format!("INSERT INTO account VALUES ('{name}', 0)")).await?;
