@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::report::PairReport;
 use crate::run::{self, Options};
 use crate::setup::{Programs, Servers};
-use crate::{consume, load, process};
+use crate::{consume, faults, load, process};
 
 /// Runs producers, relays and consumers against real services, throws faults at them at random, and lets the
 /// checker decide what held.
@@ -61,6 +61,9 @@ struct Run {
     /// Operations per second, over all producers; fewer in a long storm, so that it can be checked in memory.
     #[arg(long, value_name = "RATE", default_value_t = 60.0)]
     rate: f64,
+    /// Fail when a fault cannot be had on this machine: all, or none.
+    #[arg(long, value_enum, default_value_t)]
+    require: Require,
     /// Keep databases, topics, queues and the folder even when all is well.
     #[arg(long)]
     keep: bool,
@@ -70,6 +73,15 @@ struct Run {
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Require {
+    /// A fault that cannot be had is named as ignored.
+    #[default]
+    None,
+    /// Every fault must be there.
+    All,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -109,6 +121,7 @@ impl Run {
         if self.plan {
             return self.print_plan(&pairs, &options).await;
         }
+        self.name_missing()?;
         let servers = Servers::from_environment()?;
         let progress = Progress::default();
         eprintln!("seed {}", options.seed);
@@ -133,6 +146,17 @@ impl Run {
             println!("{}", serde_json::to_string_pretty(&whole)?);
         }
         Ok(exit_code(&reports, &failures))
+    }
+
+    /// Names the faults that this machine does not offer.
+    fn name_missing(&self) -> Result<(), Failure> {
+        for (fault, why) in faults::missing() {
+            if self.require == Require::All {
+                return Err(format!("the fault {fault} is required: {why}").into());
+            }
+            eprintln!("ignored: the fault {fault}: {why}");
+        }
+        Ok(())
     }
 
     fn options(&self) -> Result<Options, Failure> {

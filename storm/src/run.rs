@@ -184,11 +184,11 @@ impl Storm<'_> {
     /// Tries dead messages again, and waits until nothing is on its way any more: as long as there is progress.
     async fn settle(&self) -> Result<Pending, Failure> {
         self.requeue().await?;
-        let (begun, nowhere) = (Instant::now(), self.plot.topics().nowhere);
+        let begun = Instant::now();
         let (mut last, mut received) = (Pending::default(), 0);
         let mut changed_at = Instant::now();
         loop {
-            let pending = read::pending(&self.stage, &self.plot.consumers(), &nowhere).await?;
+            let pending = read::pending(&self.plot, &self.stage).await?;
             let now_received = self.received()?;
             if pending != last || now_received != received {
                 (last, received, changed_at) = (pending, now_received, Instant::now());
@@ -244,7 +244,8 @@ impl Storm<'_> {
         let starts = self.stage.processes.names().iter().map(|name| self.stage.processes.starts(name)).sum();
         let consumers = &history.consumers;
         let effects: usize = consumers.iter().map(|consumer| consumer.effects.iter().flatten().count()).sum();
-        let dead = consumers.iter().map(|consumer| consumer.dead_letters.iter().flatten().count()).sum();
+        let dead =
+            consumers.iter().map(|consumer| consumer.dead_letters.iter().flatten().count()).sum::<usize>();
         // Where one reader applies a message under two names, a delivery is one for both.
         let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
         Ok(Counts {

@@ -12,14 +12,14 @@ use clap::Args;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
 };
 
 /// Build producers, relays and consumers with their crash points, and run storms of faults over them.
 #[derive(Debug, Args)]
 pub(crate) struct Storm {
     /// The first of twelve ports in a row for the storm's own services.
-    #[arg(long, default_value_t = 21_400)]
+    #[arg(long, default_value_t = DEFAULT_PORT_BASE)]
     port_base: u16,
     /// Build optimised.
     #[arg(long)]
@@ -29,16 +29,52 @@ pub(crate) struct Storm {
     arguments: Vec<String>,
 }
 
-impl Storm {
-    /// Some seconds over every pair, as CI does.
-    pub(crate) fn short() -> Self {
-        let arguments = ["--minutes", SHORT_MINUTES].map(str::to_owned).to_vec();
-        Self { port_base: 21_400, release: false, arguments }
+/// A storm over every pair, some seconds each; then one in which the inbox's guard is off, which must be found out.
+pub(crate) fn short() -> Result<(), String> {
+    let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
+    let whole = stage.storm(&["--minutes", "0.12", "--require", "all"]).status();
+    let planted = stage.storm(&PLANTED).stderr(Stdio::inherit()).output();
+    stage.clear();
+    let whole = whole.map_err(|error| format!("cannot run the storm: {error}"))?;
+    if !whole.success() {
+        return Err(format!("the storm failed ({whole})"));
+    }
+    let planted = planted.map_err(|error| format!("cannot run the storm: {error}"))?;
+    let doubled = doubled(&planted.stdout)?;
+    println!("without the inbox's guard: {doubled} messages took effect twice, and the storm found them");
+    Ok(())
+}
+
+/// Crashes make relays publish again.
+const PLANTED: [&str; 11] = [
+    "--minutes",
+    "0.3",
+    "--database",
+    "sqlite",
+    "--broker",
+    "mock-kafka",
+    "--fault",
+    "kill,crash-point",
+    "--without-inbox-guard",
+    "--output",
+    "json",
+];
+
+/// How many messages took effect twice, says a report. None is an error: then the storm would find nothing.
+fn doubled(report: &[u8]) -> Result<u64, String> {
+    let report: serde_json::Value = serde_json::from_slice(report)
+        .map_err(|error| format!("the storm without the inbox's guard has no report: {error}"))?;
+    let rulings = report["pairs"][0]["verdict"]["rulings"].as_array();
+    let ruling = rulings.into_iter().flatten().find(|ruling| ruling["promise"] == "at_most_once");
+    match ruling.and_then(|ruling| ruling["breached"].as_u64()) {
+        Some(doubled) if doubled > 0 => Ok(doubled),
+        other => {
+            Err(format!("the inbox's guard was off, and the storm did not find out ({other:?} doubled)"))
+        }
     }
 }
 
-/// For each pair.
-const SHORT_MINUTES: &str = "0.12";
+const DEFAULT_PORT_BASE: u16 = 21_400;
 
 /// What the services listen on, counted from the first port.
 const PORTS: [&str; 7] = [
@@ -54,35 +90,64 @@ const PORTS: [&str; 7] = [
 const PROXIED: u16 = 8;
 
 pub(crate) fn run(options: &Storm) -> Result<ExitCode, String> {
-    let mut environment = environment(options.port_base)?;
-    match services::faketime::library(&|phase| eprintln!("libfaketime: {phase}")) {
-        Ok(library) => drop(environment.insert("OUTBOX_FAKETIME".to_owned(), library.display().to_string())),
-        Err(fault) => eprintln!("libfaketime: {fault}"),
-    }
-    // Looked up before anything is built: building may replace the file.
-    let xtask =
-        std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
-    let mut build = cargo(["build", "--package", "storm", "--package", "relay"])?;
-    build.args(["--features", "storm/crash-points,relay/crash-points"]);
-    if options.release {
-        build.arg("--release");
-    }
-    let built = build.status().map_err(|error| format!("cannot run cargo: {error}"))?;
-    if !built.success() {
-        return Err(format!("the storm could not be built ({built})"));
-    }
-    let mut storm = Command::new(programs(options.release)?.join("storm"));
-    storm.arg("run").args(&options.arguments).envs(&environment).env("OUTBOX_XTASK", &xtask);
-    storm.current_dir(workspace::root()?);
-    let code = exit_code(&mut storm);
-    let mut down = Command::new(&xtask);
-    down.args(["services", "down", "--purge"]).envs(&environment).stdout(std::process::Stdio::null());
-    match down.status() {
-        Ok(status) if status.success() => {}
-        Ok(status) => eprintln!("the storm's services could not be stopped ({status})"),
-        Err(error) => eprintln!("the storm's services could not be stopped: {error}"),
-    }
+    let stage = Stage::build(options.port_base, options.release)?;
+    let arguments: Vec<&str> = options.arguments.iter().map(String::as_str).collect();
+    let code = exit_code(&mut stage.storm(&arguments));
+    stage.clear();
     code
+}
+
+/// Built programs, and where the services are that they use.
+struct Stage {
+    environment: BTreeMap<String, String>,
+    /// This program, which the storm calls to stop and start its services. Looked up before anything is built: building
+    /// may replace the file.
+    xtask: PathBuf,
+    storm: PathBuf,
+    root: PathBuf,
+}
+
+impl Stage {
+    fn build(port_base: u16, release: bool) -> Result<Self, String> {
+        let mut environment = environment(port_base)?;
+        match services::faketime::library(&|phase| eprintln!("libfaketime: {phase}")) {
+            Ok(library) => {
+                environment.insert("OUTBOX_FAKETIME".to_owned(), library.display().to_string());
+            }
+            Err(fault) => eprintln!("libfaketime: {fault}"),
+        }
+        let xtask =
+            std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
+        let mut build = cargo(["build", "--package", "storm", "--package", "relay"])?;
+        build.args(["--features", "storm/crash-points,relay/crash-points"]);
+        if release {
+            build.arg("--release");
+        }
+        let built = build.status().map_err(|error| format!("cannot run cargo: {error}"))?;
+        if !built.success() {
+            return Err(format!("the storm could not be built ({built})"));
+        }
+        let storm = programs(release)?.join("storm");
+        Ok(Self { environment, xtask, storm, root: workspace::root()? })
+    }
+
+    fn storm(&self, arguments: &[&str]) -> Command {
+        let mut storm = Command::new(&self.storm);
+        storm.arg("run").args(arguments).envs(&self.environment).env("OUTBOX_XTASK", &self.xtask);
+        storm.current_dir(&self.root);
+        storm
+    }
+
+    /// Stops the services and deletes their data.
+    fn clear(&self) {
+        let mut down = Command::new(&self.xtask);
+        down.args(["services", "down", "--purge"]).envs(&self.environment).stdout(Stdio::null());
+        match down.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => eprintln!("the storm's services could not be stopped ({status})"),
+            Err(error) => eprintln!("the storm's services could not be stopped: {error}"),
+        }
+    }
 }
 
 /// Where the storm's own services are, for whoever starts them and whoever connects.
@@ -129,6 +194,17 @@ fn programs(release: bool) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_storm_that_finds_nothing_is_no_proof() {
+        let report = |breached: u64| {
+            let rulings = serde_json::json!([{ "promise": "at_most_once", "breached": breached }]);
+            serde_json::json!({ "pairs": [{ "verdict": { "rulings": rulings } }] }).to_string()
+        };
+        assert_eq!(doubled(report(3).as_bytes()), Ok(3));
+        assert!(doubled(report(0).as_bytes()).is_err());
+        assert!(doubled(b"{}").is_err() && doubled(b"").is_err());
+    }
 
     #[test]
     fn every_service_has_a_port_of_its_own() {

@@ -27,8 +27,12 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
     let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
     let mut read = Vec::new();
     for name in plot.consumers() {
-        let mut consumer = consumers.consumer(name).await?;
+        let mut consumer = consumers.consumer(name, plot.buried_by(name)).await?;
         consumer.topics = Some(vec![plot.topics().main.into()]);
+        if !plot.guarded {
+            // Nothing is remembered then, and nothing claimed about it.
+            consumer.inbox = None;
+        }
         read.push(consumer);
     }
     Ok(History {

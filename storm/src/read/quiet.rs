@@ -1,6 +1,7 @@
 //! Whether anything is still on its way.
 
 use crate::Failure;
+use crate::setup::Plot;
 use crate::stage::Stage;
 
 /// What is still on its way.
@@ -26,6 +27,6 @@ impl Pending {
 ///
 /// # Errors
 /// A database does not answer.
-pub async fn pending(stage: &Stage, consumers: &[&str], nowhere: &str) -> Result<Pending, Failure> {
-    super::stores::pending(stage, consumers, nowhere).await
+pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
+    super::stores::pending(plot, stage).await
 }

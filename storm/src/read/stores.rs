@@ -15,6 +15,7 @@ use crate::Failure;
 use crate::content::content;
 use crate::load::Payload;
 use crate::pair::DatabaseKind;
+use crate::setup::Plot;
 use crate::stage::Stage;
 
 /// A plain connection to one of the databases.
@@ -88,12 +89,12 @@ impl Plain {
         rows.into_iter().map(parked).collect()
     }
 
-    pub(super) async fn consumer(&mut self, name: &str) -> Result<Consumer, Failure> {
+    pub(super) async fn consumer(&mut self, name: &str, buried_by: &str) -> Result<Consumer, Failure> {
         Ok(Consumer {
             name: name.into(),
             inbox: Some(self.inbox(name).await?),
             effects: Some(self.effects(name).await?),
-            dead_letters: Some(self.dead_letters(name).await?),
+            dead_letters: Some(self.dead_letters(buried_by).await?),
             ..Consumer::default()
         })
     }
@@ -176,10 +177,11 @@ impl Plain {
     }
 
     /// How many messages a consumer has decided about.
-    pub(super) async fn decided(&mut self, name: &str) -> Result<u64, Failure> {
+    pub(super) async fn decided(&mut self, name: &str, buried_by: &str) -> Result<u64, Failure> {
         let sql = "SELECT count(*) FROM (SELECT message_id FROM effect WHERE consumer = $1 UNION \
-                   SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $1) AS decided";
-        let count: i64 = on!(self, c => sqlx::query_scalar(sql).bind(name).fetch_one(c).await?);
+                   SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $2) AS decided";
+        let count: i64 =
+            on!(self, c => sqlx::query_scalar(sql).bind(name).bind(buried_by).fetch_one(c).await?);
         Ok(count.unsigned_abs())
     }
 
@@ -240,13 +242,14 @@ fn outbox_row(
 }
 
 /// What is still on its way.
-pub(super) async fn pending(stage: &Stage, consumers: &[&str], nowhere: &str) -> Result<Pending, Failure> {
+pub(super) async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
     let mut producers = Plain::open(stage, &stage.database.producers).await?;
     let mut decided = Plain::open(stage, &stage.database.consumers).await?;
-    let (left, moving) = producers.sent(nowhere).await?;
+    let (left, moving) = producers.sent(&plot.topics().nowhere).await?;
     let mut undecided = 0;
-    for consumer in consumers {
-        undecided += left.saturating_sub(decided.decided(consumer).await?);
+    for consumer in plot.consumers() {
+        let done = decided.decided(consumer, plot.buried_by(consumer)).await?;
+        undecided += left.saturating_sub(done);
     }
     Ok(Pending { messages: left, moving, undecided })
 }

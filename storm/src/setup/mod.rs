@@ -59,6 +59,13 @@ impl Plot {
         ["billing", "audit"]
     }
 
+    /// Under which name a consumer's messages are put aside: where one reader applies a message under both names, by
+    /// that reader.
+    #[must_use]
+    pub fn buried_by(&self, consumer: &'static str) -> &'static str {
+        if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }
+    }
+
     /// A file of this storm.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
