@@ -109,7 +109,7 @@ impl Finder {
 
     fn builds(&self) -> &'static [&'static [&'static str]] {
         match self.kind {
-            Kind::Simulation => &[&["test", "--package", "simulation", "--test", "schedules", "--no-run"]],
+            Kind::Simulation => &[&["build", "--package", "simulation"]],
             Kind::Conformance => &[&["test", "--package", "tests", "--test", "conformance", "--no-run"]],
             Kind::Brokers => &[&["test", "--package", "tests", "--test", "brokers", "--no-run"]],
             Kind::Storm => &[&[
@@ -127,7 +127,7 @@ impl Finder {
     fn command(&self) -> Vec<&str> {
         let mut command = match self.kind {
             Kind::Simulation => {
-                vec!["test", "--package", "simulation", "--test", "schedules", "every_promise_holds"]
+                vec!["run", "--package", "simulation", "--", "--no-shrink", "--schedules", "3000"]
             }
             Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
             Kind::Brokers => vec!["test", "--package", "tests", "--test", "brokers", "--"],
