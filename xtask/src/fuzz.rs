@@ -24,6 +24,9 @@ pub(crate) struct Fuzz {
     /// How long each target runs.
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
+    /// Where chance begins; by default each run is another one.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u32,
     /// Run one input, such as one that broke a target before.
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
@@ -33,9 +36,9 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Every target for a short while.
+    /// Every target for a short while, from the same beginning each time: CI judges a change, it does not search.
     pub(crate) fn briefly() -> Self {
-        Self { target: None, seconds: 10, input: None, quiet: true }
+        Self { target: None, seconds: 10, seed: 1, input: None, quiet: true }
     }
 }
 
@@ -62,6 +65,7 @@ pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
             Some(file) => command.arg(file),
             None => command
                 .arg(format!("-max_total_time={}", options.seconds))
+                .arg(format!("-seed={}", options.seed))
                 .arg(if options.quiet { "-verbosity=0" } else { "-print_final_stats=1" })
                 // What is new is written to the first of them.
                 .args([&folders.found, &folders.seeds]),
