@@ -20,7 +20,7 @@
 //! | [`mod@run`], `history` | one schedule to its end, and what the checker is shown |
 //! | [`mod@shrink`] | a failing schedule made small |
 //! | [`breakage`] | ways to break the surroundings, each of which must be found |
-//! | [`search`] | many schedules, on every core |
+//! | [`mod@search`] | many schedules, on every core |
 //! | [`trace`] | the course of events |
 
 pub mod breakage;
