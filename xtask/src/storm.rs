@@ -18,7 +18,7 @@ use std::{
 /// Build producers, relays and consumers with their crash points, and run storms of faults over them.
 #[derive(Debug, Args)]
 pub(crate) struct Storm {
-    /// The first of twelve ports in a row for the storm's own services.
+    /// The first of fifteen ports in a row for the storm's own services.
     #[arg(long, default_value_t = DEFAULT_PORT_BASE)]
     port_base: u16,
     /// Build optimised.
@@ -77,7 +77,7 @@ fn doubled(report: &[u8]) -> Result<u64, String> {
 const DEFAULT_PORT_BASE: u16 = 21_400;
 
 /// What the services listen on, counted from the first port.
-const PORTS: [&str; 7] = [
+const PORTS: [&str; 10] = [
     "OUTBOX_POSTGRES_PORT",
     "OUTBOX_KAFKA_PORT",
     "OUTBOX_KAFKA_CONTROLLER_PORT",
@@ -85,9 +85,12 @@ const PORTS: [&str; 7] = [
     "OUTBOX_RABBITMQ_DIST_PORT",
     "OUTBOX_RABBITMQ_EPMD_PORT",
     "OUTBOX_SQS_PORT",
+    "OUTBOX_KAFKA_TLS_PORT",
+    "OUTBOX_KAFKA_SASL_PORT",
+    "OUTBOX_RABBITMQ_TLS_PORT",
 ];
 /// Those of Kafka's listeners behind proxies, counted as well.
-const PROXIED: u16 = 8;
+const PROXIED: u16 = 11;
 
 pub(crate) fn run(options: &Storm) -> Result<ExitCode, String> {
     let stage = Stage::build(options.port_base, options.release)?;
@@ -154,7 +157,7 @@ impl Stage {
 fn environment(base: u16) -> Result<BTreeMap<String, String>, String> {
     let port = |number: u16| {
         base.checked_add(number).filter(|port| *port > 1024).ok_or_else(|| {
-            format!("--port-base {base}: choose one between 1024 and 65000, twelve ports follow")
+            format!("--port-base {base}: choose one between 1024 and 65000, fifteen ports follow")
         })
     };
     let mut environment = BTreeMap::new();
@@ -213,7 +216,7 @@ mod tests {
         assert!(environment["OUTBOX_POSTGRES_URL"].contains("127.0.0.1:21400"));
         assert_eq!(environment["OUTBOX_KAFKA_BROKERS"], "127.0.0.1:21401");
         assert!(environment["OUTBOX_SQS_ENDPOINT"].contains(":21406"));
-        assert_eq!(environment["OUTBOX_KAFKA_PROXIED"], "21408:21409,21410:21411");
+        assert_eq!(environment["OUTBOX_KAFKA_PROXIED"], "21411:21412,21413:21414");
         assert!(environment[DIR_VARIABLE].ends_with("storm-21400"));
         assert!(super::environment(65_530).is_err());
     }
