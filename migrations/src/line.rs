@@ -90,8 +90,9 @@ macro_rules! line {
     };
 }
 
-static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege");
-static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log");
+static POSTGRES_OUTBOX: &[Migration] =
+    line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments");
+static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention");
 static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days");
 static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox");
 

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | [`log`] | [`LogStore`](log::LogStore): the log, read behind a cursor |
 //! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, decisions |
+//! | [`retention`] | [`LogRetention`](retention::LogRetention): history goes when nobody needs it any more |
 //! | [`reconcile`] | [`Rows`](reconcile::Rows): the outbox compared with what happened elsewhere |
 //! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
 //!
@@ -49,6 +50,7 @@ pub mod postgres;
 pub mod producer;
 pub mod read_only;
 pub mod reconcile;
+pub mod retention;
 pub mod sqlite;
 mod store;
 pub mod trace;

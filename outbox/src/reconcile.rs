@@ -48,7 +48,7 @@ pub trait Rows: Send {
     /// The rows of these messages, ascending.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
 
-    /// The smallest message id, below which nothing can be said any more.
+    /// The smallest message id above all that retention has removed: below it nothing can be said any more.
     async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
 }
 

@@ -7,6 +7,7 @@
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`demo`] | `relay demo`: exactly-once effects through crashes, shown and checked |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
+//! | [`maintenance`] | history that every relay has passed goes |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 pub mod cli;
@@ -18,4 +19,5 @@ pub mod engine;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod maintenance;
 pub mod telemetry;

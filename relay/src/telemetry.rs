@@ -9,6 +9,9 @@
 //! | `relay_lease_changes_total` | counter, by change | leases taken, taken over, lost |
 //! | `relay_sessions_total` | counter, by outcome | broker sessions opened and refused |
 //! | `relay_window_entries`, `relay_window_bytes` | gauge | read and not yet settled |
+//! | `relay_expired_segments_total` | counter | segments of history that were emptied |
+//! | `relay_history_seconds` | gauge | the age of the oldest entry in the outbox |
+//! | `relay_history_bytes` | gauge | what the outbox takes on disk, where the database tells |
 //! | `relay_blocked_keys`, `relay_blocked_topics` | gauge | keys and topics that wait |
 //!
 //! Every metric carries the label `relay`. No payload, header value or secret appears in either.
@@ -19,6 +22,7 @@ use std::time::Duration;
 use message::{Fault, PublishError, Receipt};
 use metrics::{counter, gauge};
 use outbox::log::{ExceptionState, LogError, RelayName};
+use outbox::retention::{Expired, Segment};
 use tracing::{debug, debug_span, error, info, warn};
 
 use crate::engine::machine::{Event, Machine};
@@ -158,5 +162,56 @@ impl Telemetry {
 
     pub(crate) fn stopped(&self) {
         info!(relay = %self.relay, "stopped");
+    }
+}
+
+/// The voice of the maintenance of one pipeline's outbox.
+#[derive(Debug, Clone)]
+pub struct History {
+    relay: Arc<str>,
+    /// What was told last about a failure or an obstacle: each is told once, until something changes.
+    told: String,
+}
+
+impl History {
+    /// The voice of the outbox that the relay `name` reads.
+    #[must_use]
+    pub fn new(name: &RelayName) -> Self {
+        Self { relay: name.as_str().into(), told: String::new() }
+    }
+
+    pub(crate) fn expired(&self, expired: Expired) {
+        if expired.segments > 0 {
+            counter!("relay_expired_segments_total", "relay" => self.relay.to_string())
+                .increment(expired.segments);
+            info!(relay = %self.relay, segments = expired.segments, rows = expired.rows, bytes = expired.bytes,
+                "old history removed");
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; sizes stay far below 2^52")]
+    pub(crate) fn segments(&mut self, segments: &[Segment]) {
+        let oldest = segments.iter().filter_map(|segment| segment.oldest_age).max().unwrap_or_default();
+        gauge!("relay_history_seconds", "relay" => self.relay.to_string()).set(oldest.as_secs_f64());
+        let sizes: Option<Vec<u64>> = segments.iter().map(|segment| segment.bytes).collect();
+        if let Some(sizes) = sizes {
+            let bytes = sizes.iter().sum::<u64>();
+            gauge!("relay_history_bytes", "relay" => self.relay.to_string()).set(bytes as f64);
+        }
+        let reasons = segments.iter().filter_map(|segment| segment.held_back.as_ref());
+        let obstacle = reasons.filter(|reason| reason.needs_attention()).map(ToString::to_string).next();
+        self.tell(obstacle.map(|obstacle| format!("old history stays: {obstacle}")));
+    }
+
+    pub(crate) fn failed(&mut self, failure: &LogError) {
+        self.tell(Some(format!("old history could not be removed: {failure}")));
+    }
+
+    fn tell(&mut self, text: Option<String>) {
+        let text = text.unwrap_or_default();
+        if !text.is_empty() && text != self.told {
+            warn!(relay = %self.relay, "{text}");
+        }
+        self.told = text;
     }
 }

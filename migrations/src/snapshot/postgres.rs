@@ -7,7 +7,7 @@ use crate::identifier::Identifier;
 use crate::line::Line;
 
 /// The section's title, and a query of one text column; `$1` is the pattern of names, `$2` the schema or null.
-const SECTIONS: [(&str, &str); 5] = [
+const SECTIONS: [(&str, &str); 6] = [
     (
         "columns",
         "SELECT format('%s.%s %s%s%s%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
@@ -35,6 +35,15 @@ const SECTIONS: [(&str, &str); 5] = [
          WHERE NOT c.relispartition AND c.relname LIKE $1
            AND c.relnamespace = coalesce(to_regnamespace($2), current_schema()::regnamespace)
          ORDER BY c.relname, x.relname",
+    ),
+    (
+        "partitions",
+        "SELECT format('%s by %s%s', c.relname, pg_get_partkeydef(c.oid), ' of ' || (
+                    SELECT count(*) FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid
+                    WHERE i.inhparent = c.oid AND p.relname ~ '_[0-7]$'))
+         FROM pg_class c WHERE c.relkind = 'p' AND c.relname LIKE $1
+           AND c.relnamespace = coalesce(to_regnamespace($2), current_schema()::regnamespace)
+         ORDER BY c.relname",
     ),
     (
         "sequences and storage",

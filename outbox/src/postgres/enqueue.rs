@@ -23,7 +23,8 @@ pub struct Statements {
 }
 
 // A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row: ids ascend in
-// the order of the batch.
+// the order of the batch. Without a column to conflict on, because each segment of the log has a key of its own; no
+// other key can be violated.
 const INSERT: &str = "
 INSERT INTO {schema}outbox_message
     (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at)
@@ -32,7 +33,7 @@ SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
     $9::bytea[], $10::timestamptz[])
     AS m(message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at)
-ON CONFLICT (message_id) DO NOTHING
+ON CONFLICT DO NOTHING
 RETURNING message_id, xid::text";
 
 // Fingerprints, because a producer may append and not read what others have written.

@@ -8,6 +8,7 @@
 //! | `keeper` | lease, cursor, exceptions |
 //! | `rebase` | cursors after a restore into another cluster |
 //! | `enqueue` | what producers run |
+//! | `retention` | segments, and what empties them |
 //! | `admin` | what operators ask and decide |
 //! | `statements` | every statement of reader and keeper |
 //!
@@ -52,6 +53,7 @@ mod mark;
 mod reader;
 mod rebase;
 mod reconcile;
+mod retention;
 mod statements;
 pub mod store;
 

@@ -35,7 +35,10 @@ macro_rules! rows {
 const PAGE: &str = rows!("m.message_id > $7 AND m.message_id <= $8 ORDER BY m.message_id LIMIT $9");
 const FIND: &str = rows!("m.message_id = ANY ($7) ORDER BY m.message_id");
 const CURSOR: &str = "SELECT cursor FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0";
-const FIRST: &str = "SELECT message_id FROM {schema}outbox_message ORDER BY message_id LIMIT 1";
+const FIRST: &str = "
+SELECT message_id FROM {schema}outbox_message
+WHERE message_id > coalesce((SELECT expired_through FROM {schema}outbox_retention), '00000000-0000-0000-0000-000000000000')
+ORDER BY message_id LIMIT 1";
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 
 /// See [`Rows`].

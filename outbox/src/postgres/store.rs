@@ -130,7 +130,10 @@ fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
 }
 
 /// Sets parameters of the session; each is a value, none is part of a statement's text.
-async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
+pub(super) async fn configure(
+    connection: &mut PgConnection,
+    parameters: &[(&str, String)],
+) -> Result<(), LogError> {
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
     sqlx::query(
@@ -162,6 +165,8 @@ impl LogStore for PostgresLog {
         let parameters = [
             off("enable_seqscan"),
             off("enable_bitmapscan"),
+            // Segments are merged by their indexes: a sort would read all of them first.
+            off("enable_sort"),
             off("jit"),
             ("plan_cache_mode", String::from("force_generic_plan")),
             ("statement_timeout", millis(self.options.call_timeout)),

@@ -8,6 +8,7 @@ mod enqueue;
 mod keeper;
 mod reader;
 mod reconcile;
+mod retention;
 mod statements;
 pub mod store;
 

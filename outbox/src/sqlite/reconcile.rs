@@ -29,7 +29,8 @@ macro_rules! rows {
 const PAGE: &str = rows!("m.message_id > ?3 AND m.message_id <= ?4 ORDER BY m.message_id LIMIT ?5");
 const FIND: &str = rows!("m.message_id IN (SELECT value FROM json_each(?3)) ORDER BY m.message_id");
 const CURSOR: &str = "SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0";
-const FIRST: &str = "SELECT message_id FROM outbox_message ORDER BY message_id LIMIT 1";
+const FIRST: &str = "SELECT message_id FROM outbox_message WHERE message_id > \
+     coalesce((SELECT expired_through FROM outbox_retention), '') ORDER BY message_id LIMIT 1";
 
 /// See [`Rows`].
 pub(crate) struct SqliteRows {

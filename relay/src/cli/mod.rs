@@ -8,6 +8,7 @@
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
 //! | `roles` | `relay migrate roles` |
 //! | `status` | `relay status` |
+//! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
 //! | `demo` | `relay demo` |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
@@ -22,11 +23,13 @@ mod dead;
 mod demo;
 mod exit;
 mod failure;
+mod forget;
 mod log;
 mod migrate;
 mod once;
 mod output;
 mod preflight;
+mod retention;
 mod roles;
 mod run;
 mod status;
@@ -79,6 +82,15 @@ pub enum Command {
     /// Reads only, and takes nothing from anyone: it joins no consumer group and settles nothing. Exits with 0 when
     /// nothing is wrong, with 1 when something is, with 2 or 3 when it could not be found out.
     Verify(verify::Verify),
+    /// Remove history that every relay has passed and that is older than it is to be kept; show what stays, and why.
+    ///
+    /// `relay run` does the same by itself, once a minute. Never removes a message that a relay has yet to publish or
+    /// that is parked. Exits with 3 when something is held back that is old enough to go.
+    Retention(retention::Retention),
+    /// Forget a relay that is gone for good, so that it holds no history back any more.
+    ///
+    /// Its cursor is removed. Should a relay of this name start again, it publishes everything that is still there.
+    Forget(forget::Forget),
     /// Look at parked messages and decide about dead ones.
     #[command(subcommand)]
     Dead(dead::Dead),
@@ -112,6 +124,8 @@ impl Cli {
             Command::Migrate(migrate) => migrate.execute(format).await,
             Command::Status(status) => status.execute(format).await,
             Command::Verify(verify) => verify.execute(format).await,
+            Command::Retention(retention) => retention.execute(format).await,
+            Command::Forget(forget) => forget.execute().await,
             Command::Dead(dead) => dead.execute(format).await,
             Command::Demo(args) => demo::execute(args, format).await,
             Command::DemoRelay => demo::execute_relay().await,

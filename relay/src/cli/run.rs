@@ -15,6 +15,8 @@ use super::preflight::{self, Candidate};
 use super::{database, log, once};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
 use crate::engine::Pipeline;
+use crate::maintenance::Maintenance;
+use crate::telemetry::History;
 
 /// What `relay run` can be told.
 #[derive(Debug, Args)]
@@ -56,6 +58,8 @@ impl Run {
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready)? } else { JoinSet::new() };
+        // A run that ends by itself leaves history to those that stay.
+        let _maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop)? };
         let mut running = JoinSet::new();
         for Ready { pipeline, stop, .. } in ready {
             running.spawn(pipeline.run(stop));
@@ -106,6 +110,18 @@ fn watch_all(ready: &[Ready]) -> Result<JoinSet<once::Left>, Failure> {
         });
     }
     Ok(watches)
+}
+
+/// For each pipeline a task that keeps its outbox in bounds; they end when the set is dropped.
+fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>, Failure> {
+    let mut tasks = JoinSet::new();
+    for Ready { config, .. } in ready {
+        if let Some(keep) = config.retention.keep() {
+            let (log, telemetry) = (database::retention(config)?, History::new(&config.name));
+            tasks.spawn(Maintenance { log, keep, telemetry }.run(stop.child_token()));
+        }
+    }
+    Ok(tasks)
 }
 
 /// Waits for the pipelines, and passes signals on to them.

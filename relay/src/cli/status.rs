@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::future::join_all;
 use outbox::admin::{Blocker, RelayStatus};
+use outbox::retention::{HeldBack, Segment};
 use serde::Serialize;
 
 use super::config::ConfigFile;
@@ -43,14 +44,19 @@ struct Shown {
     oldest_pending_id: Option<i64>,
     oldest_pending_age_seconds: Option<f64>,
     exceptions: BTreeMap<&'static str, u64>,
-    held_back_by: Option<HeldBack>,
+    held_back_by: Option<OpenTransaction>,
+    /// The age of the oldest entry in the outbox, also of what has left.
+    history_age_seconds: Option<f64>,
+    history_bytes: Option<u64>,
+    /// Why history that is old enough to go stays.
+    history_held_back_by: Option<String>,
     #[serde(skip)]
     exit: Exit,
 }
 
 /// The open transaction whose rows cannot be read yet.
 #[derive(Debug, Serialize)]
-struct HeldBack {
+struct OpenTransaction {
     pid: i32,
     application_name: String,
     state: String,
@@ -75,15 +81,22 @@ impl Status {
     }
 }
 
+/// A hundred years.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 async fn look(pipeline: &PipelineConfig) -> Shown {
     let name = pipeline.name.as_str();
     let asked = async {
         let admin = database::administration(pipeline)?;
-        let (relays, blocker) = futures_util::future::try_join(admin.relays(), admin.blocker()).await?;
-        Ok::<_, Failure>((relays.into_iter().find(|relay| relay.relay == name), blocker))
+        let history = database::retention(pipeline)?;
+        // Where nothing goes, everything is young.
+        let keep = pipeline.retention.keep().unwrap_or(FOREVER);
+        let (relays, blocker, segments) =
+            futures_util::future::try_join3(admin.relays(), admin.blocker(), history.segments(keep)).await?;
+        Ok::<_, Failure>((relays.into_iter().find(|relay| relay.relay == name), blocker, segments))
     };
     match asked.await {
-        Ok((relay, blocker)) => Shown::of(name, relay, blocker),
+        Ok((relay, blocker, segments)) => Shown::of(name, relay, blocker).with(&segments),
         Err(failure) => Shown {
             state: "unknown",
             problem: Some(failure.to_string()),
@@ -115,13 +128,29 @@ impl Shown {
             oldest_pending_id: oldest.map(|(id, _)| id.0),
             oldest_pending_age_seconds: seconds(oldest.map(|(_, age)| age)),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
-            held_back_by: blocker.map(|blocker| HeldBack {
+            held_back_by: blocker.map(|blocker| OpenTransaction {
                 pid: blocker.pid,
                 application_name: blocker.application_name,
                 state: blocker.state,
                 age_seconds: blocker.age.as_secs_f64(),
             }),
+            history_age_seconds: None,
+            history_bytes: None,
+            history_held_back_by: None,
             exit: Exit::Success,
+        }
+    }
+
+    fn with(self, segments: &[Segment]) -> Self {
+        let reasons = segments.iter().filter_map(|segment| segment.held_back.as_ref());
+        Self {
+            history_age_seconds: seconds(segments.iter().filter_map(|segment| segment.oldest_age).max()),
+            history_bytes: segments.iter().map(|segment| segment.bytes).sum(),
+            history_held_back_by: reasons
+                .filter(|reason| reason.needs_attention())
+                .map(HeldBack::to_string)
+                .next(),
+            ..self
         }
     }
 }
@@ -158,6 +187,10 @@ fn rows(shown: &[Shown]) -> String {
             ago(shown.oldest_pending_age_seconds),
             if counted.is_empty() { String::from("-") } else { counted.join(", ") },
             or_dash(held_back),
+            match &shown.history_held_back_by {
+                Some(reason) => format!("{}: {reason}", ago(shown.history_age_seconds)),
+                None => ago(shown.history_age_seconds),
+            },
         ]
     });
     let headers = [
@@ -170,6 +203,7 @@ fn rows(shown: &[Shown]) -> String {
         "oldest",
         "beside the log",
         "held back by",
+        "history",
     ];
     table(headers, rows)
 }

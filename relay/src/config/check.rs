@@ -90,6 +90,10 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
     let source = Source::new(section.source.unwrap_or_else(|| format!("/{}", section.name)))
         .map_err(|error| problems.add(format!("{path}.source"), error.to_string(), None))
         .ok();
+    let retention = section.database.retention.unwrap_or_default();
+    if let Err(problem) = retention.check() {
+        problems.add(format!("{path}.database.retention"), problem, Some("or \"off\", to keep everything"));
+    }
     let database = database(section.database, path, problems);
     let broker = broker(section.kafka, section.rabbitmq, section.sqs, path, problems)?;
     if let Err(InvalidSetting { setting, problem, .. }) = broker.check() {
@@ -99,7 +103,7 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
     for (setting, problem) in refusals {
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }
-    Some(PipelineConfig { name: name?, source: source?, database: database?, broker, settings })
+    Some(PipelineConfig { name: name?, source: source?, database: database?, retention, broker, settings })
 }
 
 fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Option<Database> {

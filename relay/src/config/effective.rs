@@ -43,7 +43,10 @@ impl Effective {
 
 fn fill(table: &mut Table, pipeline: &PipelineConfig) {
     add(table, "source", Value::Text(pipeline.source.as_str().to_owned()));
-    section(table, "database", |database| add(database, "allow_plaintext", Value::Bool(false)));
+    section(table, "database", |database| {
+        add(database, "allow_plaintext", Value::Bool(false));
+        add(database, "retention", Value::Text(pipeline.retention.to_string()));
+    });
     section(table, "engine", |engine| fill_engine(engine, &pipeline.settings));
 }
 

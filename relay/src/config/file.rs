@@ -7,6 +7,7 @@ use brokers::{kafka, rabbitmq, sqs};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::retention::Retention;
 use super::units::{Size, Time};
 use crate::engine::DeadPolicy;
 
@@ -76,6 +77,7 @@ pub(crate) struct DatabaseSection {
     pub(crate) schema: Option<String>,
     #[serde(default)]
     pub(crate) allow_plaintext: bool,
+    pub(crate) retention: Option<Retention>,
 }
 
 /// How a pipeline behaves; what is left out has the engine's default.

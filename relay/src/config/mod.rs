@@ -11,6 +11,7 @@
 //! | `engine` | the section of the engine made into its settings |
 //! | `check` | what the sections mean together |
 //! | `database`, `broker` | where messages come from and where they go |
+//! | `retention` | how long history is kept |
 //! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
 //! | `effective` | what is in force, for people and machines |
@@ -27,6 +28,7 @@ mod error;
 mod file;
 mod inbox;
 pub(crate) mod redact;
+mod retention;
 mod tree;
 pub(crate) mod units;
 
@@ -43,6 +45,7 @@ pub use effective::Effective;
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
 pub use inbox::InboxConfig;
+pub use retention::Retention;
 
 use tree::{Node, Origin};
 
@@ -66,6 +69,8 @@ pub struct PipelineConfig {
     pub source: Source,
     /// Where the outbox is.
     pub database: Database,
+    /// How long what has left is kept.
+    pub retention: Retention,
     /// Where its messages go.
     pub broker: Broker,
     /// How the pipeline behaves.

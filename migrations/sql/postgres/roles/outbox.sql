@@ -18,9 +18,11 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_exception,
-    {schema}outbox_audit, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
+    {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
-REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows()
+REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(),
+    {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
+    {schema}outbox_forget_relay(text, boolean)
     FROM PUBLIC, {producer}, {relay}, {observer};
 
 -- Producers append. They choose neither place nor transaction nor time of a row, and read no content: ids tell what
@@ -31,20 +33,27 @@ GRANT EXECUTE ON FUNCTION {schema}outbox_stored(uuid[]) TO {producer};
 
 -- Relays, and operators who decide about dead messages, read the log and write only beside it. Decisions are added
 -- to the audit, and never changed.
-GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_toolkit_migration TO {relay};
+GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_retention, {schema}outbox_toolkit_migration
+    TO {relay};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_relay TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}outbox_exception TO {relay};
 GRANT SELECT, INSERT ON {schema}outbox_audit TO {relay};
 GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows() TO {relay};
 
+-- Relays empty segments that are decided, and forget relays that nobody leads, through functions that make sure of it:
+-- they cannot remove a message or a cursor.
+GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
+    {schema}outbox_forget_relay(text, boolean) TO {relay};
+
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, enqueued_at)
     ON {schema}outbox_message TO {observer};
 GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at)
     ON {schema}outbox_exception TO {observer};
-GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_toolkit_migration
-    TO {observer};
+GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_retention,
+    {schema}outbox_toolkit_migration TO {observer};
+GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval) TO {observer};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};
 
 COMMIT;

@@ -188,6 +188,9 @@ impl Comparison<'_> {
         is_first: bool,
     ) -> Result<(), Failure> {
         open.spool.suspect(suspects).await?;
+        // Retention may have removed more meanwhile.
+        let first = open.rows.first().await?;
+        open.context.outbox_from = first.map(|first| first.max(open.context.outbox_from.unwrap_or_default()));
         for ids in suspects.chunks(PAGE_ROWS as usize) {
             let rows = open.rows.find(ids).await?;
             open.spool.forget(At::Outbox, ids).await?;

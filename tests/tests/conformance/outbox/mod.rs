@@ -7,6 +7,7 @@ mod log;
 mod migrate;
 mod producer;
 mod restore;
+mod retention;
 mod roles;
 mod snapshots;
 mod support;
@@ -24,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         migrate::trials(),
         producer::trials(),
         restore::trials(),
+        retention::trials(),
         roles::trials(),
         snapshots::trials(),
         unknown_commit::trials(),

@@ -26,7 +26,7 @@ cases! { "roles":
 /// Missing privilege, in the table of SQLSTATEs.
 const DENIED: &str = "42501";
 
-const PRODUCER: [&str; 17] = [
+const PRODUCER: [&str; 20] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT topic, key FROM outbox_message",
@@ -42,15 +42,21 @@ const PRODUCER: [&str; 17] = [
     "INSERT INTO outbox_exception (relay, id, message_id, topic, state) VALUES ('r', 1, gen_random_uuid(), 't', 'dead')",
     "SELECT * FROM outbox_audit",
     "SELECT outbox_rebase_rows()",
+    "SELECT outbox_expire_segment(0, '0')",
+    "SELECT outbox_forget_relay('main', true)",
+    "SELECT * FROM outbox_message_0",
     "UPDATE outbox_toolkit_migration SET version = 9",
     "SELECT * FROM inbox_message",
 ];
-const RELAY: [&str; 13] = [
+const RELAY: [&str; 16] = [
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
     "UPDATE outbox_message SET xid = '3'",
     "UPDATE outbox_message SET payload = ''",
     "DELETE FROM outbox_message",
     "TRUNCATE outbox_message",
+    "TRUNCATE outbox_message_0",
+    "SELECT * FROM outbox_message_0",
+    "UPDATE outbox_retention SET expired_through = NULL",
     "DELETE FROM outbox_relay",
     "UPDATE outbox_identity SET system_identifier = 'x'",
     "UPDATE outbox_audit SET note = 'x'",
@@ -75,7 +81,7 @@ const CONSUMER: [&str; 13] = [
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_stored('{}')",
 ];
-const OBSERVER: [&str; 12] = [
+const OBSERVER: [&str; 14] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT edited_payload FROM outbox_exception",
@@ -85,6 +91,8 @@ const OBSERVER: [&str; 12] = [
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
     "UPDATE outbox_relay SET epoch = 99",
     "DELETE FROM outbox_exception",
+    "SELECT outbox_expire_segment(0, '0')",
+    "SELECT outbox_forget_relay('main', true)",
     "INSERT INTO inbox_attempt (consumer, scope, message_id, attempts, last_error, next_at) VALUES ('c', '', gen_random_uuid(), 1, '', now())",
     "SELECT inbox_create_days(current_date, current_date)",
     "SELECT inbox_expire_days('2000-01-01')",

@@ -1,0 +1,148 @@
+//! Segments of the log in PostgreSQL. What is decided about them stands in the database's own functions, under the
+//! lock that makes the decision hold: `migrations/sql/postgres/outbox/0003_segments.sql`.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+
+use crate::admin::entry::due;
+use crate::log::{EntryId, LogError, RelayName};
+use crate::postgres::store::{PostgresLog, configure};
+use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
+
+/// How many segments the ring has.
+const SEGMENTS: i32 = 8;
+
+/// A lock that is not granted within 25 ms is given up and asked for again, so that nobody waits behind it for longer.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(100);
+
+const LIST: &str = "
+SELECT n::smallint AS number, s.newest_id, s.bytes, s.parked, s.reason, s.culprit,
+    extract(epoch FROM clock_timestamp() - s.newest_at)::float8 AS newest_age,
+    extract(epoch FROM clock_timestamp() - s.oldest_at)::float8 AS oldest_age
+FROM generate_series(0, 7) AS n CROSS JOIN LATERAL {schema}outbox_segment(n, make_interval(secs => $1)) AS s ORDER BY n";
+
+const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(secs => $2))";
+
+const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
+
+impl PostgresLog {
+    /// Only a transaction that looks anew with each statement sees what committed while it waited for a lock.
+    async fn retention(&self) -> Result<PgConnection, LogError> {
+        let mut connection = self.connect("relay retention").await?;
+        let isolation = ("default_transaction_isolation", String::from("read committed"));
+        configure(&mut connection, &[isolation]).await?;
+        Ok(connection)
+    }
+
+    async fn list(&self, connection: &mut PgConnection, keep: Duration) -> Result<Vec<Segment>, LogError> {
+        let rows = sqlx::query(&self.render(LIST))
+            .bind(keep.as_secs_f64())
+            .fetch_all(connection)
+            .await
+            .map_err(LogError::during("describe the segments"))?;
+        rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
+    }
+
+    /// Empties a segment, or says why not.
+    async fn empty(
+        &self,
+        connection: &mut PgConnection,
+        number: i32,
+        keep: Duration,
+    ) -> Result<Option<HeldBack>, LogError> {
+        let statement = self.render(EXPIRE);
+        for attempt in 1..=TRIES {
+            let answer: Result<Option<String>, sqlx::Error> = sqlx::query_scalar(&statement)
+                .bind(number)
+                .bind(keep.as_secs_f64())
+                .fetch_one(&mut *connection)
+                .await;
+            match answer {
+                Ok(reason) => return Ok(reason.map(|reason| held_back(&reason, None))),
+                Err(error) if !is_in_use(&error) => return Err(LogError::during("empty a segment")(error)),
+                Err(_) if attempt < TRIES => tokio::time::sleep(PAUSE * attempt).await,
+                Err(_) => {}
+            }
+        }
+        Ok(Some(HeldBack::Busy))
+    }
+}
+
+/// `lock_not_available`, `deadlock_detected`.
+fn is_in_use(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("55P03" | "40P01"))
+}
+
+fn held_back(reason: &str, culprit: Option<String>) -> HeldBack {
+    let culprit = culprit.unwrap_or_default();
+    match reason {
+        "empty" => HeldBack::Empty,
+        "young" => HeldBack::Young,
+        "unread" => HeldBack::Unread,
+        "relay" => HeldBack::Relay(culprit),
+        "parked" => HeldBack::Parked(culprit),
+        "only parked" => HeldBack::OnlyParked,
+        "restored" => HeldBack::Restored,
+        _ => HeldBack::Busy,
+    }
+}
+
+fn segment(row: &PgRow) -> Result<Segment, sqlx::Error> {
+    let reason: Option<String> = row.try_get("reason")?;
+    let culprit: Option<String> = row.try_get("culprit")?;
+    Ok(Segment {
+        number: u16::try_from(row.try_get::<i16, _>("number")?).unwrap_or_default(),
+        newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
+        newest_age: due(row.try_get("newest_age")?),
+        oldest_age: due(row.try_get("oldest_age")?),
+        bytes: u64::try_from(row.try_get::<i64, _>("bytes")?).ok(),
+        parked: u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default(),
+        held_back: reason.map(|reason| held_back(&reason, culprit)),
+    })
+}
+
+#[async_trait]
+impl LogRetention for PostgresLog {
+    async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
+        self.list(&mut self.retention().await?, keep).await
+    }
+
+    async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
+        let mut connection = self.retention().await?;
+        let mut expired = Expired { bytes: Some(0), ..Expired::default() };
+        for number in 0..SEGMENTS {
+            let before = self.list(&mut connection, keep).await?;
+            let bytes = before
+                .iter()
+                .find(|segment| i32::from(segment.number) == number && segment.held_back.is_none())
+                .map(|segment| segment.bytes.unwrap_or_default());
+            let Some(bytes) = bytes else { continue };
+            if self.empty(&mut connection, number, keep).await?.is_none() {
+                expired.segments += 1;
+                expired.bytes = expired.bytes.map(|sum| sum + bytes);
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
+        let (outcome, holder, parked): (String, Option<String>, i64) = sqlx::query_as(&self.render(FORGET))
+            .bind(relay.as_str())
+            .bind(discard_parked)
+            .fetch_one(&mut self.retention().await?)
+            .await
+            .map_err(LogError::during("forget the relay"))?;
+        let relay = relay.to_string();
+        match outcome.as_str() {
+            "unknown" => Err(ForgetError::Unknown { relay }),
+            "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),
+            "parked" => Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() }),
+            _ => Ok(()),
+        }
+    }
+}

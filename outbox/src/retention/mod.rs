@@ -1,0 +1,71 @@
+//! History goes when nobody needs it any more: whole segments, never an undecided entry.
+//!
+//! An entry is *decided* for a relay when its cursor has passed it and nothing of it stands beside the log. What goes
+//! is older than it is to be kept, and decided for every relay; an entry that stands beside the log keeps its row.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`segment`] | [`Segment`], [`HeldBack`], [`Expired`]: what there is, why it stays, what went |
+//! | [`forget`] | [`ForgetError`]: why a relay is not forgotten |
+
+pub mod forget;
+pub mod segment;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::Source;
+use migrations::Dialect;
+
+pub use forget::ForgetError;
+pub use segment::{Expired, HeldBack, Segment};
+
+use crate::address::Address;
+use crate::connect::dialect_of;
+use crate::log::{LogError, LogOptions, RelayName};
+use crate::postgres::PostgresLog;
+use crate::sqlite::SqliteLog;
+
+/// What retention asks and does. Each call opens a connection of its own.
+#[async_trait]
+pub trait LogRetention: Send + Sync + 'static {
+    /// Every segment, and why it stays if entries are kept for `keep`. SQLite has one. Reads only; cancel-safe.
+    ///
+    /// # Errors
+    /// [`LogError`]: unreachable, wrong credentials, schema missing.
+    async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError>;
+
+    /// Removes what is older than `keep` and decided for every relay. Gives way to producers: what is in use at the
+    /// moment is left for the next time. Any number of processes may do it at once. Not cancel-safe: what was done
+    /// when the call is dropped stays done.
+    ///
+    /// # Errors
+    /// As for [`LogRetention::segments`].
+    async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
+
+    /// Removes the cursor of a relay that is gone for good, so that it holds nothing back any more; should it come
+    /// again, it begins with the oldest entry there is. With `discard_parked` also what stands beside the log for it.
+    /// Not cancel-safe: ask again.
+    ///
+    /// # Errors
+    /// [`ForgetError`]: it leads, it is unknown, or entries stand beside the log. Nothing is changed then.
+    async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError>;
+}
+
+/// Retention for the database at an address: `postgres://…` or `sqlite:…`. Connects to nothing yet.
+///
+/// # Errors
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+pub fn open(
+    address: impl Into<Address>,
+    source: Source,
+    options: LogOptions,
+) -> Result<Arc<dyn LogRetention>, LogError> {
+    let address = address.into();
+    let url = address.url().map_err(LogError::operator)?;
+    Ok(match dialect_of(&url)? {
+        Dialect::Postgres => Arc::new(PostgresLog::new(address, source, options)?),
+        Dialect::Sqlite => Arc::new(SqliteLog::new(&url, source, options)?),
+    })
+}

@@ -1,0 +1,82 @@
+//! What the log is divided into.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::log::EntryId;
+
+/// A part of the log that goes as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number, from 0.
+    pub number: u16,
+    /// The entry that was enqueued last; `None` when there is none.
+    pub newest: Option<EntryId>,
+    /// The age of that entry.
+    pub newest_age: Option<Duration>,
+    /// The age of the entry that was enqueued first.
+    pub oldest_age: Option<Duration>,
+    /// What it takes on disk with its indexes; `None` where the database does not tell.
+    pub bytes: Option<u64>,
+    /// Entries that stand beside the log and keep their rows. On PostgreSQL at most 1,001 are counted.
+    pub parked: u64,
+    /// Why it stays; `None` when it can go.
+    pub held_back: Option<HeldBack>,
+}
+
+/// Why a segment stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeldBack {
+    /// There is nothing in it.
+    Empty,
+    /// Its newest entry is not old enough.
+    Young,
+    /// No relay has ever read this outbox.
+    Unread,
+    /// A relay has not passed it: this one is the furthest behind.
+    Relay(String),
+    /// Too many entries, or too large ones, stand beside the log for this relay to be kept on the side.
+    Parked(String),
+    /// All that is left stands beside the log.
+    OnlyParked,
+    /// The log was restored from another cluster and no relay has taken it up yet.
+    Restored,
+    /// It was in use at the moment.
+    Busy,
+}
+
+impl HeldBack {
+    /// Whether somebody should do something about it.
+    #[must_use]
+    pub fn needs_attention(&self) -> bool {
+        matches!(self, Self::Unread | Self::Relay(_) | Self::Parked(_) | Self::Restored)
+    }
+}
+
+impl fmt::Display for HeldBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("empty"),
+            Self::Young => f.write_str("young"),
+            Self::Unread => f.write_str("no relay has read this outbox"),
+            Self::Relay(name) => write!(f, "relay {name} has not passed it"),
+            Self::Parked(name) => write!(f, "too much of it is parked for relay {name}"),
+            Self::OnlyParked => f.write_str("only parked messages are left"),
+            Self::Restored => f.write_str("restored from another cluster, and no relay has taken it up"),
+            Self::Busy => f.write_str("in use, tried again"),
+        }
+    }
+}
+
+/// What went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Expired {
+    /// Segments that were emptied. Where it was all of the log's only one, and where it was a part of it, 1.
+    pub segments: u64,
+    /// How many rows; `None` where they went without being counted.
+    pub rows: Option<u64>,
+    /// What they took on disk; `None` where the file keeps its size.
+    pub bytes: Option<u64>,
+}

@@ -1,0 +1,191 @@
+//! History in SQLite. The database has one writer, so rows go in short transactions with pauses between them, in which
+//! producers have their turn.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::{Connection as _, SqliteConnection};
+
+use crate::log::{EntryId, LogError, RelayName, stored};
+use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
+use crate::sqlite::reader::id_of;
+use crate::sqlite::statements::now;
+use crate::sqlite::store::SqliteLog;
+
+/// Rows of one transaction: a few milliseconds.
+const RUN_ROWS: i64 = 500;
+/// As long as a run takes about, so that producers have half of the time.
+const PAUSE: Duration = Duration::from_millis(5);
+
+const RELAYS: &str = "SELECT relay, cursor FROM outbox_relay ORDER BY relay";
+
+const ENDS: &str = concat!(
+    "SELECT o.enqueued_at, n.id, n.enqueued_at, ",
+    now!(),
+    " FROM (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS o, \
+     (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC LIMIT 1) AS n"
+);
+
+const PARKED: &str = "SELECT count(DISTINCT id) FROM outbox_exception";
+
+/// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before it are old.
+const FIRST_YOUNG: &str =
+    concat!("SELECT id FROM outbox_message WHERE enqueued_at > ", now!(), " - ?1 ORDER BY id LIMIT 1");
+
+/// ?1 up to this id.
+const ANY: &str = "SELECT 1 FROM outbox_message AS m WHERE m.id <= ?1 \
+     AND NOT EXISTS (SELECT 1 FROM outbox_exception AS e WHERE e.id = m.id) ORDER BY m.id LIMIT 1";
+
+/// ?1 above this id, ?2 up to this one, ?3 rows.
+const RUN: &str = "DELETE FROM outbox_message WHERE id IN (SELECT m.id FROM outbox_message AS m \
+     WHERE m.id > ?1 AND m.id <= ?2 AND NOT EXISTS (SELECT 1 FROM outbox_exception AS e WHERE e.id = m.id) \
+     ORDER BY m.id LIMIT ?3) RETURNING id, message_id";
+
+/// ?1 the largest message id that went.
+const EXPIRED: &str = concat!(
+    "UPDATE outbox_retention SET expired_through = max(coalesce(expired_through, ''), ?1), expired_at = ",
+    now!()
+);
+
+const LEADER: &str = concat!(
+    "SELECT CASE WHEN lease_until > ",
+    now!(),
+    " THEN holder END FROM outbox_relay WHERE relay = ?1 AND shard = 0"
+);
+const PARKED_FOR: &str = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
+const FORGET_PARKED: &str = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0";
+const FORGET: &str = "DELETE FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+
+/// Up to where every relay has passed, and which one is the furthest behind.
+async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String)>, LogError> {
+    let relays: Vec<(String, String)> =
+        sqlx::query_as(RELAYS).fetch_all(connection).await.map_err(LogError::during("read the cursors"))?;
+    let mut behind: Option<(i64, String)> = None;
+    for (relay, cursor) in relays {
+        let base = id_of(&stored::read(&cursor)?.base)?;
+        if behind.as_ref().is_none_or(|(least, _)| base < *least) {
+            behind = Some((base, relay));
+        }
+    }
+    Ok(behind)
+}
+
+/// The last entry that is old enough; `None` when all are.
+async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i64, LogError> {
+    let first_young: Option<i64> = sqlx::query_scalar(FIRST_YOUNG)
+        .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("look for old entries"))?;
+    Ok(first_young.map_or(i64::MAX, |id| id - 1))
+}
+
+async fn describe(connection: &mut SqliteConnection, keep: Duration) -> Result<Segment, LogError> {
+    let failed = || LogError::during("describe the history");
+    let ends: Option<(i64, i64, i64, i64)> =
+        sqlx::query_as(ENDS).fetch_optional(&mut *connection).await.map_err(failed())?;
+    let parked: i64 = sqlx::query_scalar(PARKED).fetch_one(&mut *connection).await.map_err(failed())?;
+    let Some((oldest_at, newest, newest_at, now)) = ends else {
+        return Ok(segment(None, None, None, 0, Some(HeldBack::Empty)));
+    };
+    let old = last_old(connection, keep).await?;
+    let held_back = match passed(connection).await? {
+        None => Some(HeldBack::Unread),
+        Some((passed, relay)) => {
+            let up_to = old.min(passed);
+            let any: Option<i64> = sqlx::query_scalar(ANY)
+                .bind(up_to)
+                .fetch_optional(&mut *connection)
+                .await
+                .map_err(failed())?;
+            match any {
+                Some(_) => None,
+                None if passed < old.min(newest) => Some(HeldBack::Relay(relay)),
+                None if old < newest => Some(HeldBack::Young),
+                None => Some(HeldBack::OnlyParked),
+            }
+        }
+    };
+    let age = |at: i64| Duration::from_micros(u64::try_from(now - at).unwrap_or_default());
+    Ok(segment(Some(newest), Some(age(newest_at)), Some(age(oldest_at)), parked, held_back))
+}
+
+fn segment(
+    newest: Option<i64>,
+    newest_age: Option<Duration>,
+    oldest_age: Option<Duration>,
+    parked: i64,
+    held_back: Option<HeldBack>,
+) -> Segment {
+    let (newest, parked) = (newest.map(EntryId), parked.unsigned_abs());
+    Segment { number: 0, newest, newest_age, oldest_age, bytes: None, parked, held_back }
+}
+
+/// One short transaction; answers the last id that went and how many.
+async fn run(
+    connection: &mut SqliteConnection,
+    after: i64,
+    up_to: i64,
+) -> Result<Option<(i64, u64)>, LogError> {
+    let failed = || LogError::during("remove old entries");
+    let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+    let gone: Vec<(i64, String)> = sqlx::query_as(RUN)
+        .bind(after)
+        .bind(up_to)
+        .bind(RUN_ROWS)
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(failed())?;
+    if let Some(largest) = gone.iter().map(|(_, message_id)| message_id).max() {
+        sqlx::query(EXPIRED).bind(largest).execute(&mut *tx).await.map_err(failed())?;
+    }
+    tx.commit().await.map_err(failed())?;
+    Ok(gone.iter().map(|(id, _)| *id).max().map(|last| (last, gone.len() as u64)))
+}
+
+#[async_trait]
+impl LogRetention for SqliteLog {
+    async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
+        Ok(vec![describe(&mut self.connect().await?, keep).await?])
+    }
+
+    async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
+        let mut connection = self.connect().await?;
+        let mut rows = 0;
+        if let Some((passed, _)) = passed(&mut connection).await? {
+            let up_to = last_old(&mut connection, keep).await?.min(passed);
+            let mut after = 0;
+            while let Some((last, count)) = run(&mut connection, after, up_to).await? {
+                (after, rows) = (last, rows + count);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        Ok(Expired { segments: u64::from(rows > 0), rows: Some(rows), bytes: None })
+    }
+
+    async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
+        let failed = || LogError::during("forget the relay");
+        let mut connection = self.connect().await?;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let found: Option<Option<String>> = sqlx::query_scalar(LEADER)
+            .bind(relay.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let relay = relay.to_string();
+        match found {
+            None => return Err(ForgetError::Unknown { relay }),
+            Some(Some(holder)) => return Err(ForgetError::Leading { relay, holder }),
+            Some(None) => {}
+        }
+        let parked: i64 =
+            sqlx::query_scalar(PARKED_FOR).bind(&relay).fetch_one(&mut *tx).await.map_err(failed())?;
+        if parked > 0 && !discard_parked {
+            return Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() });
+        }
+        for statement in [FORGET_PARKED, FORGET] {
+            sqlx::query(statement).bind(&relay).execute(&mut *tx).await.map_err(failed())?;
+        }
+        Ok(tx.commit().await.map_err(failed())?)
+    }
+}

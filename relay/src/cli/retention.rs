@@ -1,0 +1,149 @@
+//! `relay retention`: history, how old it is, and who holds it back.
+
+use std::time::Duration;
+
+use clap::Args;
+use outbox::retention::{HeldBack, Segment};
+use serde::Serialize;
+
+use super::config::{ConfigFile, find};
+use super::database;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{Format, age, or_dash, table};
+use crate::config::PipelineConfig;
+use crate::config::units::Time;
+
+/// What `relay retention` can be told.
+#[derive(Debug, Args)]
+pub struct Retention {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+
+    /// Only show what would go.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How long history is kept, instead of what the configuration says; for example 12h.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    keep: Option<Duration>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .map(|Time(duration)| duration)
+        .map_err(|error: crate::config::units::NotATime| error.to_string())
+}
+
+/// One segment of one pipeline's outbox.
+#[derive(Debug, Serialize)]
+struct Shown {
+    pipeline: String,
+    segment: u16,
+    newest_id: Option<i64>,
+    newest_age_seconds: Option<f64>,
+    oldest_age_seconds: Option<f64>,
+    bytes: Option<u64>,
+    parked: u64,
+    /// Whether it can go, or has gone.
+    can_go: bool,
+    held_back_by: Option<String>,
+}
+
+impl Retention {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let (mut shown, mut exit) = (Vec::new(), Exit::Success);
+        for pipeline in pipelines {
+            let name = pipeline.name.as_str();
+            let segments = self.look(pipeline).await.map_err(|failure| failure.about(name))?;
+            for reason in segments.iter().filter_map(|segment| segment.held_back.as_ref()) {
+                if reason.needs_attention() {
+                    exit = Exit::Unavailable;
+                    eprintln!("{name}: old history stays: {reason}{}", remedy(name, reason));
+                }
+            }
+            shown.extend(segments.into_iter().map(|segment| Shown::of(name, segment)));
+        }
+        format.print(&shown, |shown| rows(shown))?;
+        Ok(exit)
+    }
+
+    /// Removes what can go, unless it is only asked, and answers what there is then.
+    async fn look(&self, pipeline: &PipelineConfig) -> Result<Vec<Segment>, Failure> {
+        let keep = self.keep.or(pipeline.retention.keep()).ok_or_else(|| {
+            let help = "add --keep, for example --keep 3d";
+            Failure::with_help(Exit::Usage, "retention is off", help)
+        })?;
+        let log = database::retention(pipeline)?;
+        if !self.dry_run {
+            let expired = log.expire(keep).await?;
+            let bytes = expired.bytes.map(|bytes| format!(", {}", mebibytes(bytes)));
+            let rows = expired.rows.map(|rows| format!(", {rows} rows"));
+            eprintln!(
+                "{}: {} segments emptied{}{}",
+                pipeline.name,
+                expired.segments,
+                rows.unwrap_or_default(),
+                bytes.unwrap_or_default()
+            );
+        }
+        Ok(log.segments(keep).await?)
+    }
+}
+
+/// What to do about it.
+fn remedy(pipeline: &str, reason: &HeldBack) -> String {
+    match reason {
+        HeldBack::Relay(relay) => {
+            format!("; if it is gone for good: relay forget --pipeline {pipeline} {relay}")
+        }
+        HeldBack::Parked(_) => format!("; decide about them: relay dead list --pipeline {pipeline}"),
+        _ => String::new(),
+    }
+}
+
+impl Shown {
+    fn of(pipeline: &str, segment: Segment) -> Self {
+        let seconds = |age: Option<Duration>| age.map(|age| age.as_secs_f64());
+        Self {
+            pipeline: pipeline.to_owned(),
+            segment: segment.number,
+            newest_id: segment.newest.map(|id| id.0),
+            newest_age_seconds: seconds(segment.newest_age),
+            oldest_age_seconds: seconds(segment.oldest_age),
+            bytes: segment.bytes,
+            parked: segment.parked,
+            can_go: segment.held_back.is_none(),
+            held_back_by: segment.held_back.map(|reason| reason.to_string()),
+        }
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{}.{} MiB", bytes >> 20, ((bytes & ((1 << 20) - 1)) * 10) >> 20)
+}
+
+fn rows(shown: &[Shown]) -> String {
+    let ago = |seconds: Option<f64>| or_dash(seconds.map(|seconds| age(Duration::from_secs_f64(seconds))));
+    let rows = shown.iter().map(|shown| {
+        [
+            shown.pipeline.clone(),
+            shown.segment.to_string(),
+            ago(shown.oldest_age_seconds),
+            ago(shown.newest_age_seconds),
+            or_dash(shown.bytes.map(mebibytes)),
+            shown.parked.to_string(),
+            shown.held_back_by.clone().unwrap_or_else(|| String::from("can go")),
+        ]
+    });
+    table(["pipeline", "segment", "oldest", "newest", "size", "parked", "state"], rows)
+}

@@ -1,0 +1,414 @@
+//! What retention removes, and above all what it does not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::outbox::support::{Database, Follower, TTL, TestDialect, granted, ids, on, relay, source};
+use outbox::log::{
+    Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogKeeper, LogOptions, Parked, RelayName,
+};
+use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
+use outbox::{Enqueued, NewMessage};
+use sqlx::{Connection, Executor, PgConnection, Postgres};
+
+cases! { "outbox/retention":
+    every {
+        what_every_relay_has_passed_goes_and_nothing_else,
+        a_relay_that_is_behind_is_named_and_can_be_forgotten,
+        what_is_parked_keeps_its_row,
+        a_derived_id_is_known_as_long_as_its_row,
+        writers_a_reader_and_retention_at_once_lose_nothing,
+    }
+    postgres {
+        a_transaction_that_is_open_while_its_segment_expires_loses_nothing,
+        a_commit_while_the_segments_lock_is_waited_for_is_seen,
+        a_row_that_is_written_into_an_emptied_segment_is_read,
+        a_segment_expires_beside_open_transactions_of_others,
+        a_restored_log_is_left_alone,
+        a_snapshot_of_before_is_refused,
+    }
+}
+
+const AT_ONCE: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
+    // Each call connects anew: what a busy machine needs for it is not what is tested.
+    let options = LogOptions::default().connect_timeout(TTL);
+    retention::open(db.relay_url().as_str(), source(), options).unwrap()
+}
+
+fn messages(count: i32) -> impl Iterator<Item = NewMessage> {
+    (0..count).map(|n| NewMessage::new("orders").key(format!("key-{n}")).json(&n))
+}
+
+/// A relay that reads and stores its cursor.
+struct Relay {
+    keeper: Box<dyn LogKeeper>,
+    epoch: i64,
+    follower: Follower,
+}
+
+impl Relay {
+    async fn new<DB: TestDialect>(db: &Database<DB>, name: &RelayName) -> Self {
+        let mut keeper = db.log.keeper(name, "a").await.unwrap();
+        let (lease, cursor) = granted(&mut keeper).await;
+        let follower = Follower::new(db.log.reader(name).await.unwrap(), cursor);
+        Self { keeper, epoch: lease.epoch, follower }
+    }
+
+    /// Reads all there is, and passes it.
+    async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
+        let entries = self.follower.all().await;
+        let cursor = self.follower.cursor();
+        assert_eq!(self.keeper.checkpoint(self.epoch, &cursor, changes).await.unwrap(), Fenced::Held);
+        entries
+    }
+}
+
+/// Why what is there is held back.
+async fn held_back(retention: &Arc<dyn LogRetention>, keep: Duration) -> Vec<HeldBack> {
+    let segments = retention.segments(keep).await.unwrap();
+    let of = |segment: Segment| segment.held_back.filter(|reason| *reason != HeldBack::Empty);
+    segments.into_iter().filter_map(of).collect()
+}
+
+async fn what_every_relay_has_passed_goes_and_nothing_else<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let retention = open(&db);
+    db.enqueue(messages(10)).await;
+    assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Unread]);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+
+    let mut relay = Relay::new(&db, &relay()).await;
+    assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+    assert_eq!(db.rows().await, 10);
+
+    assert_eq!(relay.pass(&[]).await.len(), 10);
+    assert_eq!(held_back(&retention, HOUR).await, [HeldBack::Young]);
+    assert_eq!(retention.expire(HOUR).await.unwrap().segments, 0);
+    assert_eq!(db.rows().await, 10);
+
+    db.enqueue(messages(5)).await;
+    retention.expire(AT_ONCE).await.unwrap();
+    assert!(db.rows().await >= 5, "what has not been passed stays");
+    assert_eq!(relay.pass(&[]).await.len(), 5);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+    assert_eq!(db.rows().await, 0);
+    assert_eq!(held_back(&retention, AT_ONCE).await, []);
+
+    // Ids go on, and nobody notices.
+    db.enqueue(messages(3)).await;
+    let entries = relay.pass(&[]).await;
+    assert_eq!(ids(&entries), [16, 17, 18]);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+    db.enqueue(messages(1)).await;
+    db
+}
+
+async fn a_relay_that_is_behind_is_named_and_can_be_forgotten<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let retention = open(&db);
+    let audit = RelayName::new("audit").unwrap();
+    db.enqueue(messages(10)).await;
+    let mut main = Relay::new(&db, &relay()).await;
+    let mut gone = Relay::new(&db, &audit).await;
+    main.pass(&[]).await;
+    assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("audit"))]);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+    assert_eq!(db.rows().await, 10);
+
+    let refused = async |discard| retention.forget(&audit, discard).await.unwrap_err();
+    assert!(matches!(refused(true).await, ForgetError::Leading { holder, .. } if holder == "a"));
+    let unknown = RelayName::new("nobody").unwrap();
+    let error = retention.forget(&unknown, true).await.unwrap_err();
+    assert!(matches!(error, ForgetError::Unknown { relay } if relay == "nobody"));
+
+    gone.follower.next().await.unwrap();
+    let park = [ExceptionChange::Park(parked(&entries(&db).await[0], ExceptionState::Dead))];
+    let cursor = gone.follower.cursor();
+    assert_eq!(gone.keeper.checkpoint(gone.epoch, &cursor, &park).await.unwrap(), Fenced::Held);
+    assert_eq!(gone.keeper.release(gone.epoch).await.unwrap(), Fenced::Held);
+    assert!(matches!(refused(false).await, ForgetError::Parked { entries: 1, .. }));
+    retention.forget(&audit, true).await.unwrap();
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+    assert_eq!(db.rows().await, 0);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
+    db
+}
+
+/// All entries there are, read without a cursor.
+async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<Entry> {
+    let name = RelayName::new("onlooker").unwrap();
+    let mut onlooker = Relay::new(db, &name).await;
+    let entries = onlooker.follower.all().await;
+    assert_eq!(onlooker.keeper.release(onlooker.epoch).await.unwrap(), Fenced::Held);
+    open(db).forget(&name, true).await.unwrap();
+    entries
+}
+
+fn parked(entry: &Entry, state: ExceptionState) -> Parked {
+    Parked {
+        id: entry.id,
+        message_id: entry.message_id(),
+        topic: entry.topic().to_owned(),
+        key: entry.key().map(str::to_owned),
+        state,
+        attempts: 1,
+        due_in: Some(HOUR),
+        fault: Some(message::Fault::Message),
+        error: None,
+    }
+}
+
+async fn what_is_parked_keeps_its_row<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let retention = open(&db);
+    db.enqueue(messages(50)).await;
+    let mut main = Relay::new(&db, &relay()).await;
+    let entries = main.follower.all().await;
+    use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
+    let changes: Vec<_> = [Scheduled, Retrying, Held, Dead, Discarded]
+        .into_iter()
+        .zip(entries.iter().step_by(7))
+        .map(|(state, entry)| ExceptionChange::Park(parked(entry, state)))
+        .collect();
+    assert_eq!(main.pass(&changes).await.len(), 0);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+    assert_eq!(db.rows().await, 5);
+    let held = db.reader().await.read_held(EntryId(0), crate::outbox::support::SMALL).await.unwrap();
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].entry.message.as_ref().unwrap().payload, "14");
+
+    // Nothing is done again for nothing, and what is decided later goes later.
+    assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::OnlyParked]);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+    let resolve = [ExceptionChange::Resolve(held[0].entry.id)];
+    assert_eq!(main.pass(&resolve).await.len(), 0, "kept rows are not new");
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+    assert_eq!(db.rows().await, 4);
+    db
+}
+
+async fn a_derived_id_is_known_as_long_as_its_row<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let retention = open(&db);
+    // Of a business time some days ago, and so of another segment than what is enqueued now.
+    let at = time::OffsetDateTime::now_utc() - 3 * 24 * HOUR;
+    let id = message::MessageId::derived(at, ["order-7", "place"]).unwrap();
+    let again = async || {
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        let enqueued = tx.enqueue(NewMessage::new("orders").json(&7).id(id)).await.unwrap();
+        tx.commit().await.unwrap();
+        enqueued
+    };
+    assert_eq!(again().await, Enqueued::Stored(id));
+    db.enqueue(messages(3)).await;
+    assert_eq!(again().await, Enqueued::Duplicate(id));
+    Relay::new(&db, &relay()).await.pass(&[]).await;
+    assert_eq!(again().await, Enqueued::Duplicate(id));
+    retention.expire(AT_ONCE).await.unwrap();
+    assert_eq!(db.rows().await, 0);
+    assert_eq!(again().await, Enqueued::Stored(id));
+    db
+}
+
+const WRITERS: usize = 6;
+const TRANSACTIONS: usize = 40;
+
+async fn writers_a_reader_and_retention_at_once_lose_nothing<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let retention = open(&db);
+    let writing = |writer: usize| {
+        let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
+        async move {
+            for n in 0..TRANSACTIONS {
+                let mut tx = outbox.begin(&pool).await.unwrap();
+                for step in 0..3 {
+                    let message = NewMessage::new("orders").key(format!("{writer}")).json(&(n, step));
+                    tx.enqueue(message).await.unwrap();
+                    for _ in 0..(n * 7 + writer) % 13 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                if n % 5 == 4 { tx.rollback().await.unwrap() } else { tx.commit().await.unwrap() }
+            }
+        }
+    };
+    let writers: Vec<_> = (0..WRITERS).map(|writer| tokio::spawn(writing(writer))).collect();
+    let done = Arc::new(AtomicBool::new(false));
+    let expiring = tokio::spawn({
+        let (retention, done) = (Arc::clone(&retention), Arc::clone(&done));
+        async move {
+            let mut sum = Expired::default();
+            while !done.load(Ordering::Relaxed) {
+                sum.segments += retention.expire(AT_ONCE).await.unwrap().segments;
+            }
+            sum.segments
+        }
+    });
+    let mut main = Relay::new(&db, &relay()).await;
+    let mut read: Vec<i64> = Vec::new();
+    while writers.iter().any(|writer| !writer.is_finished()) {
+        read.extend(ids(&main.pass(&[]).await));
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    read.extend(ids(&main.pass(&[]).await));
+    done.store(true, Ordering::Relaxed);
+    let expired = expiring.await.unwrap();
+    eprintln!("expired {expired} times beside {} entries", read.len());
+    read.sort_unstable();
+    read.dedup();
+    assert_eq!(read.len(), WRITERS * TRANSACTIONS * 3 * 4 / 5);
+    retention.expire(AT_ONCE).await.unwrap();
+    assert_eq!(db.rows().await, 0);
+    db
+}
+
+async fn a_transaction_that_is_open_while_its_segment_expires_loses_nothing() {
+    on("a_transaction_that_is_open", |db: Database<Postgres>| async move {
+        let retention = open(&db);
+        let mut main = Relay::new(&db, &relay()).await;
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+        db.enqueue(messages(5)).await;
+        assert_eq!(main.pass(&[]).await.len(), 5);
+        // All that can be seen is passed; the open transaction holds its segment.
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+        assert_eq!(db.rows().await, 5);
+        late.commit().await.unwrap();
+        // Its id is below the cursor's floor; its transaction was in flight.
+        assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+        let entries = main.pass(&[]).await;
+        assert_eq!((ids(&entries), entries[0].key()), (vec![1], Some("late")));
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+        db
+    })
+    .await;
+}
+
+async fn a_commit_while_the_segments_lock_is_waited_for_is_seen() {
+    on("a_commit_while_the_lock_is_waited_for", |db: Database<Postgres>| async move {
+        db.run("ALTER FUNCTION outbox_expire_segment SET lock_timeout = '1min'").await;
+        let retention = open(&db);
+        let mut main = Relay::new(&db, &relay()).await;
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+        db.enqueue(messages(5)).await;
+        assert_eq!(main.pass(&[]).await.len(), 5);
+        let expiring = tokio::spawn({
+            let retention = Arc::clone(&retention);
+            async move { retention.expire(AT_ONCE).await.unwrap().segments }
+        });
+        let waiting = "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database \
+            WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND NOT l.granted";
+        while db.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        late.commit().await.unwrap();
+        assert_eq!(expiring.await.unwrap(), 0);
+        let entries = main.pass(&[]).await;
+        assert_eq!((ids(&entries), entries[0].key()), (vec![1], Some("late")));
+        db
+    })
+    .await;
+}
+
+async fn a_row_that_is_written_into_an_emptied_segment_is_read() {
+    on("a_row_that_is_written_into_an_emptied_segment", |db: Database<Postgres>| async move {
+        let retention = open(&db);
+        let mut main = Relay::new(&db, &relay()).await;
+        let mut gate = PgConnection::connect(&db.url).await.unwrap();
+        gate.execute("SELECT pg_advisory_lock(43)").await.unwrap();
+        // The payload is computed when xid and id are given out and no segment is locked yet.
+        let pool = db.pool.clone();
+        let late = tokio::spawn(async move {
+            let insert = "INSERT INTO outbox_message (topic, key, payload) VALUES ('orders', 'late', \
+                CASE WHEN pg_advisory_xact_lock_shared(43)::text = '' THEN '\\x00'::bytea END)";
+            sqlx::query(insert).execute(&pool).await.unwrap();
+        });
+        let waiting =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 43";
+        while db.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        db.enqueue(messages(5)).await;
+        assert_eq!(ids(&main.pass(&[]).await), [2, 3, 4, 5, 6]);
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+        assert_eq!(db.rows().await, 0);
+        gate.execute("SELECT pg_advisory_unlock(43)").await.unwrap();
+        late.await.unwrap();
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+        let entries = main.pass(&[]).await;
+        assert_eq!((ids(&entries), entries[0].key()), (vec![1], Some("late")));
+        gate.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+async fn a_segment_expires_beside_open_transactions_of_others() {
+    on("a_segment_expires_beside_open_transactions", |db: Database<Postgres>| async move {
+        let retention = open(&db);
+        let at = time::OffsetDateTime::now_utc() - 3 * 24 * HOUR;
+        let old =
+            |n: i32| NewMessage::new("orders").id(message::MessageId::derived(at, [n.to_string()]).unwrap());
+        db.enqueue((0..1_000).map(old)).await;
+        let mut main = Relay::new(&db, &relay()).await;
+        assert_eq!(main.pass(&[]).await.len(), 1_000);
+        // A producer of today is in the middle of its transaction, and a dump of it is being made.
+        let mut producer = db.outbox.begin(&db.pool).await.unwrap();
+        producer.enqueue(NewMessage::new("orders")).await.unwrap();
+        let before = db.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await;
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+        let wal = db.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await - before;
+        eprintln!("bytes of WAL for 1,000 rows (and whatever else the server did): {wal}");
+        producer.enqueue(NewMessage::new("orders")).await.unwrap();
+        producer.commit().await.unwrap();
+        assert_eq!(main.pass(&[]).await.len(), 2);
+        db
+    })
+    .await;
+}
+
+async fn a_restored_log_is_left_alone() {
+    on("a_restored_log_is_left_alone", |db: Database<Postgres>| async move {
+        let retention = open(&db);
+        db.enqueue(messages(5)).await;
+        let mut main = Relay::new(&db, &relay()).await;
+        main.pass(&[]).await;
+        db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
+        assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Restored]);
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+        assert_eq!(db.rows().await, 5);
+        db
+    })
+    .await;
+}
+
+async fn a_snapshot_of_before_is_refused() {
+    on("a_snapshot_of_before_is_refused", |db: Database<Postgres>| async move {
+        let mut relay = PgConnection::connect(&db.relay_url()).await.unwrap();
+        relay.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+        let expire = "SELECT outbox_expire_segment(0, '0')";
+        let error = relay.execute(expire).await.unwrap_err().to_string();
+        assert!(error.contains("repeatable read"), "{error}");
+        relay.execute("ROLLBACK").await.unwrap();
+        for wrong in ["8, '0'", "-1, '0'", "NULL, '0'", "0, NULL", "0, '-1 s'"] {
+            let expire = format!("SELECT outbox_expire_segment({wrong})");
+            let error = relay.execute(sqlx::AssertSqlSafe(expire)).await.unwrap_err().to_string();
+            assert!(error.contains("cannot be kept"), "{wrong}: {error}");
+        }
+        relay.close().await.unwrap();
+        db
+    })
+    .await;
+}
