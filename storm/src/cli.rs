@@ -126,8 +126,13 @@ impl Run {
         let progress = Progress::default();
         eprintln!("seed {}", options.seed);
         let (mut reports, mut failures) = (Vec::new(), Vec::new());
+        let stop = process::stop_on_signals()?;
         for pair in pairs {
-            match run::run(pair, &servers, &options, &progress).await {
+            if stop.is_cancelled() {
+                failures.push(format!("{pair}: interrupted"));
+                continue;
+            }
+            match run::run(pair, &servers, &options, &progress, &stop).await {
                 Ok(report) => {
                     if self.output == Output::Table {
                         println!("{}", report.table());

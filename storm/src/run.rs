@@ -8,6 +8,7 @@ use std::time::Duration;
 use checker::{Outcome, Verdict};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
 use crate::crash::Crash;
@@ -15,7 +16,6 @@ use crate::faults::{Fault, catalogue};
 use crate::journal::{self, Received};
 use crate::pair::Pair;
 use crate::plan::{Strike, plan};
-use crate::process;
 use crate::progress::Progress;
 use crate::read::{self, Facts, Pending};
 use crate::report::{Counts, PairReport};
@@ -75,7 +75,7 @@ pub async fn planned(pair: Pair, options: &Options) -> Vec<Strike> {
     plan(options.seed, pair, &kinds, options.length)
 }
 
-/// Runs a storm over one pair.
+/// Runs a storm over one pair, until it is over or asked to stop.
 ///
 /// # Errors
 /// There is no verdict: a server is not there, or something could not be healed or read.
@@ -84,6 +84,7 @@ pub async fn run(
     servers: &Servers,
     options: &Options,
     progress: &Progress,
+    stop: &CancellationToken,
 ) -> Result<PairReport, Failure> {
     let began = time::OffsetDateTime::now_utc().unix_timestamp();
     let name = format!("storm-{:06x}", rand::random::<u32>() & 0xff_ffff);
@@ -102,7 +103,6 @@ pub async fn run(
     }
     let stage = Arc::new(setup::stage(&plot, servers, &options.xtask).await?);
     let storm = Storm { plot, servers, options, stage, progress };
-    let stop = process::stop_on_signals()?;
     let outcome = tokio::select! {
         outcome = storm.whole() => outcome,
         () = stop.cancelled() => Err("interrupted".into()),

@@ -135,7 +135,9 @@ impl Stage {
     }
 
     fn storm(&self, arguments: &[&str]) -> Command {
-        let mut storm = Command::new(&self.storm);
+        // A storm that lost its task runner would go on with nobody to clear up after it: it is asked to stop.
+        let mut storm = Command::new("setpriv");
+        storm.args(["--pdeathsig", "TERM", "--"]).arg(&self.storm);
         storm.arg("run").args(arguments).envs(&self.environment).env("OUTBOX_XTASK", &self.xtask);
         storm.current_dir(&self.root);
         storm

@@ -88,6 +88,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
+    /// A moment at which a crash must do no harm: to the named places of the process and to this consumer's own hook.
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
         reached(match point {
             CrashPoint::AfterEffect => crash_points::AFTER_EFFECT,

@@ -2,6 +2,7 @@
 
 use checker::{History, Leak, Operation, Tap};
 
+use super::cursor;
 use super::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
@@ -39,7 +40,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         quiet: true,
         operations: Some(journaled(plot, stage)?),
         business: Some(producers.business().await?),
-        outbox: Some(producers.outbox().await?),
+        outbox: Some(cursor::mark(stage, producers.outbox().await?).await?),
         parked: Some(producers.parked().await?),
         removed: None,
         tap: Some(facts.tap),

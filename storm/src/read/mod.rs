@@ -1,12 +1,14 @@
-//! What is there in the end, read with plain SQL.
+//! What is there in the end, read with plain SQL wherever it can be.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `stores` | the statements, the same for both databases but for their types |
+//! | `cursor` | what the relay's stored cursor has passed |
 //! | `history` | everything together, for the checker |
 //! | `quiet` | whether anything is still on its way |
 //! | `leaks` | what nobody gave back |
 
+mod cursor;
 mod history;
 mod leaks;
 mod quiet;

@@ -4,7 +4,7 @@ use migrations::{Identifier, Line, Migrator, Template};
 use sqlx::{Connection, PgConnection, Postgres, Sqlite, SqliteConnection};
 use url::Url;
 
-use super::{ACCOUNTS, Plot};
+use super::{ACCOUNTS, Plot, roles};
 use crate::Failure;
 use crate::shop::Shop;
 use crate::stage::Database;
@@ -28,6 +28,7 @@ pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Fail
     for statement in WATCH_LEASES {
         sqlx::raw_sql(statement).execute(&mut producers).await?;
     }
+    roles::grant(&mut producers, &mut consumers).await?;
     producers.close().await?;
     consumers.close().await?;
     Ok(database)
@@ -86,11 +87,12 @@ async fn make_tables<DB: Shop>(
 }
 
 /// Writes down every change of a relay's row, with the session that made it: the lease was granted to that session
-/// under the epoch of its last takeover, and whatever it writes it writes under that one.
+/// under the epoch of its last takeover, and whatever it writes it writes under that one. With the owner's rights: a
+/// relay must not be able to write the list itself.
 const WATCH_LEASES: [&str; 3] = [
     "CREATE TABLE lease_change (place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL, \
      relay text NOT NULL, before bigint, epoch bigint NOT NULL, holder text, moved boolean NOT NULL)",
-    "CREATE FUNCTION watch_lease() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    "CREATE FUNCTION watch_lease() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN \
      INSERT INTO lease_change (session, relay, before, epoch, holder, moved) \
      VALUES (pg_backend_pid(), NEW.relay, CASE WHEN TG_OP = 'UPDATE' THEN OLD.epoch END, NEW.epoch, NEW.holder, \
      TG_OP = 'INSERT' OR NEW.cursor IS DISTINCT FROM OLD.cursor); RETURN NULL; END $$",

@@ -6,11 +6,13 @@
 //! | `broker` | topics, exchanges, queues |
 //! | `database` | databases, tables |
 //! | `processes` | how producers, relays and consumers are started |
+//! | `roles` | the users of least privilege that they connect as on PostgreSQL |
 
 mod addresses;
 mod broker;
 mod database;
 mod processes;
+mod roles;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

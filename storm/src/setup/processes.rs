@@ -7,7 +7,7 @@ use serde::Serialize;
 use url::Url;
 
 use super::addresses::through;
-use super::{ACCOUNTS, Plot, Servers, broker};
+use super::{ACCOUNTS, Plot, Servers, broker, roles};
 use crate::Failure;
 use crate::consume::{BrokerAddress, ConsumerTask, KAFKA_PROPERTIES};
 use crate::load::ProducerTask;
@@ -120,7 +120,7 @@ impl Cast<'_> {
     fn database(&self, role: Role) -> Result<String, Failure> {
         let database = &self.stage.database;
         let direct = if role == Role::Consumer { &database.consumers } else { &database.producers };
-        self.at(role, Peer::Database, direct)
+        self.at(role, Peer::Database, &roles::url(self.plot.pair.database, role, direct)?)
     }
 
     fn kafka(&self, role: Role) -> Vec<String> {

@@ -185,7 +185,10 @@ fn start(name: &str, slots: &Slots) -> Result<tokio::process::Child, Failure> {
     let mut slots = lock(slots);
     let slot = slots.get_mut(name).ok_or("it was given up")?;
     let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
-    let child = Command::new(&slot.recipe.program)
+    // The kernel kills it when this process is gone, whichever way that went: no storm leaves anybody behind.
+    let child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(&slot.recipe.program)
         .args(&slot.recipe.arguments)
         .envs(&slot.recipe.environment)
         .envs(std::mem::take(&mut slot.next))

@@ -1,6 +1,7 @@
 //! Processes that end, stand still, or lose track of time.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use libtest_mimic::Trial;
 use storm::faults::clock::ClockJump;
@@ -8,6 +9,7 @@ use storm::faults::kill::Kill;
 use storm::faults::pause::Pause;
 use storm::stage::{Recipe, Role, Stage};
 use tests::{Failure, Outcome, trial};
+use tokio::process::Command;
 
 use crate::scene::{empty, heal, strike, until};
 
@@ -16,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("processes/a_killed_one_is_started_again", &[], a_killed_one_is_started_again),
         trial("processes/a_paused_one_stands_still", &[], a_paused_one_stands_still),
+        trial("processes/nobody_outlives_the_storm", &[], nobody_outlives_the_storm),
     ];
     let required = tests::backends::all_are_required();
     trials.push(match clock {
@@ -111,4 +114,33 @@ async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> 
     heal(&mut fault, &stage).await?;
     until("it is right again", async || Ok(off()?.filter(|(wall, _)| wall.abs() < 2.0))).await?;
     Ok(())
+}
+
+/// A storm that is killed cannot stop anybody: the kernel does.
+async fn nobody_outlives_the_storm(test: tests::Stage) -> Outcome {
+    let folder = test.folder().display().to_string();
+    let mut storm = Command::new(env!("CARGO_BIN_EXE_storm"))
+        .args(["run", "--minutes", "5", "--database", "sqlite", "--broker", "mock-kafka", "--fault", "pause"])
+        .args(["--folder", &folder])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let own = storm.id().unwrap_or_default();
+    let others = || mentioning(&folder).into_iter().filter(|pid| *pid != own).count();
+    until("three producers and four consumers run", async || Ok((others() >= 7).then_some(()))).await?;
+    storm.kill().await?;
+    until("nobody is left", async || Ok((others() == 0).then_some(()))).await
+}
+
+/// The processes whose arguments mention something.
+fn mentioning(what: &str) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mentions = |pid: &u32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&arguments).contains(what)
+    };
+    pids.filter(mentions).collect()
 }

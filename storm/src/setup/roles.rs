@@ -1,0 +1,85 @@
+//! The users of least privilege that the processes connect as on PostgreSQL; the storm itself is the administrator.
+
+use migrations::{Identifier, Line, Roles, Statement, Template};
+use sqlx::{Executor as _, PgConnection};
+use url::Url;
+
+use crate::Failure;
+use crate::pair::DatabaseKind;
+use crate::stage::Role;
+
+/// Everybody's password.
+const PASSWORD: &str = "storm";
+
+fn user(role: Role) -> &'static str {
+    match role {
+        Role::Producer => "storm_producer",
+        Role::Relay => "storm_relay",
+        Role::Consumer => "storm_consumer",
+    }
+}
+
+/// What the business needs besides the toolkit's own grants.
+const BUSINESS: [(Role, &str); 3] = [
+    (Role::Producer, "GRANT SELECT, INSERT, UPDATE ON account TO {user}"),
+    (Role::Producer, "GRANT SELECT, INSERT ON business TO {user}"),
+    (Role::Consumer, "GRANT INSERT ON effect TO {user}"),
+];
+
+/// An administrator's URL as a role's; a file has no users.
+pub(super) fn url(kind: DatabaseKind, role: Role, admin: &str) -> Result<String, Failure> {
+    if kind == DatabaseKind::Sqlite {
+        return Ok(admin.to_owned());
+    }
+    let mut url = Url::parse(admin)?;
+    let refused = |()| Failure::from("a URL that cannot have a user");
+    url.set_username(user(role)).map_err(refused)?;
+    url.set_password(Some(PASSWORD)).map_err(refused)?;
+    Ok(url.to_string())
+}
+
+/// Makes the users, which belong to the whole server, and grants them what they need of these two databases: by the
+/// toolkit's own script, and nothing more of the toolkit's tables.
+pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnection) -> Result<(), Failure> {
+    for role in [Role::Producer, Role::Relay, Role::Consumer] {
+        producers.execute(&create(role)?).await?;
+    }
+    let roles = roles()?;
+    producers.execute(&roles.script(Line::Outbox, None)).await?;
+    consumers.execute(&roles.script(Line::Inbox, None)).await?;
+    for (role, grant) in BUSINESS {
+        let grant = Template::new(grant).identifier("user", &Identifier::new(user(role))?).render();
+        let connection = if role == Role::Consumer { &mut *consumers } else { &mut *producers };
+        connection.execute(&grant).await?;
+    }
+    Ok(())
+}
+
+fn create(role: Role) -> Result<Statement, Failure> {
+    let template = "DO $$ BEGIN IF to_regrole('{user}') IS NULL THEN CREATE ROLE {user} LOGIN PASSWORD 'storm'; \
+                    END IF; END $$";
+    Ok(Template::new(template).identifier("user", &Identifier::new(user(role))?).render())
+}
+
+fn roles() -> Result<Roles, Failure> {
+    let mut roles = Roles::standard();
+    roles.migrator = Identifier::new("storm_migrator")?;
+    roles.producer = Identifier::new(user(Role::Producer))?;
+    roles.relay = Identifier::new(user(Role::Relay))?;
+    roles.consumer = Identifier::new(user(Role::Consumer))?;
+    roles.observer = Identifier::new("storm_observer")?;
+    Ok(roles)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_has_its_own_user_and_a_file_has_none() {
+        let admin = "postgres://outbox:outbox@127.0.0.1:15432/db";
+        let relay = url(DatabaseKind::Postgres, Role::Relay, admin).unwrap();
+        assert_eq!(relay, "postgres://storm_relay:storm@127.0.0.1:15432/db");
+        assert_eq!(url(DatabaseKind::Sqlite, Role::Relay, "sqlite:x.db").unwrap(), "sqlite:x.db");
+    }
+}
