@@ -119,6 +119,9 @@ impl Blocks {
         block.held.remove(&id);
         block.running.remove(&id);
         block.stuck.insert(id);
+        // One before it can have been held meanwhile (it became due late), until those on their way had left.
+        let free = block.is_free();
+        self.released |= free && key.is_some();
     }
 
     /// An entry waits behind its key or topic.
@@ -283,6 +286,19 @@ mod tests {
         blocks.block(K, EntryId(1));
         blocks.hold(K, EntryId(2));
         assert!(!blocks.take_held("t", K, EntryId(2)));
+    }
+
+    #[test]
+    fn an_entry_held_before_a_running_one_leaves_when_that_gets_stuck() {
+        let mut blocks = Blocks::default();
+        blocks.hold(K, EntryId(5));
+        assert!(blocks.take_held("t", K, EntryId(5)));
+        blocks.hold(K, EntryId(4));
+        blocks.held_is_stored("t", K);
+        assert!(!blocks.take_released(), "entry 5 is on its way");
+        blocks.block(K, EntryId(5));
+        assert!(blocks.has_before(K, EntryId(5)), "entry 5 waits for entry 4");
+        assert!(blocks.take_released() && blocks.take_held("t", K, EntryId(4)));
     }
 
     #[test]
