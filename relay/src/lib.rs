@@ -1,5 +1,7 @@
 //! The relay: publishes every committed outbox row, and the command line around it.
 //!
+//! Whoever embeds the engine switches the default feature `program` off, and with it what only the command line needs.
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`cli`] | the command line |
@@ -10,9 +12,12 @@
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`telemetry`] | the one table of log events and metrics |
 
+#[cfg(feature = "program")]
 pub mod cli;
+#[cfg(feature = "program")]
 pub mod config;
 pub mod crash_points;
+#[cfg(feature = "program")]
 pub mod demo;
 pub mod engine;
 /// Open to the fuzz targets.
