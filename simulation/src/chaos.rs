@@ -8,8 +8,9 @@ use outbox::log::ExceptionState;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::fault::{Decision, FaultKind};
+use crate::fault::{Decision, FaultKind, Moment};
 use crate::fleet::Fleet;
+use crate::process::ProcessId;
 use crate::schedule::Schedule;
 use crate::world::{State, World, pass};
 
@@ -76,9 +77,25 @@ impl State {
             FaultKind::Handler { fault } => self.armed.handlers.push(fault),
             FaultKind::Operator { decision } => self.decide(decision),
             FaultKind::Retention => self.remove_settled(),
+            FaultKind::Zombie { moment, for_ms } => self.armed.stalls.push((moment, for_ms)),
             // Not of this world.
             FaultKind::Crash { .. } | FaultKind::Pause { .. } | FaultKind::Stop { .. } => {}
         }
+    }
+
+    /// A process has come to a moment of its work at which it stands still, if that was planned. Whether it was: then it
+    /// must let go of its turn, or it would finish it first.
+    pub(crate) fn stall(&mut self, process: ProcessId, moment: Moment) -> bool {
+        let Some(at) = self.armed.stalls.iter().position(|(armed, _)| *armed == moment) else { return false };
+        let (_, for_ms) = self.armed.stalls.swap_remove(at);
+        let Some(life) = self.lives.get(&process).map(Arc::clone) else { return false };
+        self.note(format_args!("{process} stands still for {for_ms} ms: {moment:?}"));
+        life.pause();
+        self.armed.resuming.spawn(async move {
+            pass(for_ms.into()).await;
+            life.resume();
+        });
+        true
     }
 
     /// An operator decides about the first dead entry, if there is one. Whether there was.

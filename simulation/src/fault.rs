@@ -62,6 +62,17 @@ const CALLS: [Call; 11] = [
     Call::Held,
 ];
 
+/// What a relay is in the middle of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// It has read entries, and nobody has seen them yet.
+    Read,
+    /// It hands a batch to the broker: some messages have left, the others have not.
+    Publish,
+    /// It is about to store a checkpoint.
+    Checkpoint,
+}
+
 /// How a consumer's commit ends otherwise than it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitFault {
@@ -103,6 +114,9 @@ pub enum FaultKind {
     Crash { slot: Slot, turns: u32 },
     /// A process stands still, and then goes on as if nothing had happened.
     Pause { slot: Slot, for_ms: u32 },
+    /// The next relay that gets there stands still for longer than its lease lasts, and then goes on as if nothing had
+    /// happened.
+    Zombie { moment: Moment, for_ms: u32 },
     /// A process is asked to stop; another takes its place.
     Stop { slot: Slot },
     /// The next such call fails, after it was carried out or before.
@@ -153,7 +167,7 @@ impl FaultKind {
         };
         let call = CALLS[rng.random_range(0..CALLS.len())];
         let topic = rng.random_range(0..3);
-        match rng.random_range(0..25) {
+        match rng.random_range(0..27) {
             0..2 => Self::Crash { slot, turns: rng.random_range(0..60) },
             2..5 => Self::Pause { slot, for_ms: rng.random_range(20..2_500) },
             5 => Self::Stop { slot },
@@ -182,6 +196,11 @@ impl FaultKind {
             },
             23 => Self::Operator {
                 decision: [Decision::Requeue, Decision::Edit, Decision::Discard][rng.random_range(0..3)],
+            },
+            24..26 => Self::Zombie {
+                moment: [Moment::Publish, Moment::Publish, Moment::Read, Moment::Checkpoint]
+                    [rng.random_range(0..4)],
+                for_ms: rng.random_range(1_500..2_500),
             },
             _ => Self::Retention,
         }

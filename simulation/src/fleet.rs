@@ -108,7 +108,11 @@ async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
         let process = Process::new(id, seed, schedule.shuffle);
         let stop = CancellationToken::new();
         *place.life() = Some(Life { process: Arc::clone(&process), stop: stop.clone() });
-        world.lock().note(format_args!("{id} starts as {:?}", place.slot));
+        {
+            let mut state = world.lock();
+            state.lives.insert(id, Arc::clone(&process));
+            state.note(format_args!("{id} starts as {:?}", place.slot));
+        }
         let host = process.host();
         let mut task = AbortOnDropHandle::new(match place.slot {
             Slot::Relay(_) => host.spawn(relay(id, Arc::clone(&world), host.clone(), schedule.clone(), stop)),
@@ -129,6 +133,7 @@ async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
             }
         }
         *place.life() = None;
+        world.lock().lives.remove(&id);
         drop(task);
         let pause = world.lock().rng.random_range(1..400);
         tokio::select! {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use simulation::{Breakage, Found, Schedule, run, search, shrink};
@@ -26,6 +26,18 @@ struct Arguments {
     /// Show a failing schedule as it is.
     #[arg(long)]
     no_shrink: bool,
+    /// How to print what was found; a failing schedule is shown on standard error, then.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A table for people.
+    #[default]
+    Table,
+    /// JSON for machines.
+    Json,
 }
 
 fn main() -> ExitCode {
@@ -42,7 +54,10 @@ fn main() -> ExitCode {
     let seeds = arguments.seed..arguments.seed.saturating_add(arguments.schedules);
     let found = search(seeds, arguments.breakage, || bar.inc(1));
     bar.finish_and_clear();
-    println!("{}", table(&found));
+    match arguments.output {
+        Output::Table => println!("{}", table(&found)),
+        Output::Json => println!("{}", json(&found)),
+    }
     let Some((seed, outcome)) = found.failed else { return ExitCode::SUCCESS };
     eprintln!("seed {seed} fails:");
     outcome.failures.iter().for_each(|(_, text)| eprintln!("  {text}"));
@@ -51,7 +66,25 @@ fn main() -> ExitCode {
         eprintln!("making it small …");
         schedule = shrink(&schedule, arguments.breakage, failure);
     }
+    if arguments.output == Output::Json {
+        eprintln!("{schedule}");
+        return ExitCode::FAILURE;
+    }
     show(&schedule, arguments.breakage)
+}
+
+fn json(found: &Found) -> serde_json::Value {
+    let failed = found.failed.as_ref().map(|(seed, outcome)| {
+        let failures: Vec<&str> = outcome.failures.iter().map(|(_, text)| text.as_str()).collect();
+        serde_json::json!({ "seed": seed, "failures": failures })
+    });
+    serde_json::json!({
+        "schedules": found.schedules,
+        "events": found.events,
+        "simulated_seconds": found.simulated.as_secs_f64(),
+        "seconds": found.took.as_secs_f64(),
+        "failed": failed,
+    })
 }
 
 fn table(found: &Found) -> Table {

@@ -107,6 +107,11 @@ impl Schedule {
         let relays = rng.random_range(1..=3);
         let consumers = rng.random_range(1..=2);
         let window_entries = rng.random_range(3..=40);
+        let mut transactions = transactions(&mut rng);
+        let mut faults = faults(&mut rng, relays, consumers);
+        if rng.random_bool(0.25) {
+            late_commit(&mut rng, &mut transactions, &mut faults);
+        }
         Self {
             seed,
             relays,
@@ -117,8 +122,8 @@ impl Schedule {
             shuffle: if rng.random_bool(0.3) { 0.0 } else { rng.random_range(0.05..0.5) },
             window_entries,
             page_entries: rng.random_range(1..=10),
-            transactions: transactions(&mut rng),
-            faults: faults(&mut rng, relays, consumers),
+            transactions,
+            faults,
         }
     }
 
@@ -184,6 +189,26 @@ fn faults(rng: &mut SmallRng, relays: u8, consumers: u8) -> Vec<Fault> {
         .collect();
     faults.sort_by_key(|fault| fault.at);
     faults
+}
+
+/// Two transactions write to one key of a topic that is away, and the first to write is the last to commit.
+fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: &mut Vec<Fault>) {
+    let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
+    let (key, topic) = (Some(0), rng.random_range(0..3));
+    let begins_at = rng.random_range(0..HEALED_AT - 1_500);
+    let away_for = rng.random_range(200..1_200);
+    let mut write = |begins_at, ends_at| {
+        number += 1;
+        let trouble = Trouble::None;
+        let messages =
+            vec![Draft { number, enqueued_at: begins_at, key, topic, deliver_after: None, trouble }];
+        transactions.push(Transaction { begins_at, ends_at, ending: Ending::Committed, messages });
+    };
+    write(begins_at, begins_at + rng.random_range(50..away_for));
+    write(begins_at + 5, begins_at + 10);
+    let kind = FaultKind::TopicMissing { topic, for_ms: away_for };
+    let place = faults.partition_point(|fault| fault.at <= begins_at);
+    faults.insert(place, Fault { at: begins_at, kind });
 }
 
 impl fmt::Display for Schedule {

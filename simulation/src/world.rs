@@ -12,14 +12,15 @@ use rand::{Rng, SeedableRng};
 use time::OffsetDateTime;
 use time::macros::datetime;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::breakage::Breakage;
 use crate::broker::Broker;
-use crate::fault::{Call, CommitFault, HandlerFault};
+use crate::fault::{Call, CommitFault, HandlerFault, Moment};
 use crate::inbox::InboxTables;
 use crate::outbox::OutboxTables;
-use crate::process::ProcessId;
+use crate::process::{Process, ProcessId};
 use crate::schedule::{Schedule, Trouble};
 use crate::trace::Trace;
 
@@ -46,6 +47,9 @@ pub(crate) struct Armed {
     pub(crate) commits: Vec<CommitFault>,
     pub(crate) inbox: Vec<u8>,
     pub(crate) handlers: Vec<HandlerFault>,
+    pub(crate) stalls: Vec<(Moment, u32)>,
+    /// What lets those who stand still go on.
+    pub(crate) resuming: JoinSet<()>,
 }
 
 /// What is behind the lock.
@@ -63,6 +67,8 @@ pub(crate) struct State {
     pub(crate) names: HashMap<MessageId, (u32, Trouble)>,
     /// Until when each process holds the lease, by the database's word.
     pub(crate) leases: BTreeMap<ProcessId, Instant>,
+    /// Whoever lives.
+    pub(crate) lives: BTreeMap<ProcessId, Arc<Process>>,
     processes: u32,
 }
 
@@ -93,6 +99,7 @@ impl World {
             breakage,
             names: HashMap::new(),
             leases: BTreeMap::new(),
+            lives: BTreeMap::new(),
             processes: 0,
         };
         Arc::new(Self {

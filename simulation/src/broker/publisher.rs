@@ -6,8 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use checker::Promise;
 use message::{Connector, KeyWindow, Profile, PublishError, Publisher, Receipts, Submission};
+use rand::Rng;
 use tokio::time::Instant;
 
+use crate::fault::Moment;
 use crate::process::ProcessId;
 use crate::world::{State, World, pass};
 
@@ -54,12 +56,16 @@ impl Publisher for SimulatedPublisher {
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {
-        let latency = {
+        let (latency, stall_before) = {
             let mut state = self.world.lock();
             state.look_at_submission(self.process, self.number, &batch);
-            state.latency()
+            (state.latency(), state.rng.random_range(0..batch.len().max(1)))
         };
-        for submission in batch {
+        for (place, submission) in batch.into_iter().enumerate() {
+            if place == stall_before && self.world.lock().stall(self.process, Moment::Publish) {
+                self.world.broker_due.notify_one();
+                tokio::task::yield_now().await;
+            }
             self.world.lock().send(self.number, submission);
         }
         self.world.broker_due.notify_one();

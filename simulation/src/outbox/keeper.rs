@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::tables::LEASE;
 use crate::breakage::Breakage;
-use crate::fault::Call;
+use crate::fault::{Call, Moment};
 use crate::process::ProcessId;
 use crate::world::State;
 
@@ -47,6 +47,9 @@ impl LogKeeper for Keeper {
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError> {
         let process = self.0.process;
+        if self.0.world.lock().stall(process, Moment::Checkpoint) {
+            tokio::task::yield_now().await;
+        }
         self.0.call(Call::Checkpoint, |state| state.checkpoint(process, epoch, cursor, changes)).await
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::tables::{Aside, OutboxTables, Row, commits_at};
 use crate::breakage::Breakage;
-use crate::fault::Call;
+use crate::fault::{Call, Moment};
 use crate::world::State;
 
 pub(super) struct Reader(pub(super) Connection);
@@ -28,14 +28,19 @@ impl LogReader for Reader {
         limit: PageLimit,
     ) -> Result<Page, LogError> {
         let process = self.0.process;
-        self.0
+        let page = self
+            .0
             .call(Call::Page, |state| {
                 let page = state.read_page(difference, after, limit);
                 let ids: Vec<_> = page.entries.iter().map(|entry| entry.id.0).collect();
                 state.note(format_args!("{process} reads {ids:?}"));
                 page
             })
-            .await
+            .await?;
+        if !page.entries.is_empty() && self.0.world.lock().stall(process, Moment::Read) {
+            tokio::task::yield_now().await;
+        }
+        Ok(page)
     }
 
     async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
