@@ -26,6 +26,7 @@ impl Copy {
         let build =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let copy = Self { tree: build.join("mutants/tree"), target: build.join("mutants/target") };
+        copy.seed(&build.join("debug"))?;
         let listed = git(&root, ["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
         let files: Vec<&str> = listed.split('\0').filter(|name| root.join(name).is_file()).collect();
         for name in &files {
@@ -76,6 +77,20 @@ impl Copy {
         .map(drop)
     }
 
+    /// Hands over what is built of other people's crates, as links. Our own crates lie elsewhere in the copy and are
+    /// therefore others to cargo: none of theirs is ever taken.
+    fn seed(&self, from: &Path) -> Result<(), String> {
+        let to = self.target.join("debug");
+        if to.exists() || !from.exists() {
+            return Ok(());
+        }
+        let failed = |error| format!("cannot link {} to {}: {error}", from.display(), to.display());
+        for part in [".fingerprint", "build", "deps"] {
+            link(&from.join(part), &to.join(part)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     fn take(&self, root: &Path, name: &str) -> Result<(), String> {
         let (from, to) = (root.join(name), self.tree.join(name));
         let failed = |error| format!("cannot copy {} to {}: {error}", from.display(), to.display());
@@ -104,6 +119,24 @@ impl Copy {
         }
         Ok(())
     }
+}
+
+/// A folder with links to the files of another one. What goes meanwhile is left out.
+fn link(from: &Path, to: &Path) -> std::io::Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let linked = if from.is_dir() { link(&from, &to) } else { fs::hard_link(&from, &to) };
+        match linked {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn git<const N: usize>(root: &Path, arguments: [&str; N]) -> Result<String, String> {

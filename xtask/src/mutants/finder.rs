@@ -4,7 +4,7 @@ use super::copy::Copy;
 use crate::backends::Backends;
 use std::{
     fmt,
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -25,6 +25,15 @@ enum Kind {
     Brokers,
     /// A storm: a database and a broker.
     Storm,
+}
+
+/// A look, and what became of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) verdict: Verdict,
+    pub(super) took: Duration,
+    /// How many schedules the simulation ran.
+    pub(super) schedules: Option<u64>,
 }
 
 /// What became of a look.
@@ -92,19 +101,18 @@ impl Finder {
     }
 
     /// Builds it in the copy, runs it, and says what it found and how long the run took.
-    pub(super) fn look(
-        &self,
-        copy: &Copy,
-        backends: Option<&Backends>,
-    ) -> Result<(Verdict, Duration), String> {
+    pub(super) fn look(&self, copy: &Copy, backends: Option<&Backends>) -> Result<Look, String> {
         for build in self.builds() {
-            if !run(copy.cargo(build), backends)? {
-                return Ok((Verdict::NotBuilt, Duration::ZERO));
+            if !run(copy.cargo(build), backends)?.status.success() {
+                return Ok(Look { verdict: Verdict::NotBuilt, took: Duration::ZERO, schedules: None });
             }
         }
         let begun_at = Instant::now();
-        let is_quiet = run(copy.cargo(&self.command()), backends)?;
-        Ok((if is_quiet { Verdict::Quiet } else { Verdict::Found }, begun_at.elapsed()))
+        let output = run(copy.cargo(&self.command()), backends)?;
+        let verdict = if output.status.success() { Verdict::Quiet } else { Verdict::Found };
+        let report: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+        let schedules = report.and_then(|report| report["schedules"].as_u64());
+        Ok(Look { verdict, took: begun_at.elapsed(), schedules })
     }
 
     fn builds(&self) -> &'static [&'static [&'static str]] {
@@ -127,7 +135,9 @@ impl Finder {
     fn command(&self) -> Vec<&str> {
         let mut command = match self.kind {
             Kind::Simulation => {
-                vec!["run", "--package", "simulation", "--", "--no-shrink", "--schedules", "3000"]
+                let run = ["run", "--quiet", "--package", "simulation", "--"];
+                let look = ["--no-shrink", "--output", "json", "--schedules", "3000"];
+                run.into_iter().chain(look).collect()
             }
             Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
             Kind::Brokers => vec!["test", "--package", "tests", "--test", "brokers", "--"],
@@ -152,14 +162,15 @@ impl Kind {
     }
 }
 
-/// Whether the command succeeds. Its output goes to a person's screen, not into our result.
-fn run(mut command: Command, backends: Option<&Backends>) -> Result<bool, String> {
+/// Runs a command. What it says goes to a person's screen as well, and not into our result.
+fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, String> {
     if let Some(backends) = backends {
         backends.hand_over(&mut command)?;
     }
-    command.stdout(Stdio::from(std::io::stderr()));
-    let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
-    Ok(status.success())
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
+    eprint!("{}", String::from_utf8_lossy(&output.stdout));
+    Ok(output)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod patch;
 use crate::{backends::Backends, report};
 use clap::Args;
 use copy::Copy;
-use finder::{Finder, Verdict};
+use finder::{Finder, Look, Verdict};
 use patch::Patch;
 use serde_json::json;
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
@@ -53,8 +53,7 @@ impl Mutants {
 /// What became of one breakage.
 struct Line {
     patch: Patch,
-    verdict: Verdict,
-    took: Duration,
+    look: Look,
 }
 
 pub(crate) fn run(options: &Mutants) -> Result<ExitCode, String> {
@@ -91,7 +90,8 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
         return Err("no patch below tests/mutations/ has such a name and finder".into());
     }
     if options.check {
-        let line = |patch| Line { patch, verdict: Verdict::Quiet, took: Duration::ZERO };
+        let look = Look { verdict: Verdict::Quiet, took: Duration::ZERO, schedules: None };
+        let line = |patch| Line { patch, look };
         return Ok(patches.into_iter().map(line).collect());
     }
     let backends =
@@ -109,7 +109,7 @@ fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result
     for patch in patches {
         if !baselines.contains_key(&patch.finder) {
             eprintln!("unbroken: {}", patch.finder);
-            let (verdict, _) = patch.finder.look(copy, backends)?;
+            let Look { verdict, .. } = patch.finder.look(copy, backends)?;
             if verdict != Verdict::Quiet {
                 return Err(format!("{} does not pass on the unbroken code: {verdict}", patch.finder));
             }
@@ -119,16 +119,16 @@ fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result
         copy.apply(&patch)?;
         let looked = patch.finder.look(copy, backends);
         copy.revert(&patch)?;
-        let (verdict, took) = looked?;
-        eprintln!("          {verdict} after {:.1} s", took.as_secs_f64());
-        lines.push(Line { patch, verdict, took });
+        let look = looked?;
+        eprintln!("          {} after {:.1} s", look.verdict, look.took.as_secs_f64());
+        lines.push(Line { patch, look });
     }
     Ok(lines)
 }
 
 impl Line {
     fn is_good(&self, only_applied: bool) -> bool {
-        only_applied || self.verdict == Verdict::Found
+        only_applied || self.look.verdict == Verdict::Found
     }
 
     fn json(&self) -> serde_json::Value {
@@ -136,18 +136,21 @@ impl Line {
             "name": self.patch.name,
             "breaks": self.patch.breaks,
             "finder": self.patch.finder.to_string(),
-            "verdict": self.verdict.to_string(),
-            "seconds": self.took.as_secs_f64(),
+            "verdict": self.look.verdict.to_string(),
+            "schedules": self.look.schedules,
+            "seconds": self.look.took.as_secs_f64(),
         })
     }
 }
 
 fn table(lines: &[Line], only_applied: bool) -> String {
     let rows = lines.iter().map(|line| {
-        let verdict = if only_applied { "applies".to_owned() } else { line.verdict.to_string() };
-        let took = format!("{:.1}", line.took.as_secs_f64());
+        let Look { verdict, took, schedules } = line.look;
+        let verdict = if only_applied { "applies".to_owned() } else { verdict.to_string() };
+        let took = format!("{:.1}", took.as_secs_f64());
+        let schedules = schedules.map(|schedules| schedules.to_string()).unwrap_or_default();
         let Patch { name, breaks, finder } = &line.patch;
-        [name.clone(), breaks.clone(), finder.to_string(), verdict, took]
+        [name.clone(), breaks.clone(), finder.to_string(), verdict, schedules, took]
     });
-    report::table(["breakage", "breaks", "found by", "result", "seconds"], rows)
+    report::table(["breakage", "breaks", "found by", "result", "schedules", "seconds"], rows)
 }
