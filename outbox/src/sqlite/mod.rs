@@ -6,6 +6,8 @@
 mod admin;
 mod enqueue;
 mod keeper;
+#[cfg(test)]
+mod properties;
 mod reader;
 mod reconcile;
 mod retention;

@@ -85,7 +85,7 @@ impl SqliteRows {
 }
 
 /// The id up to which a stored cursor has passed.
-fn passed(cursor: &str) -> Result<i64, LogError> {
+pub(super) fn passed(cursor: &str) -> Result<i64, LogError> {
     let cursor = stored::read(cursor)?;
     let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
     Ok(id_of(&cursor.base)?.max(after))
