@@ -22,6 +22,8 @@ pub struct Schedule {
     pub consumers: u8,
     /// How the broker's publisher keeps order.
     pub key_window: KeyWindow,
+    /// Messages that the broker's publisher takes over at once.
+    pub submission_len: u8,
     /// Whether the broker gives the messages of a key to one consumer at a time.
     pub is_key_exclusive: bool,
     /// Messages per transaction of a consumer, if they share one.
@@ -124,6 +126,7 @@ impl Schedule {
             page_entries: rng.random_range(1..=10),
             transactions,
             faults,
+            submission_len: rng.random_range(1..=5),
         }
     }
 
@@ -216,7 +219,11 @@ impl fmt::Display for Schedule {
         let Self { seed, relays, consumers, key_window, is_key_exclusive, batch, shuffle, .. } = self;
         writeln!(f, "seed {seed}: {relays} relays, {consumers} consumers, {key_window:?}")?;
         writeln!(f, "  keys exclusive: {is_key_exclusive}, batch: {batch:?}, shuffle {shuffle:.2}")?;
-        writeln!(f, "  window {}, page {}", self.window_entries, self.page_entries)?;
+        writeln!(
+            f,
+            "  window {}, page {}, submission {}",
+            self.window_entries, self.page_entries, self.submission_len
+        )?;
         for Transaction { begins_at, ends_at, ending, messages } in &self.transactions {
             writeln!(f, "  {begins_at:>5}..{ends_at:<5} ms  transaction, {ending:?}")?;
             for Draft { number, enqueued_at, key, topic, deliver_after, trouble } in messages {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::group::Group;
 use crate::breakage::Breakage;
 use crate::process::ProcessId;
-use crate::schedule::Trouble;
+use crate::schedule::{Schedule, Trouble};
 use crate::world::{State, World};
 
 /// A session of a publisher, as the broker sees it.
@@ -46,6 +46,7 @@ pub(crate) struct Broker {
     pub(crate) log: Vec<Message>,
     stored: HashSet<MessageId>,
     pub(crate) key_window: KeyWindow,
+    pub(super) submission_len: usize,
     pub(super) sessions: BTreeMap<u64, Session>,
     tasks: BTreeMap<(Instant, u64), Task>,
     numbers: u64,
@@ -56,17 +57,18 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(key_window: KeyWindow, is_key_exclusive: bool) -> Self {
+    pub(crate) fn new(schedule: &Schedule) -> Self {
         Self {
             log: Vec::new(),
             stored: HashSet::new(),
-            key_window,
+            key_window: schedule.key_window,
+            submission_len: schedule.submission_len.into(),
             sessions: BTreeMap::new(),
             tasks: BTreeMap::new(),
             numbers: 0,
             down_until: None,
             topics_down: BTreeMap::new(),
-            group: Group::new(is_key_exclusive),
+            group: Group::new(schedule.is_key_exclusive),
         }
     }
 

@@ -34,11 +34,11 @@ impl Connector for SimulatedBroker {
             return Err(PublishError::session_lost("simulated: the broker is away"));
         }
         let number = state.broker.connect(self.process, receipts);
-        let key_window = state.broker.key_window;
+        let profile = Profile { key_window: state.broker.key_window, batch_len: state.broker.submission_len };
         state.note(format_args!("{} connects, session {number}", self.process));
         drop(state);
         let world = Arc::clone(&self.world);
-        Ok(Box::new(SimulatedPublisher { world, process: self.process, number, key_window }))
+        Ok(Box::new(SimulatedPublisher { world, process: self.process, number, profile }))
     }
 }
 
@@ -46,13 +46,13 @@ struct SimulatedPublisher {
     world: Arc<World>,
     process: ProcessId,
     number: u64,
-    key_window: KeyWindow,
+    profile: Profile,
 }
 
 #[async_trait]
 impl Publisher for SimulatedPublisher {
     fn profile(&self) -> Profile {
-        Profile { key_window: self.key_window, batch_len: 5 }
+        self.profile
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {

@@ -136,7 +136,7 @@ impl Finder {
         let mut command = match self.kind {
             Kind::Simulation => {
                 let run = ["run", "--quiet", "--package", "simulation", "--"];
-                let look = ["--no-shrink", "--output", "json", "--schedules", "3000"];
+                let look = ["--no-shrink", "--output", "json", "--schedules", "1000"];
                 run.into_iter().chain(look).collect()
             }
             Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
