@@ -3,7 +3,7 @@
 use message::Source;
 use time::OffsetDateTime;
 
-use crate::log::row::Row;
+use crate::log::row::{Names, Row, RowId};
 use crate::log::{Entry, LogError, Mark, stored};
 
 /// The columns of a row as plain SQL can write them.
@@ -33,23 +33,21 @@ pub struct Columns {
 
 /// The entry that the relay makes of a row.
 pub fn entry(columns: Columns, source: &Source) -> Entry {
-    let Columns { message_id, topic, key, kind, content_type, headers, traceparent, tracestate, .. } =
-        columns;
     Row {
         id: 1,
-        message_id,
-        topic,
-        key,
-        kind,
-        content_type,
-        headers,
-        traceparent,
-        tracestate,
-        payload: columns.payload,
+        message_id: RowId::Text(&columns.message_id),
+        topic: &columns.topic,
+        key: columns.key.as_deref(),
+        kind: columns.kind.as_deref(),
+        content_type: &columns.content_type,
+        headers: columns.headers.as_deref(),
+        traceparent: columns.traceparent.as_deref(),
+        tracestate: columns.tracestate.as_deref(),
+        payload: &columns.payload,
         enqueued_at: Some(OffsetDateTime::UNIX_EPOCH),
         deliver_in: columns.deliver_in,
     }
-    .into_entry(source)
+    .into_entry(&mut Names::default(), source)
 }
 
 /// A mark of PostgreSQL read and written again.

@@ -17,6 +17,15 @@ use message::{Malformed, Message};
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 
 const PREFIX: &str = "ce_";
+/// The attributes and their headers: none of the names is put together for each message.
+const ATTRIBUTES: [(&str, &str); 6] = [
+    ("specversion", "ce_specversion"),
+    ("id", "ce_id"),
+    ("source", "ce_source"),
+    ("type", "ce_type"),
+    ("time", "ce_time"),
+    ("subject", "ce_subject"),
+];
 const CONTENT_TYPE: &str = "content-type";
 
 /// The record's headers.
@@ -24,7 +33,10 @@ pub(crate) fn headers(message: &Message) -> OwnedHeaders {
     let plain = cloudevents::trace_headers(message).chain(message.headers.iter());
     let mut headers = OwnedHeaders::new_with_capacity(9 + message.headers.len());
     for (name, value) in cloudevents::attributes(message) {
-        headers = put(headers, &format!("{PREFIX}{name}"), &value);
+        match ATTRIBUTES.iter().find(|(attribute, _)| *attribute == name) {
+            Some((_, header)) => headers = put(headers, header, &value),
+            None => headers = put(headers, &format!("{PREFIX}{name}"), &value),
+        }
     }
     headers = put(headers, CONTENT_TYPE, message.content_type.as_str());
     plain.fold(headers, |headers, (name, value)| put(headers, name, value))

@@ -5,7 +5,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::Source;
 use sqlx::postgres::PgRow;
-use sqlx::types::Uuid;
 use sqlx::{PgConnection, Row as _};
 
 use crate::log::cursor::{Difference, Mark};
@@ -13,7 +12,7 @@ use crate::log::entry::{EntryId, Page, PageLimit};
 use crate::log::exception::Exception;
 use crate::log::failure::within;
 use crate::log::lease::RelayName;
-use crate::log::row::Row;
+use crate::log::row::{Names, Row, RowId};
 use crate::log::{LogError, LogReader};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::statements::Statements;
@@ -189,17 +188,19 @@ fn page(rows: Vec<PgRow>, source: &Source) -> Result<Page, LogError> {
         Some(row) => row.try_get("found").map_err(LogError::during("read entries"))?,
         None => 0,
     };
-    let entries: Result<Vec<_>, LogError> =
-        rows.iter().map(|row| Ok(columns(row)?.into_entry(source))).collect();
-    let entries = entries?;
+    let mut names = Names::default();
+    let mut entries = Vec::with_capacity(rows.len());
+    for row in &rows {
+        entries.push(columns(row)?.into_entry(&mut names, source));
+    }
     Ok(Page { exhausted: usize::try_from(found) == Ok(entries.len()), entries })
 }
 
-fn columns(row: &PgRow) -> Result<Row, LogError> {
-    let read = || -> Result<Row, sqlx::Error> {
+fn columns(row: &PgRow) -> Result<Row<'_>, LogError> {
+    let read = || -> Result<Row<'_>, sqlx::Error> {
         Ok(Row {
             id: row.try_get("id")?,
-            message_id: row.try_get::<Uuid, _>("message_id")?.to_string(),
+            message_id: RowId::Uuid(row.try_get("message_id")?),
             topic: row.try_get("topic")?,
             key: row.try_get("key")?,
             kind: row.try_get("kind")?,
@@ -219,7 +220,7 @@ fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {
     let state: String = row.try_get("state").map_err(LogError::during("read an exception"))?;
     let attempts: i32 = row.try_get("attempts").map_err(LogError::during("read an exception"))?;
     Ok(Exception {
-        entry: columns(row)?.into_entry(source),
+        entry: columns(row)?.into_entry(&mut Names::default(), source),
         state: state.parse().map_err(|error: crate::log::exception::UnknownState| LogError::Corrupt {
             what: "exception",
             problem: error.to_string(),

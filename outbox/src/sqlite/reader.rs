@@ -13,7 +13,7 @@ use crate::log::entry::{EntryId, Page, PageLimit};
 use crate::log::error::quoted;
 use crate::log::exception::{Exception, UnknownState};
 use crate::log::lease::RelayName;
-use crate::log::row::Row;
+use crate::log::row::{Names, Row, RowId};
 use crate::log::{LogError, LogReader};
 use crate::sqlite::statements::{DUE, HEAD, HELD, PAGE};
 
@@ -35,7 +35,7 @@ pub(super) fn id_of(mark: &Mark) -> Result<i64, LogError> {
 async fn take(
     mut rows: BoxStream<'_, Result<SqliteRow, sqlx::Error>>,
     limit: PageLimit,
-    mut push: impl FnMut(&SqliteRow, Row) -> Result<(), LogError>,
+    mut push: impl FnMut(&SqliteRow, Row<'_>) -> Result<(), LogError>,
 ) -> Result<bool, LogError> {
     let (mut count, mut bytes) = (0, 0);
     while let Some(row) = rows.try_next().await.map_err(LogError::during("read entries"))? {
@@ -50,13 +50,13 @@ async fn take(
     Ok(true)
 }
 
-fn columns(row: &SqliteRow) -> Result<Row, LogError> {
-    let read = || -> Result<Row, sqlx::Error> {
+fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
+    let read = || -> Result<Row<'_>, sqlx::Error> {
         let enqueued_at: Option<i64> = row.try_get("enqueued_at")?;
         let time = |micros: i64| OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000).ok();
         Ok(Row {
             id: row.try_get("id")?,
-            message_id: row.try_get("message_id")?,
+            message_id: RowId::Text(row.try_get("message_id")?),
             topic: row.try_get("topic")?,
             key: row.try_get("key")?,
             kind: row.try_get("kind")?,
@@ -96,7 +96,7 @@ impl SqliteReader {
             let state: String = row.try_get("state").map_err(read)?;
             let attempts: i64 = row.try_get("attempts").map_err(read)?;
             exceptions.push(Exception {
-                entry: columns.into_entry(source),
+                entry: columns.into_entry(&mut Names::default(), source),
                 state: state.parse().map_err(|error: UnknownState| LogError::Corrupt {
                     what: "exception",
                     problem: error.to_string(),
@@ -137,9 +137,9 @@ impl LogReader for SqliteReader {
             .bind(difference.ceiling)
             .bind(rows_max(limit))
             .fetch(&mut self.connection);
-        let source = &self.source;
+        let (source, mut names) = (&self.source, Names::default());
         let exhausted = take(rows, limit, |_, columns| {
-            entries.push(columns.into_entry(source));
+            entries.push(columns.into_entry(&mut names, source));
             Ok(())
         })
         .await?;

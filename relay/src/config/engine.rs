@@ -167,7 +167,7 @@ mod tests {
             (EngineSection { attempts_max: Some(0), ..base() }, "attempts_max", "at least 1"),
             (EngineSection { window: size("1KiB"), ..base() }, "window", "1KiB is less than 64KiB"),
             (EngineSection { page: size("1KiB"), ..base() }, "page", "1KiB is less than 64KiB"),
-            (EngineSection { page: size("33MiB"), ..base() }, "window", "32MiB is smaller than a page"),
+            (EngineSection { page: size("13MiB"), ..base() }, "window", "12MiB is smaller than a page"),
             (EngineSection { page_entries: Some(0), ..base() }, "page_entries", "0 is outside 1 to 65536"),
             (
                 EngineSection { message_bytes_max: size("2MiB"), ..base() },

@@ -17,6 +17,8 @@ cases! { "migrations/runner":
         ten_processes_migrate_postgres_at_once,
         the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own,
         a_sequence_that_reserves_ids_is_refused,
+        a_log_from_before_segments_is_taken_over,
+        the_rights_on_the_log_are_carried_over,
     }
     sqlite {
         ten_processes_migrate_sqlite_at_once,
@@ -122,6 +124,66 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         db
     })
     .await;
+}
+
+async fn a_log_from_before_segments_is_taken_over() {
+    let Some(url) = postgres_database().await else {
+        return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
+    };
+    let mut old = PgConnection::connect(&url).await.unwrap();
+    let script = Migrator::<Postgres>::new(Line::Outbox).sql(1..=2).unwrap();
+    old.execute(sqlx::AssertSqlSafe(script)).await.unwrap();
+    // Five days of ids, so that several segments get some; one gap.
+    old.execute(
+        "INSERT INTO outbox_message (message_id, topic, payload) SELECT (overlay(outbox_new_message_id()::text \
+         PLACING left(lpad(to_hex((extract(epoch FROM now() - n * interval '10 hours') * 1000)::bigint), 12, '0'), 8) \
+         FROM 1 FOR 8))::uuid, 'orders', '\\x00' FROM generate_series(1, 12) AS n; \
+         DELETE FROM outbox_message WHERE id = 7; \
+         GRANT INSERT (topic, payload), SELECT (id) ON outbox_message TO PUBLIC; \
+         CREATE TABLE before AS SELECT * FROM outbox_message",
+    )
+    .await
+    .unwrap();
+    old.close().await.unwrap();
+
+    let db = Database::<Postgres>::at(url, None).await;
+    let same = "SELECT count(*) FROM outbox_message AS m JOIN before AS b \
+        ON (m.xid, m.id, m.message_id, m.enqueued_at) = (b.xid, b.id, b.message_id, b.enqueued_at)";
+    assert_eq!((db.rows().await, db.number(same).await), (11, 11));
+    assert!(db.number("SELECT count(DISTINCT tableoid) FROM outbox_message").await > 3);
+    db.enqueue([NewMessage::new("orders")]).await;
+    assert_eq!(db.number("SELECT max(id) FROM outbox_message").await, 13);
+    let again = "INSERT INTO outbox_message (message_id, topic, payload) SELECT message_id, 'orders', '' FROM before LIMIT 1";
+    let error = db.admin.execute(again).await.unwrap_err().to_string();
+    assert!(error.contains("message_id_key"), "{error}");
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    assert_eq!(crate::outbox::support::Follower::new(db.reader().await, cursor).all().await.len(), 12);
+    db.close().await;
+}
+
+async fn the_rights_on_the_log_are_carried_over() {
+    let Some(url) = postgres_database().await else {
+        return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
+    };
+    let mut admin = PgConnection::connect(&url).await.unwrap();
+    let migrator = Migrator::<Postgres>::new(Line::Outbox);
+    admin.execute(sqlx::AssertSqlSafe(migrator.sql(1..=2).unwrap())).await.unwrap();
+    let grants = "GRANT INSERT (topic, payload), SELECT (id) ON outbox_message TO PUBLIC; \
+        GRANT SELECT ON outbox_message TO pg_monitor; GRANT SELECT ON SEQUENCE outbox_message_id_seq TO pg_monitor";
+    admin.execute(grants).await.unwrap();
+    let rights = "SELECT string_agg(line, ' ' ORDER BY line) FROM ( \
+        SELECT c.relname || c.relacl::text AS line FROM pg_class AS c WHERE c.relname ~ '^outbox_message(_id_seq)?$' \
+        UNION ALL SELECT t.attname || t.attacl::text FROM pg_attribute AS t \
+        WHERE t.attrelid = 'outbox_message'::regclass AND t.attacl IS NOT NULL) AS lines";
+    let before: String = sqlx::query_scalar(rights).fetch_one(&mut admin).await.unwrap();
+    migrator.up(&mut admin).await.unwrap();
+    let after: String = sqlx::query_scalar(rights).fetch_one(&mut admin).await.unwrap();
+    assert_eq!(after, before);
+    assert!(before.contains("pg_monitor=r") && before.contains("payload{=a"), "{before}");
+    admin.close().await.unwrap();
+    let (server, name) = url.rsplit_once('/').unwrap();
+    let mut admin = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
+    admin.execute(sqlx::AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).await.unwrap();
 }
 
 async fn a_sequence_that_reserves_ids_is_refused() {

@@ -52,7 +52,8 @@ pub fn relay() -> RelayName {
 }
 
 impl<DB: TestDialect> Database<DB> {
-    async fn at(url: String, directory: Option<tempfile::TempDir>) -> Self {
+    /// The database at a URL, migrated.
+    pub async fn at(url: String, directory: Option<tempfile::TempDir>) -> Self {
         let admin = outbox::pool::<DB>(&url).await.unwrap();
         let mut connection = admin.acquire().await.unwrap();
         Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap();
