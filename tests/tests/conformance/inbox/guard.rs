@@ -8,7 +8,8 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
-    Admission, AdmitError, Candidate, CommitError, ConfirmError, Inbox, InboxTransaction, Refusal, Scope,
+    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxTransaction,
+    Refusal, Scope,
 };
 use message::{Committed, Fingerprint, Message};
 
@@ -17,6 +18,7 @@ cases! { "inbox/guard":
         racing_consumers_apply_once,
         a_waiting_consumer_takes_over_after_a_rollback,
         each_consumer_and_each_scope_applies,
+        hostile_names_are_names_and_nothing_else,
         a_duplicate_gets_the_stored_result,
         a_reused_id_is_refused_before_any_effect,
         ids_outside_the_window_are_refused_with_both_times,
@@ -103,6 +105,39 @@ async fn each_consumer_and_each_scope_applies<DB: TestDatabase>(database: &Datab
         let admission = tx.admit(&consumer(name), &scope(tenant), &message).await.unwrap();
         assert_eq!(matches!(admission, Admission::Fresh(_)), expected, "{name} {tenant}");
         drop(tx.commit().await.unwrap());
+    }
+}
+
+/// What may be a name of a consumer or a scope is stored as it is, means nobody else, and is never SQL.
+async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let names = tests::hostile::NAMES.into_iter().chain(["billing", "billing ", "%", "_", "billing'--"]);
+    let mut accepted = Vec::new();
+    for name in names {
+        let Ok(consumer) = ConsumerName::new(name) else {
+            assert!(name.is_empty() || name.contains(char::is_control), "{name:?} is refused");
+            continue;
+        };
+        accepted.push((name, consumer));
+    }
+    assert!(accepted.len() > 12, "{accepted:?}");
+    // One message for all of them: whoever meant somebody else would find it applied already.
+    let message = message("once each");
+    for (name, consumer) in &accepted {
+        for (scope, is_fresh) in
+            [(Scope::none(), true), (Scope::new(*name).unwrap(), true), (Scope::none(), false)]
+        {
+            let mut tx = inbox.begin().await.unwrap();
+            let admission = tx.admit(consumer, &scope, &message).await.unwrap();
+            assert_eq!(matches!(admission, Admission::Fresh(_)), is_fresh, "{name:?} for {scope:?}");
+            if is_fresh {
+                DB::apply(&mut tx, name, &message).await.unwrap();
+            }
+            tx.commit().await.unwrap();
+        }
+    }
+    for (name, _) in accepted {
+        assert_eq!(DB::effects(&database.pool, name).await, ["once each"; 2], "{name:?}");
     }
 }
 
