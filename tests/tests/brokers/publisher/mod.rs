@@ -15,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.extend([
             on("publisher", "everything_confirmed_is_there_in_order_per_key", target, receipts::everything),
             on("publisher", "a_missing_topic_is_named_and_stops_alone", target, refusals::missing_topic),
+            on("publisher", "hostile_topics_are_refused_alone", target, refusals::hostile_topics),
             on("publisher", "a_close_answers_what_is_in_flight", target, ending::close),
             on("publisher", "a_drop_answers_what_is_in_flight", target, ending::drop),
         ]);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use message::{Fault, Message, PublishError, Scope};
+use message::{Fault, Message, PublishError, Scope, Topic};
+use tests::hostile::NAMES;
 use tests::{Broker, Failure, Outcome, Stage};
 
 use crate::{relaying, sample};
@@ -19,6 +20,24 @@ pub(crate) async fn missing_topic(stage: Stage, broker: Arc<dyn Broker>) -> Outc
     for (error, at) in refused_alone(broker.as_ref(), &there, lost).await?.iter().zip(1..) {
         assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Topic), "{at}: {error}");
         assert!(error.to_string().contains(&missing), "the topic is not named: {error}");
+    }
+    Ok(())
+}
+
+/// Goal: the name of a topic is a name and nothing else, whatever it holds: no path, no pattern, no address, nobody
+/// else's topic; and whoever gives it stops nobody else. Oracle: each is refused for itself; the records of the others.
+pub(crate) async fn hostile_topics(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let there = broker.topic_name(&stage, "there");
+    broker.create_topic(&stage, &there).await?;
+    let elsewhere = [format!("../{there}"), format!("{there}/../{there}"), format!("{there}*")];
+    let names = NAMES.into_iter().chain(["*", "#", "__consumer_offsets_", "http://127.0.0.1:1/queue"]);
+    let names = names.map(String::from).chain(elsewhere).filter(|name| Topic::new(name.as_str()).is_ok());
+    let hostile = names.map(|name| sample::order(&name, "key-3", 0)).collect::<Result<Vec<_>, _>>()?;
+    assert!(hostile.len() >= 5, "{}", hostile.len());
+    for (error, message) in
+        refused_alone(broker.as_ref(), &there, hostile.clone()).await?.iter().zip(&hostile)
+    {
+        assert_ne!(error.scope(), Scope::Session, "{}: {error}", message.topic);
     }
     Ok(())
 }
