@@ -132,6 +132,15 @@ impl Backends {
         Ok(())
     }
 
+    /// Name and version of those that are ours.
+    pub(crate) fn versions(&self) -> String {
+        let version = |backend: &Backend| {
+            let version = services::version(backend.name).ok().flatten().filter(|_| !backend.external)?;
+            Some(format!("{} {version}", backend.name))
+        };
+        self.all.iter().filter_map(version).collect::<Vec<_>>().join(", ")
+    }
+
     /// Stops in CI what was started here. On a laptop it stays for a fast second run.
     pub(crate) fn release(&self) {
         let ours: Vec<Name> =

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Bring the services up and run the benchmarks, optimised.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Handed to the benchmarks, such as `relay_drain --quick --output json`; `-- --help` lists them.
+    /// Handed to the benchmarks, such as `--quick` or `relay_drain --output json`; `-- --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -19,9 +19,42 @@ pub(crate) fn run(options: &Bench) -> Result<ExitCode, String> {
     let backends = Backends::up()?;
     // stdout belongs to the benchmarks: it may be JSON.
     eprintln!("{}", backends.table());
-    let mut command = cargo(["run", "--release", "--package", "benches", "--"])?;
-    command.args(&options.arguments);
-    let code = backends.hand_over(&mut command).and_then(|()| cargo::exit_code(&mut command));
+    let code = execute(&backends, Profile::Release, &options.arguments);
     backends.release();
     code
 }
+
+/// Every benchmark, small and once.
+pub(crate) fn quick() -> Result<(), String> {
+    let backends = Backends::up()?;
+    let code = execute(&backends, Profile::Dev, &["--quick".to_owned()]);
+    backends.release();
+    if code? == ExitCode::SUCCESS { Ok(()) } else { Err("a benchmark failed".to_owned()) }
+}
+
+/// How the benchmarks are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Profile {
+    /// For figures.
+    Release,
+    /// Proves that they run, and spares a second build of everything.
+    Dev,
+}
+
+/// Builds the benchmarks and the relay, which some of them start, and runs them.
+fn execute(backends: &Backends, profile: Profile, arguments: &[String]) -> Result<ExitCode, String> {
+    let release = (profile == Profile::Release).then_some("--release");
+    let mut build = cargo(["build", "--package", "relay", "--package", "benches"])?;
+    let built = cargo::exit_code(build.args(release))?;
+    if built != ExitCode::SUCCESS {
+        return Err("the benchmarks could not be built".to_owned());
+    }
+    let mut command = cargo(["run", "--package", "benches"])?;
+    command.args(release).arg("--").args(arguments);
+    command.env(VERSIONS_VARIABLE, backends.versions());
+    backends.hand_over(&mut command)?;
+    cargo::exit_code(&mut command)
+}
+
+/// Brokers do not tell their clients what they are, and figures mean nothing without it.
+const VERSIONS_VARIABLE: &str = "OUTBOX_SERVICE_VERSIONS";

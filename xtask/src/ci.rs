@@ -1,15 +1,12 @@
 //! `cargo xtask ci`: every check that must pass before a merge.
 
 use crate::{
-    backends::Backends,
+    bench,
     cargo::{cargo, step},
     deny, fuzz, mutants, report, storm, test,
 };
 use clap::{Args, ValueEnum};
-use std::{
-    process::{Command, ExitCode},
-    time::Instant,
-};
+use std::{process::ExitCode, time::Instant};
 
 /// Run all checks of CI, or only the named ones. All of them run, even when one fails.
 #[derive(Debug, Args)]
@@ -31,7 +28,7 @@ enum Check {
     Deny,
     /// Every fuzz target for ten seconds.
     Fuzz,
-    /// One short benchmark, so that the benchmarks cannot rot.
+    /// Every benchmark, small and once, so that they cannot rot.
     Bench,
     /// The demo with few messages.
     Demo,
@@ -97,11 +94,10 @@ impl Check {
                 return Ok(ignored.into_iter().collect());
             }
             Self::Fuzz => fuzz::execute(&fuzz::Fuzz::briefly()),
-            // Unoptimised: it proves that the benchmark runs, and spares a second build of everything.
-            Self::Bench => with_backends(
-                "benchmark relay_drain, unoptimised",
-                cargo(["run", "--package", "benches", "--", "relay_drain", "--quick"])?,
-            ),
+            Self::Bench => {
+                println!("\n── benchmarks, unoptimised");
+                bench::quick()
+            }
             Self::Demo => {
                 step("demo", &mut cargo(["run", "--package", "relay", "--", "demo", "--messages", "200"])?)
             }
@@ -118,11 +114,4 @@ impl Check {
         }?;
         Ok(Vec::new())
     }
-}
-
-fn with_backends(what: &str, mut command: Command) -> Result<(), String> {
-    let backends = Backends::up()?;
-    let result = backends.hand_over(&mut command).and_then(|()| step(what, &mut command));
-    backends.release();
-    result
 }

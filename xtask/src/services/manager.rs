@@ -71,6 +71,11 @@ pub(crate) fn secure_addresses(name: Name) -> Result<Vec<(&'static str, String)>
     Ok(offered.map(|Secure { variable, url, .. }| (variable, url)).collect())
 }
 
+/// The version of an instance of ours that was started.
+pub(crate) fn version(name: Name) -> Result<Option<String>, Fault> {
+    Ok(Home::of(name)?.state()?.map(|state| state.version))
+}
+
 /// Starts what is not running, all at the same time, and waits until each one answers.
 pub(crate) fn up(names: &[Name]) -> Vec<UpReport> {
     let progress = Progress::new();

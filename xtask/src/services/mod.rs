@@ -21,8 +21,7 @@ mod state;
 
 pub(crate) use certificates::DIR_VARIABLE as TLS_DIR_VARIABLE;
 pub(crate) use commands::{Command, run};
-pub(crate) use manager::secure_addresses;
-pub(crate) use manager::{Outcome, UpReport, down, external, up};
+pub(crate) use manager::{Outcome, UpReport, down, external, secure_addresses, up, version};
 pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir};
 
 use fault::Fault;

@@ -2,6 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use super::variable;
 use crate::Failure;
 
 /// A private database, dropped at the end.
@@ -24,16 +25,19 @@ pub(crate) struct Shape {
 }
 
 impl Database {
-    /// Creates it beside the database at `admin_url` and migrates the outbox line.
-    pub(crate) async fn create(admin_url: &str) -> Result<Self, Failure> {
+    /// Creates it beside the services' own, with the tables of outbox and inbox.
+    pub(crate) async fn create() -> Result<Self, Failure> {
+        let admin_url = &variable("OUTBOX_POSTGRES_URL")?;
         let name = format!("bench_{}", uuid::Uuid::now_v7().simple());
         let mut admin = PgConnection::connect(admin_url).await?;
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
         let (base, _) = admin_url.rsplit_once('/').ok_or("the database URL has no database name")?;
         let url = format!("{base}/{name}");
         let mut connection = PgConnection::connect(&url).await?;
-        migrations::Migrator::<sqlx::Postgres>::new(migrations::Line::Outbox).up(&mut connection).await?;
-        Ok(Self { admin_url: admin_url.to_owned(), name, url })
+        for line in [migrations::Line::Outbox, migrations::Line::Inbox] {
+            migrations::Migrator::<sqlx::Postgres>::new(line).up(&mut connection).await?;
+        }
+        Ok(Self { admin_url: admin_url.clone(), name, url })
     }
 
     /// Appends a backlog for one topic; the ids of the messages are new.
@@ -55,10 +59,20 @@ impl Database {
         Ok(())
     }
 
-    /// The server's version, for the report.
-    pub(crate) async fn version(&self) -> Result<String, Failure> {
-        let mut connection = PgConnection::connect(&self.url).await?;
-        Ok(sqlx::query_scalar("SELECT split_part(version(), ' ', 2)").fetch_one(&mut connection).await?)
+    /// A connection.
+    pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
+        Ok(PgConnection::connect(&self.url).await?)
+    }
+
+    /// Runs SQL of the benchmark's own.
+    pub(crate) async fn run(&self, sql: &'static str) -> Result<(), Failure> {
+        sqlx::raw_sql(sql).execute(&mut self.connect().await?).await?;
+        Ok(())
+    }
+
+    /// One number.
+    pub(crate) async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
+        Ok(sqlx::query_scalar(sql).fetch_one(&mut self.connect().await?).await?)
     }
 
     /// Removes it.

@@ -1,0 +1,150 @@
+//! The command line: which benchmarks, how long, printed how.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::environment::Environment;
+use crate::report::Report;
+use crate::rig::Published;
+use crate::{
+    Failure, enqueue, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle, relay_memory,
+};
+
+/// Runs benchmarks, all of them unless one is named; the services' addresses come from the environment
+/// (`cargo xtask bench` starts the services and sets it).
+#[derive(Debug, Parser)]
+#[command(name = "bench", version)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    bench: Option<Bench>,
+}
+
+/// What every benchmark understands.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Options {
+    /// Small and once: shows that the benchmarks work. No target is judged.
+    #[arg(long, global = true)]
+    pub(crate) quick: bool,
+    /// Rounds of everything that is compared.
+    #[arg(long, global = true)]
+    rounds: Option<usize>,
+    /// How results are printed.
+    #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Where plots are drawn as PNG files; none without it.
+    #[arg(long, global = true)]
+    pub(crate) plots: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn rounds(&self, usual: usize) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { usual })
+    }
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Table,
+    /// For machines: one object a benchmark, one a line.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Drains a backlog from PostgreSQL to each broker, against SELECT → producer without bookkeeping.
+    #[command(name = "relay_drain")]
+    RelayDrain(relay_drain::Args),
+    /// What a page costs in buffers, however long backlog and history are, beside pinned transactions.
+    #[command(name = "relay_flat")]
+    RelayFlat(relay_flat::Args),
+    /// Resident memory of the relay, whatever the backlog and the payloads.
+    #[command(name = "relay_memory")]
+    RelayMemory,
+    /// What the relay costs when there is nothing to do.
+    #[command(name = "relay_idle")]
+    RelayIdle,
+    /// How long a message takes from commit to broker and to the consumer's commit, under open-loop load.
+    Latency(latency::Args),
+    /// A business transaction with the outbox against the same with a plain INSERT.
+    Enqueue(enqueue::Args),
+    /// A handler's transaction with the inbox against the same without.
+    Inbox(inbox_guard::Args),
+    /// Other ways to relay an outbox: status column, xmin horizon, id cursor.
+    Peers(peers::Args),
+}
+
+impl Bench {
+    /// Every benchmark as it runs when none is named.
+    fn all() -> Vec<Self> {
+        vec![
+            Self::RelayDrain(relay_drain::Args::default()),
+            Self::RelayFlat(relay_flat::Args::default()),
+            Self::RelayMemory,
+            Self::RelayIdle,
+            Self::Latency(latency::Args::default()),
+            Self::Enqueue(enqueue::Args::default()),
+            Self::Inbox(inbox_guard::Args::default()),
+            Self::Peers(peers::Args::default()),
+        ]
+    }
+
+    async fn run(self, run: &Run) -> Result<Report, Failure> {
+        match self {
+            Self::RelayDrain(args) => relay_drain::run(run, &args).await,
+            Self::RelayFlat(args) => relay_flat::run(run, &args).await,
+            Self::RelayMemory => relay_memory::run(run).await,
+            Self::RelayIdle => relay_idle::run(run).await,
+            Self::Latency(args) => latency::run(run, &args).await,
+            Self::Enqueue(args) => enqueue::run(run, &args).await,
+            Self::Inbox(args) => inbox_guard::run(run, &args).await,
+            Self::Peers(args) => peers::run(run, &args).await,
+        }
+    }
+}
+
+/// What a benchmark gets.
+pub(crate) struct Run {
+    pub(crate) options: Options,
+    /// What relays in this process have published.
+    pub(crate) published: Published,
+}
+
+impl Run {
+    /// A bar on stderr for so many steps.
+    pub(crate) fn progress(&self, steps: usize) -> Result<ProgressBar, Failure> {
+        let bar = ProgressBar::new(steps as u64);
+        bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")?);
+        Ok(bar)
+    }
+}
+
+pub(crate) async fn run() -> Result<(), Failure> {
+    let Cli { options, bench } = Cli::parse();
+    let run = Run { options, published: Published::install()? };
+    let environment = Environment::look().await?;
+    let benches = bench.map_or_else(Bench::all, |one| vec![one]);
+    let mut missed = Vec::new();
+    for bench in benches {
+        let begun = Instant::now();
+        let report = bench.run(&run).await?.quick(run.options.quick);
+        if let Some(folder) = &run.options.plots {
+            report.draw(folder)?;
+        }
+        match run.options.output {
+            Output::Table => report.print(&environment, begun.elapsed()),
+            Output::Json => println!("{}", report.json(&environment, begun.elapsed())),
+        }
+        missed.extend(report.missed());
+    }
+    for target in missed {
+        eprintln!("target missed: {target}");
+    }
+    Ok(())
+}

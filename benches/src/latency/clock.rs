@@ -1,0 +1,101 @@
+//! When each message was where.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use message::Message;
+
+use crate::Failure;
+
+/// A message carries its number as its payload; those above are not measured.
+pub(super) const UNMEASURED: u64 = u64::MAX;
+
+/// One slot a message, nanoseconds since the beginning, 0 for never.
+pub(super) struct Clock {
+    began: Instant,
+    slots: Vec<[AtomicU64; 4]>,
+    consumed: AtomicUsize,
+    unmeasured: AtomicUsize,
+}
+
+/// The moments of one message.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Moment {
+    Intended,
+    Committed,
+    Acknowledged,
+    Consumed,
+}
+
+/// Since the beginning.
+pub(super) struct Times {
+    pub(super) intended: Duration,
+    pub(super) committed: Duration,
+    pub(super) acknowledged: Duration,
+    pub(super) consumed: Duration,
+}
+
+/// The number that a message carries.
+pub(super) fn number(message: &Message) -> Option<u64> {
+    Some(u64::from_be_bytes(message.payload.get(..8)?.try_into().ok()?))
+}
+
+impl Clock {
+    pub(super) fn new(messages: usize) -> Self {
+        let slots = std::iter::repeat_with(Default::default).take(messages).collect();
+        Self { began: Instant::now(), slots, consumed: AtomicUsize::new(0), unmeasured: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Notes a moment, if it is the first of its kind: duplicates change nothing.
+    pub(super) fn note(&self, number: u64, moment: Moment, at: Instant) {
+        let Some(slot) = usize::try_from(number).ok().and_then(|index| self.slots.get(index)) else {
+            if matches!(moment, Moment::Consumed) {
+                self.unmeasured.fetch_add(1, Relaxed);
+            }
+            return;
+        };
+        let since =
+            u64::try_from(at.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX).max(1);
+        let first = slot[moment as usize].compare_exchange(0, since, Relaxed, Relaxed).is_ok();
+        if first && matches!(moment, Moment::Consumed) {
+            self.consumed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Waits until a message that is not measured has come through: everything is connected then.
+    pub(super) async fn warm(&self, patience: Duration) -> Result<(), Failure> {
+        Self::wait(patience, || self.unmeasured.load(Relaxed) > 0).await
+    }
+
+    /// Waits until the last message has taken effect.
+    pub(super) async fn all_consumed(&self, patience: Duration) -> Result<(), Failure> {
+        let all = self.slots.len();
+        Self::wait(patience, || self.consumed.load(Relaxed) == all).await.map_err(|_| {
+            format!("{} of {all} messages took effect within {patience:?}", self.consumed.load(Relaxed))
+                .into()
+        })
+    }
+
+    async fn wait(patience: Duration, done: impl Fn() -> bool) -> Result<(), Failure> {
+        let since = Instant::now();
+        while !done() {
+            if since.elapsed() > patience {
+                return Err(format!("nothing came through within {patience:?}").into());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    pub(super) fn times(&self) -> impl Iterator<Item = Times> {
+        self.slots.iter().map(|slot| {
+            let [intended, committed, acknowledged, consumed] =
+                [0, 1, 2, 3].map(|moment| Duration::from_nanos(slot[moment].load(Relaxed)));
+            Times { intended, committed, acknowledged, consumed }
+        })
+    }
+}

@@ -1,0 +1,87 @@
+//! Pictures of figures that a table says badly.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::drawing::DrawingAreaErrorKind;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use crate::Failure;
+
+const SIZE: (u32, u32) = (960, 540);
+const FONT: &str = "sans-serif";
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(0, 90, 160), RGBColor(200, 80, 0), RGBColor(0, 130, 70), RGBColor(130, 60, 140)];
+
+/// Lines over a logarithmic x axis.
+#[derive(Debug)]
+pub(crate) struct Plot {
+    /// Of the file, without its ending.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) x: &'static str,
+    pub(crate) y: &'static str,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One named line.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+impl Plot {
+    /// Writes `<folder>/<name>.png`.
+    pub(crate) fn draw(&self, folder: &Path) -> Result<(), Failure> {
+        // The font comes with the program: servers have none.
+        register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
+            .map_err(|_| "the built-in font cannot be read")?;
+        let file = folder.join(format!("{}.png", self.name));
+        let area = BitMapBackend::new(&file, SIZE).into_drawing_area();
+        self.draw_on(&area).map_err(|error| format!("cannot draw {}: {error}", file.display()))?;
+        eprintln!("drawn: {}", file.display());
+        Ok(())
+    }
+
+    fn draw_on<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let xs = points().fold((f64::MAX, f64::MIN), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
+        let top = points().fold(f64::MIN_POSITIVE, |high, (_, y)| high.max(*y)) * 1.1;
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(area)
+            .caption(self.title, (FONT, 22))
+            .margin(16)
+            .x_label_area_size(44)
+            .y_label_area_size(76)
+            .build_cartesian_2d((xs.0..xs.1).log_scale(), 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x)
+            .y_desc(self.y)
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .label_style((FONT, 15))
+            .light_line_style(WHITE)
+            .draw()?;
+        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+            let style = ShapeStyle::from(colour).stroke_width(2);
+            chart
+                .draw_series(LineSeries::new(line.points.iter().copied(), style).point_size(4))?
+                .label(line.name.clone())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font((FONT, 15))
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK)
+            .draw()?;
+        area.present()
+    }
+}

@@ -1,0 +1,41 @@
+//! What the server counts: the same on a busy machine as on a quiet one.
+
+use sqlx::{Connection, PgConnection};
+
+use super::Database;
+use crate::Failure;
+
+/// The cluster's write-ahead log at one moment. Sessions report what they synced when they end at the latest: close
+/// pools before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wal {
+    bytes: i64,
+    syncs: i64,
+}
+
+/// What happened to it between two moments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WalUse {
+    pub(crate) bytes: f64,
+    pub(crate) syncs: f64,
+}
+
+impl Wal {
+    pub(crate) async fn now(database: &Database) -> Result<Self, Failure> {
+        let mut connection = PgConnection::connect(&database.url).await?;
+        let (bytes, syncs) = sqlx::query_as(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, wal_sync FROM pg_stat_wal",
+        )
+        .fetch_one(&mut connection)
+        .await?;
+        connection.close().await?;
+        Ok(Self { bytes, syncs })
+    }
+
+    /// What has happened since.
+    pub(crate) async fn since(self, database: &Database) -> Result<WalUse, Failure> {
+        let now = Self::now(database).await?;
+        // Both far below 2^53.
+        Ok(WalUse { bytes: (now.bytes - self.bytes) as f64, syncs: (now.syncs - self.syncs) as f64 })
+    }
+}

@@ -1,0 +1,31 @@
+//! What benchmarks are built from: databases, counters, relays in this process and outside, percentiles.
+
+mod counters;
+mod database;
+mod percentiles;
+mod pin;
+mod process;
+mod published;
+mod relay;
+
+pub(crate) use counters::Wal;
+pub(crate) use database::{Database, Shape};
+pub(crate) use percentiles::Percentiles;
+pub(crate) use pin::Pin;
+pub(crate) use process::RelayProcess;
+pub(crate) use published::Published;
+pub(crate) use relay::{PATIENCE, drain, log};
+
+use crate::Failure;
+
+/// The address of a service.
+pub(crate) fn variable(name: &str) -> Result<String, Failure> {
+    std::env::var(name).map_err(|_| {
+        format!("{name} is not set; run `cargo xtask bench`, which starts the services and sets it").into()
+    })
+}
+
+/// Two things in turns, each of them first every other round: what disturbs the machine disturbs both.
+pub(crate) fn turns(round: usize) -> [bool; 2] {
+    if round.is_multiple_of(2) { [false, true] } else { [true, false] }
+}

@@ -1,0 +1,42 @@
+//! A relay in this process.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use message::{Connector, Source};
+use outbox::log::{LogOptions, LogStore, RelayName};
+use relay::engine::{Pipeline, Settings};
+use tokio_util::sync::CancellationToken;
+
+use super::{Database, Published};
+use crate::Failure;
+
+/// How long nothing may happen before a turn counts as failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+const RELAY: &str = "bench";
+
+/// The log of a database.
+pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {
+    Ok(outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?)
+}
+
+/// Relays so many messages; the time from a cold start to the last confirmation.
+pub(crate) async fn drain(
+    database: &Database,
+    connector: Arc<dyn Connector>,
+    settings: Settings,
+    messages: u64,
+    published: &Published,
+) -> Result<Duration, Failure> {
+    let pipeline = Pipeline::new(RelayName::new(RELAY)?, log(database)?, connector, settings);
+    let stop = CancellationToken::new();
+    let target = published.count() + messages;
+    let started = Instant::now();
+    let running = tokio::spawn(pipeline.run(stop.clone()));
+    let reached = published.reach(target, PATIENCE).await;
+    let took = started.elapsed();
+    stop.cancel();
+    running.await?;
+    reached.map(|()| took)
+}

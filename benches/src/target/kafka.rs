@@ -1,0 +1,202 @@
+//! Kafka: a bare `ThreadedProducer` with its delivery callback.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brokers::kafka;
+use message::Connector;
+use rdkafka::ClientConfig;
+use rdkafka::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use super::{Rows, Target};
+use crate::Failure;
+use crate::rig::variable;
+
+const PARTITIONS: u16 = 4;
+
+pub(crate) struct Kafka {
+    servers: String,
+}
+
+struct Count(Arc<AtomicU64>);
+
+impl ClientContext for Count {}
+
+impl ProducerContext<NoCustomPartitioner> for Count {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if result.is_ok() {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Kafka {
+    pub(crate) fn new(servers: String) -> Self {
+        Self { servers }
+    }
+
+    pub(crate) fn from_environment() -> Result<Self, Failure> {
+        Ok(Self::new(variable("OUTBOX_KAFKA_BROKERS")?))
+    }
+
+    /// The section of the relay's configuration.
+    pub(crate) fn section(&self) -> String {
+        let servers: Vec<String> = self.servers.split(',').map(|server| format!("\"{server}\"")).collect();
+        format!("[pipeline.kafka]\nbootstrap_servers = [{}]\n", servers.join(", "))
+    }
+
+    /// How many records the topic's partitions hold.
+    pub(crate) async fn records(&self, topic: &str) -> Result<u64, Failure> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.servers);
+        let topic = topic.to_owned();
+        tokio::task::spawn_blocking(move || {
+            let consumer: BaseConsumer = config.create()?;
+            let mut records = 0;
+            for partition in 0..i32::from(PARTITIONS) {
+                let (_, high) = consumer.fetch_watermarks(&topic, partition, Duration::from_secs(10))?;
+                records += u64::try_from(high)?;
+            }
+            Ok(records)
+        })
+        .await?
+    }
+
+    /// All records of the topic, key and payload, each partition in its order.
+    pub(crate) async fn log(&self, topic: &str) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+        let expected = self.records(topic).await?;
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &self.servers)
+            .set("group.id", topic)
+            .set("enable.auto.commit", "false");
+        let topic = topic.to_owned();
+        tokio::task::spawn_blocking(move || {
+            let consumer: BaseConsumer = config.create()?;
+            let mut partitions = TopicPartitionList::new();
+            for partition in 0..i32::from(PARTITIONS) {
+                partitions.add_partition_offset(&topic, partition, Offset::Beginning)?;
+            }
+            consumer.assign(&partitions)?;
+            let mut log = Vec::new();
+            while (log.len() as u64) < expected {
+                let record = consumer
+                    .poll(Duration::from_secs(10))
+                    .ok_or("the broker does not hand its log out")??;
+                let key = String::from_utf8(record.key().unwrap_or_default().to_vec())?;
+                log.push((key, record.payload().unwrap_or_default().to_vec()));
+            }
+            Ok(log)
+        })
+        .await?
+    }
+
+    /// The bare client.
+    pub(crate) fn sender(&self) -> Result<Sender, Failure> {
+        let confirmed = Arc::new(AtomicU64::new(0));
+        let producer = ClientConfig::new()
+            .set("bootstrap.servers", &self.servers)
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "5")
+            .set("queue.buffering.max.messages", "0")
+            .set("queue.buffering.max.kbytes", "262144")
+            .create_with_context(Count(Arc::clone(&confirmed)))?;
+        Ok(Sender { producer: Arc::new(producer), sent: AtomicU64::new(0), confirmed })
+    }
+
+    pub(crate) fn config(&self) -> Result<kafka::Config, Failure> {
+        let servers: Vec<&str> = self.servers.split(',').collect();
+        Ok(serde_json::from_value(serde_json::json!({ "bootstrap_servers": servers }))?)
+    }
+}
+
+#[async_trait]
+impl Target for Kafka {
+    fn name(&self) -> &'static str {
+        "kafka"
+    }
+
+    async fn prepare(&self, topic: &str) -> Result<(), Failure> {
+        let admin = kafka::Admin::new(&self.config()?)?;
+        admin.create_topics(&[kafka::TopicPlan::new(topic, PARTITIONS)]).await?;
+        Ok(())
+    }
+
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
+        Ok(Arc::new(kafka::Connector::new(self.config()?)?))
+    }
+
+    async fn bare(&self, mut rows: Rows) -> Result<u64, Failure> {
+        let sender = self.sender()?;
+        loop {
+            let page = rows.next().await?;
+            if page.is_empty() {
+                break;
+            }
+            for row in page {
+                sender.send_with(&row.topic, &row.key, &row.payload, &row.attributes()).await?;
+            }
+        }
+        sender.confirmed().await
+    }
+
+    async fn remove(&self, topic: &str) -> Result<(), Failure> {
+        let admin = kafka::Admin::new(&self.config()?)?;
+        admin.delete_topics(&[topic]).await?;
+        Ok(())
+    }
+}
+
+/// The client library alone: idempotent, pipelined, confirmations counted.
+pub(crate) struct Sender {
+    producer: Arc<ThreadedProducer<Count>>,
+    sent: AtomicU64,
+    confirmed: Arc<AtomicU64>,
+}
+
+impl Sender {
+    /// Hands a record over.
+    pub(crate) async fn send(&self, topic: &str, key: &str, payload: &[u8]) -> Result<(), Failure> {
+        self.send_with(topic, key, payload, &[]).await
+    }
+
+    async fn send_with(
+        &self,
+        topic: &str,
+        key: &str,
+        payload: &[u8],
+        attributes: &[(&str, &str)],
+    ) -> Result<(), Failure> {
+        let headers = attributes.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header { key, value: Some(*value) })
+        });
+        let mut record = BaseRecord::to(topic).key(key).payload(payload).headers(headers);
+        while let Err((error, back)) = self.producer.send(record) {
+            if !matches!(error, KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) {
+                return Err(error.into());
+            }
+            record = back;
+            tokio::task::yield_now().await;
+        }
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits for every confirmation; how many there were since the beginning.
+    pub(crate) async fn confirmed(&self) -> Result<u64, Failure> {
+        let producer = Arc::clone(&self.producer);
+        tokio::task::spawn_blocking(move || producer.flush(Duration::from_secs(60))).await??;
+        let (sent, confirmed) = (self.sent.load(Ordering::Relaxed), self.confirmed.load(Ordering::Relaxed));
+        if confirmed == sent { Ok(confirmed) } else { Err(format!("{confirmed} of {sent} confirmed").into()) }
+    }
+}
