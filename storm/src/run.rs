@@ -54,7 +54,9 @@ const STOP: Duration = Duration::from_secs(30);
 /// For everything to arrive after the storm, without any progress.
 const STALLED: Duration = Duration::from_secs(60);
 /// For everything to arrive after the storm, with progress.
-const QUIET: Duration = Duration::from_secs(600);
+const QUIET: Duration = Duration::from_secs(1_800);
+/// How long an operator tries to have dead messages tried again.
+const REQUEUE: Duration = Duration::from_secs(120);
 /// Nothing moved for so long: redeliveries have come.
 const STILL: Duration = Duration::from_secs(2);
 
@@ -209,8 +211,17 @@ impl Storm<'_> {
                 self.progress.pending(pending);
             }
             let still = changed_at.elapsed();
-            if (pending.is_quiet() && still >= STILL) || still >= STALLED || begun.elapsed() >= QUIET {
+            if (pending.is_quiet() && still >= STILL) || still >= STALLED {
                 return Ok(pending);
+            }
+            // What still moves is neither lost nor done: there is no verdict.
+            if begun.elapsed() >= QUIET {
+                let Pending { moving, undecided, .. } = pending;
+                return Err(format!(
+                    "after {QUIET:?} there is no end: {moving} messages wait beside the log, {undecided} effects are \
+                     missing, and deliveries go on; give a slow machine a lower --rate"
+                )
+                .into());
             }
             sleep(Duration::from_millis(500)).await;
         }
@@ -230,12 +241,20 @@ impl Storm<'_> {
             "the storm is over",
         ]);
         command.arg("--config").arg(self.plot.file("relay.toml")).args(["--pipeline", RELAY_NAME]);
-        let output = command.stdin(Stdio::null()).output().await?;
-        if output.status.success() {
-            return Ok(());
+        command.stdin(Stdio::null());
+        // The server may still be recovering from what struck last.
+        let deadline = Instant::now() + REQUEUE;
+        loop {
+            let output = command.output().await?;
+            if output.status.success() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let why = String::from_utf8_lossy(&output.stderr);
+                return Err(format!("dead messages cannot be tried again: {why}").into());
+            }
+            sleep(Duration::from_secs(1)).await;
         }
-        Err(format!("dead messages cannot be tried again: {}", String::from_utf8_lossy(&output.stderr))
-            .into())
     }
 
     /// Bytes of all journals of consumers: they grow with each delivery.

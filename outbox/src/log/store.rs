@@ -78,8 +78,13 @@ pub trait LogKeeper: Send {
     /// Gives the lease back, so that a standby takes over at once.
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError>;
 
-    /// All exceptions that block something: retrying, held and dead ones, in the order of their ids.
-    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError>;
+    /// Exceptions that block something: retrying, held and dead ones with ids above `after`, in the order of their ids, at
+    /// most `entries_max`; fewer only at the end.
+    async fn blocking(
+        &mut self,
+        after: EntryId,
+        entries_max: usize,
+    ) -> Result<Vec<ExceptionSummary>, LogError>;
 
     /// How long until the next scheduled or retrying exception is due; `None` when there is none. Zero when one
     /// is due already or an operator has discarded one.

@@ -138,9 +138,15 @@ impl LogKeeper for PgKeeper {
         Ok(fenced(done.await?.rows_affected()))
     }
 
-    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError> {
+    async fn blocking(
+        &mut self,
+        after: EntryId,
+        entries_max: usize,
+    ) -> Result<Vec<ExceptionSummary>, LogError> {
         let query = sqlx::query_as(&self.statements.blocking)
             .bind(self.relay.as_str())
+            .bind(after.0)
+            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
             .fetch_all(&mut self.connection);
         let rows: Vec<(i64, Option<String>, String)> =
             within(self.call_timeout, async { query.await.map_err(LogError::during("list exceptions")) })

@@ -222,7 +222,7 @@ WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
 
 const BLOCKING: &str = "
 SELECT id, key, state FROM {schema}outbox_exception
-WHERE relay = $1 AND shard = 0 AND state IN ('retrying', 'held', 'dead') ORDER BY id";
+WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'held', 'dead') ORDER BY id LIMIT $3";
 
 const NEXT_DUE: &str = "
 SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception

@@ -132,9 +132,15 @@ impl LogKeeper for SqliteKeeper {
         Ok(fenced(done.rows_affected()))
     }
 
-    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError> {
+    async fn blocking(
+        &mut self,
+        after: EntryId,
+        entries_max: usize,
+    ) -> Result<Vec<ExceptionSummary>, LogError> {
         let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(BLOCKING)
             .bind(self.relay.as_str())
+            .bind(after.0)
+            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list exceptions"))?;

@@ -95,9 +95,9 @@ pub(super) const RESOLVE: &str = "DELETE FROM outbox_exception WHERE relay = ?1 
 pub(super) const RELEASE: &str = "UPDATE outbox_relay SET holder = NULL, lease_until = NULL \
      WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
 
-/// ?1 relay.
+/// ?1 relay, ?2 id, ?3 entries.
 pub(super) const BLOCKING: &str = "SELECT id, key, state FROM outbox_exception \
-     WHERE relay = ?1 AND shard = 0 AND state IN ('retrying', 'held', 'dead') ORDER BY id";
+     WHERE relay = ?1 AND shard = 0 AND id > ?2 AND state IN ('retrying', 'held', 'dead') ORDER BY id LIMIT ?3";
 
 /// ?1 relay.
 pub(super) const NEXT_DUE: &str = concat!(

@@ -20,6 +20,7 @@
 //! | [`keeper`] | renews the lease, stores checkpoints |
 //! | [`link`] | one session with the broker after another |
 //! | [`driver`] | moves everything between them while the lease is held |
+//! | `takeover` | everything that a new holder of the lease has to know, and the lease kept meanwhile |
 //! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
 
 pub mod backoff;
@@ -33,6 +34,7 @@ pub mod machine;
 pub mod pipeline;
 pub mod reader;
 pub mod settings;
+mod takeover;
 pub mod wake;
 pub mod window;
 

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::backoff;
 use crate::engine::driver::{Ended, Lead};
 use crate::engine::settings::{RetryPolicy, Settings};
+use crate::engine::takeover::Takeover;
 use crate::telemetry::Telemetry;
 
 /// What a pipeline is doing.
@@ -177,9 +178,12 @@ impl Pipeline {
             }
         };
         self.status.send_replace(Status { role: Role::Leading { epoch: lease.epoch } });
-        let blocking = keeper.blocking().await?;
+        let mut takeover = Takeover::new(keeper, lease, asked_at, self.settings.renew_interval());
+        let Some(blocking) = takeover.blocking().await? else { return Ok(Ended::LeaseLost) };
+        let reader = self.store.reader(&self.name).await?;
+        let Some((keeper, asked_at)) = takeover.end().await? else { return Ok(Ended::LeaseLost) };
         let lead = Lead {
-            reader: self.store.reader(&self.name).await?,
+            reader,
             keeper,
             lease,
             asked_at,

@@ -67,19 +67,23 @@ impl LogKeeper for Keeper {
             .await
     }
 
-    async fn blocking(&mut self) -> Result<Vec<ExceptionSummary>, LogError> {
+    async fn blocking(
+        &mut self,
+        after: EntryId,
+        entries_max: usize,
+    ) -> Result<Vec<ExceptionSummary>, LogError> {
         self.0
             .call(Call::Blocking, |state| {
-                let exceptions = state.outbox.exceptions.iter().filter(|(_, aside)| {
+                let exceptions = state.outbox.exceptions.iter().filter(|(id, aside)| {
                     let blocking = [ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead];
-                    blocking.contains(&aside.parked.state)
+                    **id > after && blocking.contains(&aside.parked.state)
                 });
                 let summary = |(id, aside): (&_, &super::tables::Aside)| ExceptionSummary {
                     id: *id,
                     key: aside.parked.key.clone(),
                     state: aside.parked.state,
                 };
-                exceptions.map(summary).collect()
+                exceptions.map(summary).take(entries_max).collect()
             })
             .await
     }

@@ -59,7 +59,7 @@ async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> D
     assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &park).await.unwrap(), Fenced::Lost);
     assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
     assert_eq!(a.release(zombie.epoch).await.unwrap(), Fenced::Lost);
-    assert_eq!(b.blocking().await.unwrap(), []);
+    assert_eq!(b.blocking(EntryId(0), 10).await.unwrap(), []);
     let (_, stored) = granted(&mut b).await;
     assert_eq!(stored, cursor);
     assert_eq!(b.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
@@ -123,8 +123,10 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
     assert_eq!(reader.read_due(EntryId(1), SMALL).await.unwrap().len(), 1);
     let held = reader.read_held(EntryId(0), SMALL).await.unwrap();
     assert_eq!(held.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [3]);
-    let blocking = keeper.blocking().await.unwrap();
+    let blocking = keeper.blocking(EntryId(0), 10).await.unwrap();
     assert_eq!(blocking.iter().map(|e| e.id.0).collect::<Vec<_>>(), [1, 3, 4, 99]);
+    let page = keeper.blocking(EntryId(1), 2).await.unwrap();
+    assert_eq!(page.iter().map(|e| e.id.0).collect::<Vec<_>>(), [3, 4]);
 
     let resolve = [ExceptionChange::Resolve(EntryId(1)), ExceptionChange::Resolve(EntryId(99))];
     assert_eq!(keeper.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
@@ -145,7 +147,7 @@ async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: Database<DB>) -
         park(2, ExceptionState::Dead),
     ];
     let (mut keeper, ..) = with_parked(&db, &changes).await;
-    let blocking = keeper.blocking().await.unwrap();
+    let blocking = keeper.blocking(EntryId(0), 10).await.unwrap();
     assert_eq!(blocking.iter().map(|e| (e.id.0, e.state)).collect::<Vec<_>>(), [(2, ExceptionState::Dead)]);
     db
 }
