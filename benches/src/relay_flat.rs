@@ -77,8 +77,14 @@ struct Cost {
 
 async fn costs(run: &Run, sizes: &[u32]) -> Result<Vec<Cost>, Failure> {
     let database = Database::create().await?;
-    // It reads the tables too, and whenever it likes.
-    database.run("ALTER TABLE outbox_message SET (autovacuum_enabled = false)").await?;
+    // Autovacuum reads the segments too, and whenever it likes.
+    database
+        .run(
+            "DO $$ DECLARE segment regclass; BEGIN FOR segment IN SELECT inhrelid::regclass FROM pg_inherits \
+             WHERE inhparent = 'outbox_message'::regclass LOOP \
+             EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', segment); END LOOP; END $$",
+        )
+        .await?;
     let start = cursor(&database).await?.base;
     let progress = run.progress(sizes.len() * Pin::ALL.len())?;
     let mut costs = Vec::new();
@@ -172,7 +178,7 @@ async fn head(database: &Database, start: &Mark) -> Result<Mark, Failure> {
     Ok(reader.next_difference(start).await?.ok_or("the backlog is not seen")?.head)
 }
 
-/// Buffers of table, indexes and sequence that ended sessions have reported. With segments, of all of them.
+/// Buffers of all segments, their indexes and the sequence that ended sessions have reported.
 const BUFFERS: &str = "SELECT ((SELECT coalesce(sum(coalesce(heap_blks_hit, 0) + coalesce(heap_blks_read, 0) \
     + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0)), 0) FROM pg_statio_user_tables \
     WHERE relname LIKE 'outbox_message%') + (SELECT blks_hit + blks_read FROM pg_statio_user_sequences \
