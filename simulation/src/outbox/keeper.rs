@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use checker::LeaseEvent;
 use outbox::log::{
-    Acquired, Cursor, ExceptionChange, ExceptionState, ExceptionSummary, Fenced, Lease, LogError, LogKeeper,
+    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, ExceptionSummary, Fenced, Lease, LogError,
+    LogKeeper,
 };
 use tokio::time::Instant;
 
