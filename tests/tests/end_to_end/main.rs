@@ -7,6 +7,7 @@ mod crashes;
 mod delivery;
 mod holding;
 mod leadership;
+mod rotation;
 mod verify;
 
 use libtest_mimic::Trial;
@@ -66,6 +67,11 @@ fn trials() -> Vec<Trial> {
         |stage| async move {
             verify::a_role_that_may_only_select_is_enough(stage, brokers::open(Backend::Kafka).await?).await
         },
+    ));
+    trials.push(trial(
+        "a_rotated_database_password_is_picked_up/postgres/kafka",
+        &[Backend::Postgres, Backend::Kafka],
+        rotation::a_rotated_database_password_is_picked_up,
     ));
     trials.extend(configuration::trials());
     trials
