@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `order_service` | a producer: business row and message in one transaction, PostgreSQL |
 //! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
+//! | `orders_api` | a web service whose requests may be sent again: idempotency keys in axum, PostgreSQL |
+//! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
 //! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
 //! | `wallet` (module) | a service with tests on the crate `testkit`: `tests/wallet.rs` |
 //! | `plain-sql/place_order.sql` | a producer that is not Rust |
 
 pub mod billing;
 pub mod order;
+pub mod payments;
 pub mod setting;
 pub mod wallet;

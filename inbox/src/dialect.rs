@@ -17,7 +17,15 @@ use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
 use crate::store_error::StoreError;
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
-pub trait Dialect: Backend + parts::Guards + parts::Retention + parts::Attempts + parts::DeadLetters {}
+pub trait Dialect:
+    Backend
+    + parts::Guards
+    + parts::Retention
+    + parts::Attempts
+    + parts::DeadLetters
+    + crate::keys::store::KeyStore
+{
+}
 
 impl Dialect for sqlx::Postgres {}
 impl Dialect for sqlx::Sqlite {}

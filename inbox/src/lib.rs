@@ -15,6 +15,8 @@
 //! | [`Handler`], [`Consumer`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`] | when to try again |
 //! | [`Maintained`], [`day`] | days that come and days that go |
+//! | [`keys`] | idempotency keys: requests that are sent again run once |
+//! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
 //! | [`reconcile`] | an inbox compared with what happened elsewhere |
 //! | [`telemetry`] | every metric |
 //! | [`crash_points`] | places at which a test ends the process |
@@ -44,7 +46,10 @@ pub mod dialect;
 mod error;
 mod guard;
 mod handler;
+#[cfg(feature = "http")]
+pub mod http;
 mod inbox;
+pub mod keys;
 mod name;
 mod postgres;
 pub mod reconcile;

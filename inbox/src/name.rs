@@ -41,7 +41,7 @@ pub enum InvalidName {
     },
 }
 
-fn check(what: &'static str, value: &str) -> Result<(), InvalidName> {
+pub(crate) fn check(what: &'static str, value: &str) -> Result<(), InvalidName> {
     if value.len() > NAME_BYTES_MAX {
         return Err(InvalidName::TooLong {
             what,

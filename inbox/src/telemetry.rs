@@ -16,12 +16,17 @@
 //! | `inbox_handle_seconds` | histogram | consumer | from admission to commit of one message or batch |
 //! | `inbox_days_created_total` | counter | – | partitions created |
 //! | `inbox_expired_total` | counter | – | days (PostgreSQL) or rows (SQLite) forgotten |
+//! | `idempotency_claims_total` | counter | operation, result | claims of keys, by what they came to |
+//! | `idempotency_completed_total` | counter | operation, ending | requests whose outcome was stored |
+//! | `idempotency_not_completed_total` | counter | operation | outcomes that were not stored: late holders, failed commits |
+//! | `idempotency_rotations_total` | counter | – | slots of expired keys emptied |
 
 use std::time::Duration;
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
 use crate::dead_letter::Reason;
+use crate::keys::{Ending, Operation};
 use crate::name::ConsumerName;
 
 /// Registers the descriptions; call it once, after the recorder is installed.
@@ -39,6 +44,10 @@ pub fn describe() {
         ("inbox_sessions_lost_total", "Broker sessions lost"),
         ("inbox_days_created_total", "Partitions created"),
         ("inbox_expired_total", "Days or rows forgotten"),
+        ("idempotency_claims_total", "Claims of idempotency keys"),
+        ("idempotency_completed_total", "Requests whose outcome was stored"),
+        ("idempotency_not_completed_total", "Outcomes of requests that were not stored"),
+        ("idempotency_rotations_total", "Slots of expired idempotency keys emptied"),
     ] {
         describe_counter!(name, text);
     }
@@ -118,4 +127,26 @@ impl Meter {
 pub(crate) fn maintained(created: u64, expired: u64) {
     counter!("inbox_days_created_total").increment(created);
     counter!("inbox_expired_total").increment(expired);
+}
+
+pub(crate) fn claimed(operation: &Operation, result: &'static str) {
+    let operation = operation.as_str().to_owned();
+    counter!("idempotency_claims_total", "operation" => operation, "result" => result).increment(1);
+}
+
+pub(crate) fn completed(operation: &Operation, ending: Ending, is_stored: bool) {
+    let operation = operation.as_str().to_owned();
+    if !is_stored {
+        counter!("idempotency_not_completed_total", "operation" => operation).increment(1);
+        return;
+    }
+    let ending = match ending {
+        Ending::Succeeded => "succeeded",
+        Ending::Failed => "failed",
+    };
+    counter!("idempotency_completed_total", "operation" => operation, "ending" => ending).increment(1);
+}
+
+pub(crate) fn rotated(rotated: bool) {
+    counter!("idempotency_rotations_total").increment(u64::from(rotated));
 }

@@ -170,7 +170,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
 
 /// What a failed COMMIT means. Only an answer that names a broken rule or a lost conflict says that nothing was
 /// committed; anything else (connection gone, server going down) leaves it open.
-fn judge_commit(error: sqlx::Error) -> CommitError {
+pub(crate) fn judge_commit(error: sqlx::Error) -> CommitError {
     let refused = match &error {
         sqlx::Error::Database(answer) => answer.code().is_some_and(|code| says_rolled_back(&code)),
         _ => false,

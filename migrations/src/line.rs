@@ -13,18 +13,20 @@ use crate::backend::Dialect;
 pub enum Line {
     /// The tables of the `outbox` crate and the relay.
     Outbox,
-    /// The tables of the `inbox` crate.
+    /// The tables of the inbox in the `inbox` crate.
     Inbox,
+    /// The tables of idempotency keys in the `inbox` crate.
+    Idempotency,
 }
 
 /// A word that names no line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a line of migrations; known are outbox and inbox")]
+#[error("{0:?} is not a line of migrations; known are outbox, inbox and idempotency")]
 pub struct UnknownLine(String);
 
 impl Line {
     /// All lines.
-    pub const ALL: [Self; 2] = [Self::Outbox, Self::Inbox];
+    pub const ALL: [Self; 3] = [Self::Outbox, Self::Inbox, Self::Idempotency];
 
     /// The lower-case word for the command line and the bookkeeping table.
     #[must_use]
@@ -32,6 +34,7 @@ impl Line {
         match self {
             Self::Outbox => "outbox",
             Self::Inbox => "inbox",
+            Self::Idempotency => "idempotency",
         }
     }
 
@@ -41,8 +44,10 @@ impl Line {
         match (dialect, self) {
             (Dialect::Postgres, Self::Outbox) => POSTGRES_OUTBOX,
             (Dialect::Postgres, Self::Inbox) => POSTGRES_INBOX,
+            (Dialect::Postgres, Self::Idempotency) => POSTGRES_IDEMPOTENCY,
             (Dialect::Sqlite, Self::Outbox) => SQLITE_OUTBOX,
             (Dialect::Sqlite, Self::Inbox) => SQLITE_INBOX,
+            (Dialect::Sqlite, Self::Idempotency) => SQLITE_IDEMPOTENCY,
         }
     }
 }
@@ -95,6 +100,8 @@ static POSTGRES_OUTBOX: &[Migration] =
 static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention");
 static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days");
 static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox");
+static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys");
+static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys");
 
 #[cfg(test)]
 mod tests {

@@ -168,10 +168,12 @@ pub struct Database<DB: Dialect> {
     pub producer: Pool<DB>,
     /// Connections of a consumer, as the toolkit recommends them.
     pub consumer: Pool<DB>,
+    /// Connections of a service that takes idempotency keys, as the toolkit recommends them.
+    pub service: Pool<DB>,
 }
 
 impl<DB: Dialect> Database<DB> {
-    /// A database with the tables of outbox and inbox.
+    /// A database with every table of the toolkit.
     ///
     /// # Errors
     /// The server refused or is away.
@@ -207,6 +209,7 @@ impl<DB: Dialect> Database<DB> {
             admin: pool(&url)?,
             producer: pool(&DB::url_of(Role::Producer, &url)?)?,
             consumer: pool(&DB::url_of(Role::Consumer, &url)?)?,
+            service: pool(&DB::url_of(Role::Service, &url)?)?,
             url,
         })
     }
@@ -282,6 +285,7 @@ impl<DB: Dialect> Clone for Database<DB> {
             admin: self.admin.clone(),
             producer: self.producer.clone(),
             consumer: self.consumer.clone(),
+            service: self.service.clone(),
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Role {
     Relay,
     /// Consumes.
     Consumer,
+    /// Takes idempotency keys, and enqueues.
+    Service,
     /// Looks.
     Observer,
 }
@@ -31,6 +33,7 @@ impl Role {
             Self::Producer => "outbox_test_producer",
             Self::Relay => "outbox_test_relay",
             Self::Consumer => "outbox_test_consumer",
+            Self::Service => "outbox_test_service",
             Self::Observer => "outbox_test_observer",
         }
     }
@@ -46,7 +49,7 @@ impl Role {
     }
 }
 
-const ALL: [Role; 4] = [Role::Producer, Role::Relay, Role::Consumer, Role::Observer];
+const ALL: [Role; 5] = [Role::Producer, Role::Relay, Role::Consumer, Role::Service, Role::Observer];
 
 /// Another process of tests may do the same at this moment, and roles belong to the whole server.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771317)";
@@ -69,6 +72,7 @@ fn names() -> Result<Roles, Failure> {
     roles.producer = Identifier::new(Role::Producer.user())?;
     roles.relay = Identifier::new(Role::Relay.user())?;
     roles.consumer = Identifier::new(Role::Consumer.user())?;
+    roles.claimant = Identifier::new(Role::Service.user())?;
     roles.observer = Identifier::new(Role::Observer.user())?;
     Ok(roles)
 }
@@ -91,6 +95,9 @@ async fn make() -> Outcome {
         );
         tx.execute(AssertSqlSafe(create)).await?;
     }
+    // A service that takes keys enqueues as well.
+    let member = format!("GRANT {} TO {}", Role::Producer.user(), Role::Service.user());
+    tx.execute(AssertSqlSafe(member)).await?;
     tx.commit().await?;
     admin.close().await?;
     Ok(())

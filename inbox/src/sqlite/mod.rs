@@ -3,6 +3,7 @@
 mod attempts;
 mod dead_letters;
 mod guard;
+mod keys;
 mod reconcile;
 mod retention;
 mod statements;

@@ -1,4 +1,4 @@
-//! `relay migrate`: the tables of outbox and inbox.
+//! `relay migrate`: the tables of outbox, inbox and idempotency keys.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum Migrate {
     Status(Target),
     /// Print the SQL for an administrator who runs it by hand, with the bookkeeping.
     Sql(Script),
-    /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer, observer, migrator.
+    /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer, claimant, observer, migrator.
     ///
     /// Run it as the owner of the tables, after `migrate up` and again after each upgrade. The roles cannot log in:
     /// make your services' users members of them.
@@ -39,7 +39,7 @@ pub enum Migrate {
 /// Which tables of which databases.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Only these tables; without it, both lines.
+    /// Only these tables; without it, all lines.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
@@ -92,6 +92,8 @@ pub(crate) enum LineName {
     Outbox,
     /// What consumers need.
     Inbox,
+    /// What services need that take idempotency keys.
+    Idempotency,
 }
 
 impl LineName {
@@ -101,6 +103,7 @@ impl LineName {
             let name = match line {
                 Line::Outbox => Self::Outbox,
                 Line::Inbox => Self::Inbox,
+                Line::Idempotency => Self::Idempotency,
             };
             names.is_empty() || names.contains(&name)
         };

@@ -12,6 +12,7 @@
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
 //! | `demo` | `relay demo` |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
+//! | `keys` | `relay keys list`, `release`, `discard` |
 //! | `config` | `relay config check`, and where the configuration comes from |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
@@ -24,6 +25,7 @@ mod demo;
 mod exit;
 mod failure;
 mod forget;
+mod keys;
 mod log;
 mod migrate;
 mod once;
@@ -69,7 +71,7 @@ pub enum Command {
     /// A database or broker that is away is waited for. A database that does not fit, or refuses, at the start
     /// ends the command with 2 and what to do.
     Run(run::Run),
-    /// Create and update the tables of outbox and inbox.
+    /// Create and update the tables of outbox, inbox and idempotency keys.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
     /// Show who leads, what waits and what is parked. Reads only.
@@ -94,6 +96,9 @@ pub enum Command {
     /// Look at parked messages and decide about dead ones.
     #[command(subcommand)]
     Dead(dead::Dead),
+    /// Look at idempotency keys whose holder is gone, and decide about them.
+    #[command(subcommand)]
+    Keys(keys::Keys),
     /// See exactly-once effects survive crashes, on this machine, with nothing installed.
     Demo(crate::demo::Args),
     /// A relay of the demo, in a process of its own.
@@ -127,6 +132,7 @@ impl Cli {
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
             Command::Dead(dead) => dead.execute(format).await,
+            Command::Keys(keys) => keys.execute(format).await,
             Command::Demo(args) => demo::execute(args, format).await,
             Command::DemoRelay => demo::execute_relay().await,
             Command::DemoConsumer => demo::execute_consumer().await,

@@ -11,7 +11,7 @@ use super::output;
 /// Which roles, and what they are called.
 #[derive(Debug, Args)]
 pub struct RolesScript {
-    /// Only the roles of these tables; without it, of both lines.
+    /// Only the roles of these tables; without it, of all lines.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
@@ -35,6 +35,10 @@ pub struct RolesScript {
     #[arg(long, value_name = "NAME", default_value = "inbox_consumer")]
     consumer: Identifier,
 
+    /// The role that claims idempotency keys.
+    #[arg(long, value_name = "NAME", default_value = "idempotency_claimant")]
+    claimant: Identifier,
+
     /// The role that looks at states, ids and names.
     #[arg(long, value_name = "NAME", default_value = "outbox_observer")]
     observer: Identifier,
@@ -47,6 +51,7 @@ impl RolesScript {
         roles.producer = self.producer;
         roles.relay = self.relay;
         roles.consumer = self.consumer;
+        roles.claimant = self.claimant;
         roles.observer = self.observer;
         let script = |line: Line| roles.script(line, self.schema.as_ref()).to_string();
         let scripts: Vec<String> = LineName::chosen(&self.lines).into_iter().map(script).collect();

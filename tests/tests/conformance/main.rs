@@ -1,5 +1,5 @@
 //! The promises of the two database seams, on PostgreSQL and SQLite: producers, the log that relays read, leases and
-//! exceptions, migrations, guard, dead letters, retention, the consumer runner.
+//! exceptions, migrations, guard, dead letters, retention, the consumer runner, idempotency keys.
 //!
 //! The broker seams have their own binary, `brokers`.
 
@@ -29,6 +29,7 @@ macro_rules! cases {
 }
 
 mod inbox;
+mod keys;
 mod outbox;
 
 use libtest_mimic::Trial;
@@ -50,5 +51,6 @@ fn case<F: Future<Output = ()>>(
 fn main() -> std::process::ExitCode {
     let mut trials = outbox::trials();
     trials.extend(inbox::trials());
+    trials.extend(keys::trials());
     tests::run(trials)
 }

@@ -11,7 +11,7 @@ mod retention;
 mod roles;
 mod snapshots;
 mod support;
-mod unknown_commit;
+pub(crate) mod unknown_commit;
 
 use libtest_mimic::Trial;
 pub(crate) use support::each;

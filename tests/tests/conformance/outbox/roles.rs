@@ -81,7 +81,21 @@ const CONSUMER: [&str; 13] = [
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_stored('{}')",
 ];
-const OBSERVER: [&str; 14] = [
+const SERVICE: [&str; 12] = [
+    "INSERT INTO idempotency_key SELECT * FROM idempotency_key",
+    "UPDATE idempotency_key SET outcome = ''",
+    "UPDATE idempotency_key_0 SET lease_until = now()",
+    "DELETE FROM idempotency_key",
+    "TRUNCATE idempotency_key_0",
+    "UPDATE idempotency_ring SET started_at = now()",
+    "SELECT idempotency_decide('s', 'o', 'k', 'released', 'me')",
+    "CREATE TABLE more (n integer)",
+    "SELECT payload FROM outbox_message",
+    "SELECT * FROM outbox_relay",
+    "SELECT * FROM inbox_message",
+    "SELECT outbox_rebase_rows()",
+];
+const OBSERVER: [&str; 16] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT edited_payload FROM outbox_exception",
@@ -96,6 +110,8 @@ const OBSERVER: [&str; 14] = [
     "INSERT INTO inbox_attempt (consumer, scope, message_id, attempts, last_error, next_at) VALUES ('c', '', gen_random_uuid(), 1, '', now())",
     "SELECT inbox_create_days(current_date, current_date)",
     "SELECT inbox_expire_days('2000-01-01')",
+    "SELECT outcome FROM idempotency_key",
+    "SELECT idempotency_rotate()",
 ];
 
 async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
@@ -112,24 +128,27 @@ async fn refusal(connection: &mut PgConnection, sql: &str) -> String {
     }
 }
 
-async fn with_both_lines(db: &Database<Postgres>) {
+async fn with_every_line(db: &Database<Postgres>) {
     let mut admin = db.admin.acquire().await.unwrap();
     let own = format!("ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM {}", Role::Producer.user());
     admin.execute(AssertSqlSafe(own)).await.unwrap();
-    Migrator::<Postgres>::new(Line::Inbox).up(&mut admin).await.unwrap();
+    for line in [Line::Inbox, Line::Idempotency] {
+        Migrator::<Postgres>::new(line).up(&mut admin).await.unwrap();
+    }
     grant(&mut admin, &Line::ALL, None).await.unwrap();
     admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
 }
 
 async fn every_role_is_refused_what_it_does_not_need() {
     on("every_role_is_refused", |db: Database<Postgres>| async move {
-        with_both_lines(&db).await;
+        with_every_line(&db).await;
         db.run("CREATE TABLE business (n integer)").await;
         db.enqueue([NewMessage::new("orders").payload("private")]).await;
         for (role, forbidden) in [
             (Role::Producer, &PRODUCER[..]),
             (Role::Relay, &RELAY),
             (Role::Consumer, &CONSUMER),
+            (Role::Service, &SERVICE),
             (Role::Observer, &OBSERVER),
         ] {
             let mut connection = as_role(&db, role).await;
@@ -168,7 +187,7 @@ async fn a_fingerprint_made_by_the_database_is_the_toolkits_own() {
 
 async fn functions_with_the_owners_rights_do_one_thing_only() {
     on("functions_with_the_owners_rights", |db: Database<Postgres>| async move {
-        with_both_lines(&db).await;
+        with_every_line(&db).await;
         let mut relay = as_role(&db, Role::Relay).await;
         // Not this cluster's to rewrite: nothing was restored.
         assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
@@ -195,7 +214,7 @@ async fn functions_with_the_owners_rights_do_one_thing_only() {
 /// A consumer's own search_path and temporary tables do not reach into a function that runs with more rights.
 async fn nobody_puts_other_tables_before_the_functions() {
     on("nobody_puts_other_tables", |db: Database<Postgres>| async move {
-        with_both_lines(&db).await;
+        with_every_line(&db).await;
         let mut consumer = as_role(&db, Role::Consumer).await;
         for sql in [
             "CREATE TEMP TABLE inbox_retention (retained_from timestamptz)",

@@ -23,7 +23,7 @@ cases! { "outbox/unknown_commit":
 
 /// When to cut the line of a connection that sends COMMIT.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Cut {
+pub(crate) enum Cut {
     /// The server never sees it.
     Before,
     /// The server has done it, the client never hears.
@@ -51,7 +51,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: A
         tokio::select! {
             read = client.read(&mut from_client) => {
                 let Ok(n @ 1..) = read else { return };
-                let commits = from_client[..n].windows(6).any(|word| word == b"COMMIT");
+                let commits = from_client[..n].windows(7).any(|word| word == b"COMMIT\0");
                 let cuts = commits
                     && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
                 if cuts && cut == Cut::Before {
@@ -78,8 +78,12 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: A
 
 /// A pool whose lines the proxy cuts.
 async fn cut_pool(db: &Database<Postgres>, cut: Cut, cuts: usize) -> (PgPool, Arc<AtomicUsize>) {
-    let options: sqlx::postgres::PgConnectOptions =
-        tests::Role::Producer.url(&db.url).unwrap().parse().unwrap();
+    cut_pool_of(&tests::Role::Producer.url(&db.url).unwrap(), cut, cuts).await
+}
+
+/// A pool of a user's whose lines the proxy cuts, and how many cuts are left.
+pub(crate) async fn cut_pool_of(url: &str, cut: Cut, cuts: usize) -> (PgPool, Arc<AtomicUsize>) {
+    let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
     let target = format!("{}:{}", options.get_host(), options.get_port());
     let (port, left) = proxy(target, cut, cuts).await;
     let options = options.host("127.0.0.1").port(port).ssl_mode(sqlx::postgres::PgSslMode::Disable);

@@ -1,0 +1,242 @@
+//! Which problem is answered when. Pure.
+
+use std::error::Error;
+use std::time::Duration;
+
+use http::StatusCode;
+use message::Fault;
+
+use super::header::InvalidKey;
+use super::problem::Problem;
+use crate::error::CommitError;
+use crate::keys::{ClaimError, Claimed};
+use crate::store_error::Trouble;
+
+/// When to ask again for what only an operator, or the return of a service, changes.
+const STUCK_RETRY_AFTER: Duration = Duration::from_secs(60);
+const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+pub(super) fn missing() -> Problem {
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "idempotency_key_missing",
+        "The request has no Idempotency-Key.",
+        "Send the header Idempotency-Key with a random value, such as a UUID in double quotes: a new one for each new \
+         request, the same one for each retry.",
+    )
+}
+
+pub(super) fn malformed(error: &InvalidKey) -> Problem {
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "idempotency_key_malformed",
+        "The Idempotency-Key cannot be read.",
+        error.to_string(),
+    )
+}
+
+pub(super) fn of_nobody() -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "idempotency_key_of_nobody",
+        "It is not known whose request this is.",
+        "An idempotency key belongs to a tenant or account; authenticate first.",
+    )
+}
+
+pub(super) fn too_large(limit: usize) -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "request_body_too_large",
+        "The body of the request is too large.",
+        format!("A request with an idempotency key may have a body of at most {limit} bytes here."),
+    )
+}
+
+pub(super) fn too_slow(limit: Duration) -> Problem {
+    Problem::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "request_body_too_slow",
+        "The body of the request did not arrive in time.",
+        format!(
+            "It has to be complete after {limit:?}. Nothing was done; send the request again with the same key."
+        ),
+    )
+}
+
+pub(super) fn unreadable(error: &dyn Error) -> Problem {
+    tracing::debug!(%error, "the body of a request broke off");
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "request_body_unreadable",
+        "The body of the request could not be read.",
+        "Nothing was done; send the request again with the same key.",
+    )
+}
+
+/// What is answered for a key that was not acquired; nothing for a replay.
+pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
+    let conflict = StatusCode::CONFLICT;
+    Some(match claimed {
+        Claimed::Acquired(_) | Claimed::Replay(_) => return None,
+        Claimed::InFlight { retry_after } => Problem::new(
+            conflict,
+            "idempotency_key_in_flight",
+            "A request with this Idempotency-Key is being processed.",
+            "Send the request again later, with the same key, to learn what came of it.",
+        )
+        .after(*retry_after),
+        Claimed::Stuck { .. } => Problem::new(
+            conflict,
+            "idempotency_key_stuck",
+            "It is unknown what came of the request with this Idempotency-Key.",
+            "The service stopped in the middle of it, and somebody there decides what to do. Do not send it with another \
+             key: it may have had its effect.",
+        )
+        .after(STUCK_RETRY_AFTER),
+        Claimed::Discarded { .. } => Problem::new(
+            conflict,
+            "idempotency_key_discarded",
+            "The request with this Idempotency-Key was given up.",
+            "The service stopped in the middle of it, and somebody there decided not to repeat it. If you still want it, \
+             find out whether it had its effect, then use a new key.",
+        ),
+        Claimed::Conflict { .. } => Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "idempotency_key_reused",
+            "This Idempotency-Key was used for another request.",
+            "Method, path, query or body differ from those of the first request with this key. Nothing was done; make a \
+             new key for each new request.",
+        ),
+    })
+}
+
+/// A response that cannot be stored: the service's bug.
+pub(super) fn not_storable(limit: usize, took_effect: bool) -> Problem {
+    let effect = if took_effect { "The request took effect" } else { "Nothing was done" };
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "response_not_storable",
+        "The service's response cannot be stored.",
+        format!(
+            "{effect}, but the response is a stream of unknown length, or over {limit} bytes, and could not be repeated \
+             for the same Idempotency-Key."
+        ),
+    )
+}
+
+pub(super) fn unavailable(detail: &str) -> Problem {
+    Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "idempotency_unavailable",
+        "The service cannot tell now what came of the request.",
+        format!("{detail}; send the request again with the same key"),
+    )
+    .after(UNAVAILABLE_RETRY_AFTER)
+}
+
+fn failed() -> Problem {
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "idempotency_failed",
+        "The service could not process the request.",
+        "Nothing was stored under the Idempotency-Key.",
+    )
+}
+
+/// A database that did not let the key be claimed.
+pub(super) fn not_claimed(error: &ClaimError) -> Problem {
+    match error.fault() {
+        Fault::Broker => {
+            tracing::warn!(error = %Chain(error), "an idempotency key could not be claimed");
+            unavailable("its database is not available, and nothing was done")
+        }
+        Fault::Operator | Fault::Message => {
+            tracing::error!(error = %Chain(error), "an idempotency key could not be claimed");
+            failed()
+        }
+    }
+}
+
+/// A transaction that was not committed, or nobody knows.
+pub(super) fn not_committed(error: &CommitError) -> Problem {
+    let CommitError::RolledBack { source, .. } = error else {
+        tracing::warn!(error = %Chain(error), "it is unknown whether a request was committed");
+        return unavailable("its database did not answer, and the request may have been processed or not");
+    };
+    let trouble = source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()).map(Trouble::of);
+    match trouble {
+        Some(Trouble::Outage | Trouble::Conflict) => {
+            tracing::warn!(error = %Chain(error), "a request was rolled back");
+            unavailable("its database could not commit, and nothing was done")
+        }
+        Some(Trouble::Statement) | None => {
+            tracing::error!(error = %Chain(error), "a request was rolled back");
+            failed()
+        }
+    }
+}
+
+/// The handler still works with its transaction after it has answered.
+pub(super) fn still_in_use() -> Problem {
+    tracing::error!(
+        "a handler has answered while its transaction was still in use; the request is rolled back"
+    );
+    failed()
+}
+
+/// What is stored is no response: the key was used by something else than this layer.
+pub(super) fn not_a_response() -> Problem {
+    tracing::error!("what is stored under an idempotency key is not a response");
+    failed()
+}
+
+struct Chain<'a>(&'a (dyn Error + 'static));
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::Fingerprint;
+    use time::OffsetDateTime;
+
+    #[test]
+    fn every_refusal_has_its_status_and_says_when_to_come_again() {
+        let at = OffsetDateTime::UNIX_EPOCH;
+        let after = Duration::from_secs(7);
+        for (claimed, status, retry_after) in [
+            (Claimed::InFlight { retry_after: after }, 409, Some(after)),
+            (Claimed::Stuck { since: at }, 409, Some(STUCK_RETRY_AFTER)),
+            (Claimed::Discarded { decided_at: at }, 409, None),
+            (Claimed::Conflict { stored: Fingerprint::from([0; 32]) }, 422, None),
+        ] {
+            let problem = not_acquired::<()>(&claimed).unwrap();
+            assert_eq!((problem.status.as_u16(), problem.retry_after), (status, retry_after), "{claimed:?}");
+        }
+        assert_eq!(not_acquired(&Claimed::Acquired(())), None);
+    }
+
+    #[test]
+    fn a_lost_conflict_may_be_sent_again_and_a_bug_may_not() {
+        let rolled_back = |source: Option<sqlx::Error>| {
+            let source = source.map(|source| Box::new(source) as Box<dyn Error + Send + Sync>);
+            not_committed(&CommitError::RolledBack { reason: "x", source }).status.as_u16()
+        };
+        assert_eq!(rolled_back(Some(sqlx::Error::PoolTimedOut)), 503);
+        assert_eq!(rolled_back(Some(sqlx::Error::RowNotFound)), 500);
+        assert_eq!(rolled_back(None), 500);
+        let unknown = CommitError::Unknown { source: Box::new(sqlx::Error::WorkerCrashed) };
+        assert_eq!(not_committed(&unknown).status.as_u16(), 503);
+    }
+}

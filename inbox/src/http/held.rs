@@ -1,0 +1,100 @@
+//! What the handler gets from the layer, as extensions of the request.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use sqlx::Transaction;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::dialect::Dialect;
+use crate::keys::{KeyId, KeyTransaction};
+
+/// The open transaction in which key, business rows, outbox rows and the stored response commit together. In axum:
+/// `Extension(held): Extension<HeldTransaction<Postgres>>`, then `let mut tx = held.lock().await?;`.
+///
+/// The layer commits after the handler has answered, and only when it has given every guard back. A request without a key,
+/// where the route does not require one, gets a transaction of the same kind that holds no key.
+#[derive(Debug)]
+pub struct HeldTransaction<DB: Dialect>(Arc<Mutex<Option<Held<DB>>>>);
+
+/// A transaction, with or without a key.
+#[derive(Debug)]
+pub(super) enum Held<DB: Dialect> {
+    Keyed(KeyTransaction<DB>),
+    Plain(Transaction<'static, DB>),
+}
+
+/// The handler was too late: it has answered, and the transaction has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the transaction has ended, because the handler had answered; finish its work before answering")]
+pub struct TransactionGone;
+
+impl<DB: Dialect> HeldTransaction<DB> {
+    pub(super) fn new(held: Held<DB>) -> Self {
+        Self(Arc::new(Mutex::new(Some(held))))
+    }
+
+    /// The transaction, for one piece of work at a time. Give it back before answering.
+    ///
+    /// # Errors
+    /// [`TransactionGone`] in work that outlives its handler.
+    pub async fn lock(&self) -> Result<HeldGuard<'_, DB>, TransactionGone> {
+        let guard = self.0.lock().await;
+        if guard.is_some() { Ok(HeldGuard(guard)) } else { Err(TransactionGone) }
+    }
+
+    /// Takes it away from the handler; nothing while somebody still works with it.
+    pub(super) fn take(&self) -> Option<Held<DB>> {
+        self.0.try_lock().ok()?.take()
+    }
+}
+
+impl<DB: Dialect> Clone for HeldTransaction<DB> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Derefs to the sqlx transaction.
+#[derive(Debug)]
+pub struct HeldGuard<'a, DB: Dialect>(MutexGuard<'a, Option<Held<DB>>>);
+
+const THERE: &str = "a guard is made only of a transaction that is there";
+
+impl<DB: Dialect> Deref for HeldGuard<'_, DB> {
+    type Target = Transaction<'static, DB>;
+
+    #[expect(
+        clippy::expect_used,
+        reason = "lock() has looked, and only the layer takes it, under the same lock"
+    )]
+    fn deref(&self) -> &Self::Target {
+        match self.0.as_ref().expect(THERE) {
+            Held::Keyed(tx) => tx,
+            Held::Plain(tx) => tx,
+        }
+    }
+}
+
+impl<DB: Dialect> DerefMut for HeldGuard<'_, DB> {
+    #[expect(
+        clippy::expect_used,
+        reason = "lock() has looked, and only the layer takes it, under the same lock"
+    )]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self.0.as_mut().expect(THERE) {
+            Held::Keyed(tx) => tx,
+            Held::Plain(tx) => tx,
+        }
+    }
+}
+
+/// The key that the layer holds on lease while the handler runs. Pass its key on to the services that make the effect: the
+/// handler may run again with the same key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeasedKey {
+    /// Which.
+    pub id: KeyId,
+    /// Which attempt, from 1; greater than that of every earlier holder.
+    pub attempt: u32,
+}

@@ -1,0 +1,135 @@
+//! The service that the layer makes.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tower_service::Service;
+use tracing::Instrument as _;
+
+use super::answer;
+use super::fingerprint::fingerprint;
+use super::header;
+use super::layer::{Mode, Settings};
+use super::problem::Problem;
+use super::run::{Call, leased, transactional, unkeyed};
+use crate::dialect::Dialect;
+use crate::keys::KeyId;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A service whose requests run once for each key. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
+///
+/// A request that has begun to run does so to its end, whatever becomes of the client's connection: its outcome is there
+/// when the client asks again.
+pub struct Idempotent<S, DB: Dialect> {
+    inner: S,
+    settings: Arc<Settings<DB>>,
+}
+
+impl<S, DB: Dialect> Idempotent<S, DB> {
+    pub(super) fn new(inner: S, settings: Arc<Settings<DB>>) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S: Clone, DB: Dialect> Clone for Idempotent<S, DB> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), settings: Arc::clone(&self.settings) }
+    }
+}
+
+impl<S: std::fmt::Debug, DB: Dialect> std::fmt::Debug for Idempotent<S, DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Idempotent").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl<S, DB, B, R> Service<Request<B>> for Idempotent<S, DB>
+where
+    DB: Dialect,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: Body + From<Bytes> + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+    R: Body + From<Bytes> + Send + 'static,
+    R::Data: Send,
+    R::Error: Into<BoxError>,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<R>, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready is called, not its clone.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let settings = Arc::clone(&self.settings);
+        Box::pin(async move {
+            let mut inner = inner;
+            if settings.operation(request.method()).is_none() {
+                return inner.call(request).await;
+            }
+            let (call, id) = match read(&settings, request, inner).await {
+                Ok(read) => read,
+                Err(problem) => return Ok(problem.response()),
+            };
+            let running = async move {
+                match (id, settings.mode) {
+                    (Some(id), Mode::Transactional) => transactional(&settings, id, call).await,
+                    (Some(id), Mode::Leased) => leased(&settings, id, call).await,
+                    (None, mode) => unkeyed(&settings, mode, call).await,
+                }
+            };
+            match tokio::spawn(running.in_current_span()).await {
+                Ok(answered) => answered,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(_) => Ok(answer::unavailable("the service is shutting down").response()),
+            }
+        })
+    }
+}
+
+/// Reads everything of a request that its key depends on. Nothing is held until it is there.
+async fn read<S, DB, B>(
+    settings: &Settings<DB>,
+    request: Request<B>,
+    service: S,
+) -> Result<(Call<S>, Option<KeyId>), Problem>
+where
+    DB: Dialect,
+    B: Body + Send,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = request.into_parts();
+    let key = header::read(&parts.headers, settings.is_lenient).map_err(|error| answer::malformed(&error))?;
+    let id = match (key, settings.operation(&parts.method)) {
+        (Some(key), Some(operation)) => {
+            let scope = (settings.scope)(&parts).ok_or_else(answer::of_nobody)?;
+            Some(KeyId::new(scope, operation, key).map_err(|_| answer::of_nobody())?)
+        }
+        _ if settings.is_required => return Err(answer::missing()),
+        _ => None,
+    };
+    let limit = settings.request_bytes_max;
+    let whole = tokio::time::timeout(settings.body_timeout, Limited::new(body, limit).collect());
+    let body = match whole.await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(answer::too_large(limit)),
+        Ok(Err(error)) => return Err(answer::unreadable(error.as_ref())),
+        Err(_) => return Err(answer::too_slow(settings.body_timeout)),
+    };
+    let fingerprint = fingerprint(&parts.method, &parts.uri, &parts.headers, &body);
+    Ok((Call { service, parts, body, fingerprint }, id))
+}

@@ -1,0 +1,61 @@
+//! What an operator sees of keys, and decides about them.
+
+use std::num::NonZeroU32;
+
+use time::OffsetDateTime;
+
+use super::handle::{IdempotencyKeys, again};
+use super::id::KeyId;
+use crate::dialect::Dialect;
+use crate::store_error::StoreError;
+
+/// A key whose holder has let its lease expire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckKey {
+    /// Which.
+    pub id: KeyId,
+    /// How often it was held.
+    pub attempt: u32,
+    /// When its holder claimed it, or was heard of last.
+    pub claimed_at: OffsetDateTime,
+    /// When its lease expired.
+    pub lease_until: OffsetDateTime,
+}
+
+/// What becomes of a stuck key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// The next one who asks runs the request again.
+    Release,
+    /// It is given up: it never runs, and whoever asks is told so.
+    Discard,
+}
+
+impl<DB: Dialect> IdempotencyKeys<DB> {
+    /// The keys whose lease has expired and which nobody has taken over, the longest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refused or is away.
+    pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
+        let mut connection = self.pool().acquire().await.map_err(StoreError::during("give a connection"))?;
+        DB::stuck(&mut connection, self.statements(), limit.get())
+            .await
+            .map_err(StoreError::during("list stuck idempotency keys"))
+    }
+
+    /// Decides about a stuck key; false when it is not stuck (any more). `operator` is kept with the key. On PostgreSQL it
+    /// takes the owner of the tables, or a role that may execute `idempotency_decide`.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refused or is away. Run it to its end.
+    pub async fn decide(&self, id: &KeyId, decision: Decision, operator: &str) -> Result<bool, StoreError> {
+        let (keys, id, operator) = (self.clone(), id.clone(), operator.to_owned());
+        let work = async move {
+            again("decide about an idempotency key", || {
+                DB::decide(keys.pool(), keys.statements(), &id, decision, &operator)
+            })
+            .await
+        };
+        self.to_its_end(work, |_| async {}).await
+    }
+}

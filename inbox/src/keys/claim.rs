@@ -1,0 +1,178 @@
+//! A key held on lease.
+
+use std::time::Duration;
+
+use message::crash_points::reached;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::crash_points;
+use super::error::CompleteError;
+use super::handle::{IdempotencyKeys, again};
+use super::id::KeyId;
+use super::record::{Ending, Record, State};
+use super::store::Change;
+use crate::dialect::Dialect;
+use crate::store_error::StoreError;
+use crate::telemetry;
+
+/// A key held on lease: the right to run one request.
+///
+/// Dropped without an ending it stays held until its lease expires, because it is not known whether the request had an
+/// effect. A holder whose lease has expired may still complete as long as nobody has taken over.
+#[derive(Debug)]
+#[must_use = "a key that is not completed stays held until its lease expires"]
+pub struct Claim<DB: Dialect> {
+    keys: IdempotencyKeys<DB>,
+    id: KeyId,
+    holder: Uuid,
+    attempt: u32,
+    lease: Duration,
+}
+
+impl<DB: Dialect> Claim<DB> {
+    pub(super) fn new(
+        keys: IdempotencyKeys<DB>,
+        id: KeyId,
+        holder: Uuid,
+        attempt: u32,
+        lease: Duration,
+    ) -> Self {
+        Self { keys, id, holder, attempt, lease }
+    }
+
+    /// What is held. Pass its key on to the service that makes the effect.
+    #[must_use]
+    pub fn id(&self) -> &KeyId {
+        &self.id
+    }
+
+    /// Which attempt this is, from 1: greater than that of every earlier holder of the key, so that a service which
+    /// compares them can turn late ones away.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How long the lease lasts without a sign of life.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Ends the request: everybody who asks again gets this outcome. When, by the database's clock. Runs to its end even
+    /// if this call is dropped.
+    ///
+    /// # Errors
+    /// [`CompleteError`]; a late holder changes nothing and is told so.
+    pub async fn complete(self, ending: Ending, outcome: &[u8]) -> Result<OffsetDateTime, CompleteError> {
+        let outcome = outcome.to_vec();
+        let (holder, operation) = (self.holder, self.id.operation().clone());
+        let keys = self.keys.clone();
+        let work = async move { self.change(Change::End(ending, &outcome)).await };
+        let found = keys.to_its_end(work, |_| async {}).await?;
+        let ended = judge_end(found, holder);
+        telemetry::completed(&operation, ending, ended.is_ok());
+        if ended.is_ok() {
+            reached(crash_points::AFTER_COMPLETE);
+        }
+        ended
+    }
+
+    /// Gives the key back: nothing has happened, and anybody may run the request.
+    ///
+    /// # Errors
+    /// [`CompleteError`] as for [`complete`](Self::complete).
+    pub async fn release(self) -> Result<(), CompleteError> {
+        let holder = self.holder;
+        let keys = self.keys.clone();
+        let work = async move { self.change(Change::Release).await };
+        match keys.to_its_end(work, |_| async {}).await? {
+            Some(record) if record.holder == holder && record.state == State::Released => Ok(()),
+            other => Err(late(other)),
+        }
+    }
+
+    /// Makes the lease last as long as at first, from now on. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`CompleteError`]: somebody else has the key. Stop what is under way if that is possible.
+    pub async fn renew(&self) -> Result<(), CompleteError> {
+        match self.change(Change::Renew(self.lease)).await? {
+            Some(Record { holder, state: State::InProgress { .. }, .. }) if holder == self.holder => Ok(()),
+            other => Err(late(other)),
+        }
+    }
+
+    async fn change(&self, change: Change<'_>) -> Result<Option<Record>, StoreError> {
+        again("complete an idempotency key", || {
+            DB::change(self.keys.pool(), self.keys.statements(), &self.id, self.holder, change)
+        })
+        .await
+    }
+}
+
+/// An ending by the same holder is this one: an earlier try of it, whose answer got lost.
+fn judge_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, CompleteError> {
+    match found {
+        Some(Record {
+            holder: by, state: State::Ended(_), processed_at: Some(at), outcome: Some(_), ..
+        }) if by == holder => Ok(at),
+        other => Err(late(other)),
+    }
+}
+
+/// What a holder learns that does not have the key any more.
+fn late(found: Option<Record>) -> CompleteError {
+    match found {
+        Some(Record { state: State::Ended(ending), processed_at: Some(processed_at), .. }) => {
+            CompleteError::Ended { ending, processed_at }
+        }
+        Some(Record { state: State::InProgress { .. }, attempt, .. }) => CompleteError::TakenOver { attempt },
+        _ => CompleteError::NotHeld,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::Fingerprint;
+
+    const AT: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
+    const MINE: Uuid = Uuid::from_u128(1);
+
+    fn record(state: State, holder: u128, outcome: bool) -> Option<Record> {
+        let ended = matches!(state, State::Ended(_));
+        Some(Record {
+            fingerprint: Fingerprint::from([0; 32]),
+            state,
+            attempt: 2,
+            holder: Uuid::from_u128(holder),
+            outcome: outcome.then(Vec::new),
+            processed_at: ended.then_some(AT),
+            expires_at: AT,
+        })
+    }
+
+    #[test]
+    fn only_the_holders_own_ending_counts_and_a_late_one_is_told_why() {
+        let told = |found| match judge_end(found, MINE) {
+            Ok(_) => "ended",
+            Err(CompleteError::TakenOver { attempt: 2 }) => "taken over",
+            Err(CompleteError::Ended { .. }) => "ended before",
+            Err(CompleteError::NotHeld) => "not held",
+            Err(_) => "other",
+        };
+        let succeeded = State::Ended(Ending::Succeeded);
+        for (found, expected) in [
+            (record(succeeded, 1, true), "ended"),
+            (record(succeeded, 2, true), "ended before"),
+            (record(State::Ended(Ending::Failed), 1, false), "ended before"), // an operator has discarded it
+            (record(State::InProgress { lease_until: AT }, 2, false), "taken over"),
+            (record(State::Released, 1, false), "not held"),
+            (None, "not held"),
+        ] {
+            assert_eq!(told(found), expected);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What can go wrong with a key.
+
+use message::Fault;
+use migrations::MigrateError;
+use time::OffsetDateTime;
+
+use super::options::OptionOutOfBounds;
+use super::record::Ending;
+use crate::store_error::StoreError;
+
+/// Why a key was not claimed, or the tables not opened. Nothing was run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// An option is out of its bounds.
+    #[error(transparent)]
+    Option(#[from] OptionOutOfBounds),
+    /// The tables are missing or do not fit this build.
+    #[error(transparent)]
+    Schema(#[from] MigrateError),
+    /// The database refused or was away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ClaimError {
+    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: try again) or the operator's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Option(_) | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
+            Self::Schema(_) => Fault::Broker,
+            Self::Store(error) => error.fault(),
+        }
+    }
+}
+
+/// Why the outcome of a request was not stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompleteError {
+    /// The holder was too late: its lease had expired, and somebody else has the key by now. Nothing was changed.
+    #[error("the key was taken over as attempt {attempt}; this holder's outcome is not stored")]
+    TakenOver {
+        /// The attempt that has it.
+        attempt: u32,
+    },
+    /// The holder was too late: the key has an outcome already, or an operator has decided about it. Nothing was changed.
+    #[error("the key has ended already, at {processed_at}; this holder's outcome is not stored")]
+    Ended {
+        /// How.
+        ending: Ending,
+        /// When, by the database's clock.
+        processed_at: OffsetDateTime,
+    },
+    /// The holder was too late: the key was given back, or is not known any more. Nothing was changed.
+    #[error("the key is not held any more; this holder's outcome is not stored")]
+    NotHeld,
+    /// The database refused or was away. It is unknown whether the outcome is stored; the lease expires by itself.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl CompleteError {
+    /// Whether somebody else has, or had, the key meanwhile.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        !matches!(self, Self::Store(_))
+    }
+}

@@ -1,0 +1,135 @@
+//! What names a request.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::name::{InvalidName, Scope, check};
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks the text and takes it over.
+            ///
+            /// # Errors
+            /// [`InvalidName`] when it is empty, too long or holds a control character.
+            pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidName> {
+                let value = value.into();
+                if value.is_empty() {
+                    return Err(InvalidName::Empty { what: $what });
+                }
+                check($what, &value)?;
+                Ok(Self(value))
+            }
+
+            /// The text itself.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidName;
+            fn from_str(value: &str) -> Result<Self, InvalidName> {
+                Self::new(value)
+            }
+        }
+    };
+}
+
+name! {
+    /// What is asked for: `POST /orders`, `charge`. Part of the key's identity, so that one key used for two operations
+    /// names two requests. 1 to 255 bytes, no control characters.
+    Operation "operation"
+}
+
+name! {
+    /// The key that a caller has made for one request, and sends again with each retry. 1 to 255 bytes, no control
+    /// characters.
+    IdempotencyKey "idempotency key"
+}
+
+/// What names a request: for whom, what, and the caller's key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId {
+    scope: Scope,
+    operation: Operation,
+    key: IdempotencyKey,
+}
+
+impl KeyId {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// [`InvalidName::Empty`] when the scope is: keys of nobody in particular would be everybody's, and one caller would
+    /// get another one's answer. Name the scope also where there is only one.
+    pub fn new(scope: Scope, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidName> {
+        if scope.as_str().is_empty() {
+            return Err(InvalidName::Empty { what: "scope of an idempotency key" });
+        }
+        Ok(Self { scope, operation, key })
+    }
+
+    /// As [`new`](Self::new), of three texts.
+    ///
+    /// # Errors
+    /// [`InvalidName`] of the first text that is none.
+    pub fn of_texts(scope: &str, operation: &str, key: &str) -> Result<Self, InvalidName> {
+        Self::new(Scope::new(scope)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
+    }
+
+    /// For whom: tenant or account.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// What is asked for.
+    #[must_use]
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// The caller's key: pass it on to services that honour keys.
+    #[must_use]
+    pub fn key(&self) -> &IdempotencyKey {
+        &self.key
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} ({})", self.key, self.scope, self.operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_nobody_are_refused() {
+        let (operation, key) = (Operation::new("charge").unwrap(), IdempotencyKey::new("k").unwrap());
+        assert!(KeyId::new(Scope::none(), operation.clone(), key.clone()).is_err());
+        assert!(KeyId::new(Scope::new("t").unwrap(), operation, key).is_ok());
+    }
+
+    #[test]
+    fn bad_keys_are_refused_with_their_limit() {
+        assert!(IdempotencyKey::new("").is_err() && IdempotencyKey::new("a\nb").is_err());
+        assert!(IdempotencyKey::new("k".repeat(255)).is_ok());
+        let told = IdempotencyKey::new("k".repeat(256)).unwrap_err().to_string();
+        assert!(told.contains("256 bytes; the limit is 255"), "{told}");
+    }
+}

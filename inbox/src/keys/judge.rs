@@ -1,0 +1,175 @@
+//! What a claim comes to. Pure: no clock, no database.
+
+use std::time::Duration;
+
+use message::Fingerprint;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::options::OnExpired;
+use super::record::{Ending, Found, Record, State};
+
+/// When to ask again for a key that a transaction holds: nothing tells how long it takes.
+pub(crate) const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Who asks, and for what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) holder: Uuid,
+    pub(crate) on_expired: OnExpired,
+}
+
+/// What follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// It is free: the asker may have it, as this attempt.
+    Take { attempt: u32 },
+    /// The asker has it already, as this attempt: an earlier claim of its own, whose answer got lost.
+    Held { attempt: u32 },
+    /// Somebody else has it.
+    InFlight { retry_after: Duration },
+    /// Its holder is gone, and an operator has to decide.
+    Stuck { since: OffsetDateTime },
+    /// It ended, with this outcome.
+    Replay { ending: Ending, outcome: Vec<u8>, processed_at: OffsetDateTime },
+    /// An operator has given it up.
+    Discarded { decided_at: OffsetDateTime },
+    /// It names another request.
+    Conflict { stored: Fingerprint },
+}
+
+/// Decides about a claim.
+pub(crate) fn judge(found: Found, asked: &Asked) -> Decision {
+    let now = found.read_at;
+    if found.is_busy {
+        return Decision::InFlight { retry_after: BUSY_RETRY_AFTER };
+    }
+    let Some(record) = found.record else { return Decision::Take { attempt: 1 } };
+    let Record { fingerprint, state, attempt, holder, .. } = record;
+    let next = Decision::Take { attempt: attempt.saturating_add(1) };
+    if record.has_expired(now) {
+        return next;
+    }
+    if fingerprint != asked.fingerprint {
+        return Decision::Conflict { stored: fingerprint };
+    }
+    match state {
+        State::InProgress { .. } if holder == asked.holder => Decision::Held { attempt },
+        State::InProgress { lease_until } if lease_until > now => {
+            let left = lease_until - now;
+            Decision::InFlight { retry_after: left.try_into().unwrap_or(BUSY_RETRY_AFTER) }
+        }
+        State::InProgress { lease_until } => match asked.on_expired {
+            OnExpired::TakeOver => next,
+            OnExpired::Refuse => Decision::Stuck { since: lease_until },
+        },
+        State::Released => next,
+        State::Ended(ending) => {
+            let processed_at = record.processed_at.unwrap_or(record.expires_at);
+            match record.outcome {
+                Some(outcome) => Decision::Replay { ending, outcome, processed_at },
+                None => Decision::Discarded { decided_at: processed_at },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+
+    const NOW: OffsetDateTime = datetime!(2026-03-15 12:00 UTC);
+    const SOON: OffsetDateTime = datetime!(2026-03-15 12:00:20 UTC);
+    const BEFORE: OffsetDateTime = datetime!(2026-03-15 11:59:59 UTC);
+    const MINE: Uuid = Uuid::from_u128(1);
+    const OTHER: Uuid = Uuid::from_u128(2);
+
+    fn fingerprint(of: u8) -> Fingerprint {
+        Fingerprint::from([of; 32])
+    }
+
+    fn record(state: State, holder: Uuid) -> Record {
+        let ended = matches!(state, State::Ended(_));
+        Record {
+            fingerprint: fingerprint(7),
+            state,
+            attempt: 3,
+            holder,
+            outcome: ended.then(|| b"done".to_vec()),
+            processed_at: ended.then_some(BEFORE),
+            expires_at: datetime!(2026-03-16 12:00 UTC),
+        }
+    }
+
+    fn found(record: Option<Record>) -> Found {
+        Found { is_busy: false, read_at: NOW, rotation_is_due: false, record }
+    }
+
+    fn judged(record: Option<Record>, on_expired: OnExpired) -> Decision {
+        judge(found(record), &Asked { fingerprint: fingerprint(7), holder: MINE, on_expired })
+    }
+
+    #[test]
+    fn every_state_of_a_key_has_its_answer() {
+        let running = State::InProgress { lease_until: SOON };
+        let lapsed = State::InProgress { lease_until: NOW };
+        let replay = |ending| Decision::Replay { ending, outcome: b"done".to_vec(), processed_at: BEFORE };
+        let in_flight = Decision::InFlight { retry_after: Duration::from_secs(20) };
+        for (state, holder, taken_over, refused) in [
+            (running, OTHER, in_flight.clone(), in_flight),
+            (running, MINE, Decision::Held { attempt: 3 }, Decision::Held { attempt: 3 }),
+            (lapsed, MINE, Decision::Held { attempt: 3 }, Decision::Held { attempt: 3 }),
+            (lapsed, OTHER, Decision::Take { attempt: 4 }, Decision::Stuck { since: NOW }),
+            (State::Released, OTHER, Decision::Take { attempt: 4 }, Decision::Take { attempt: 4 }),
+            (State::Ended(Ending::Succeeded), OTHER, replay(Ending::Succeeded), replay(Ending::Succeeded)),
+            (State::Ended(Ending::Succeeded), MINE, replay(Ending::Succeeded), replay(Ending::Succeeded)),
+            (State::Ended(Ending::Failed), OTHER, replay(Ending::Failed), replay(Ending::Failed)),
+        ] {
+            let record = || Some(record(state, holder));
+            assert_eq!(judged(record(), OnExpired::TakeOver), taken_over, "{state:?} {holder}");
+            assert_eq!(judged(record(), OnExpired::Refuse), refused, "{state:?} {holder}");
+        }
+        assert_eq!(judged(None, OnExpired::Refuse), Decision::Take { attempt: 1 });
+    }
+
+    #[test]
+    fn another_request_under_the_key_is_a_conflict_whatever_its_state() {
+        for state in [
+            State::InProgress { lease_until: SOON },
+            State::InProgress { lease_until: BEFORE },
+            State::Released,
+            State::Ended(Ending::Succeeded),
+        ] {
+            let record = Record { fingerprint: fingerprint(8), ..record(state, OTHER) };
+            let decision = judged(Some(record), OnExpired::TakeOver);
+            assert_eq!(decision, Decision::Conflict { stored: fingerprint(8) }, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn an_expired_key_is_free_again_except_in_progress() {
+        for (state, expected) in [
+            (State::Ended(Ending::Succeeded), Decision::Take { attempt: 4 }),
+            (State::Released, Decision::Take { attempt: 4 }),
+            (State::InProgress { lease_until: BEFORE }, Decision::Stuck { since: BEFORE }),
+        ] {
+            let record = Record { expires_at: NOW, ..record(state, OTHER) };
+            assert_eq!(judged(Some(record), OnExpired::Refuse), expected, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_operator_gave_up_is_never_run() {
+        let record = Record { outcome: None, ..record(State::Ended(Ending::Failed), OTHER) };
+        assert_eq!(judged(Some(record), OnExpired::TakeOver), Decision::Discarded { decided_at: BEFORE });
+    }
+
+    #[test]
+    fn a_key_that_a_transaction_holds_is_in_flight() {
+        let found = Found { is_busy: true, ..found(None) };
+        let asked = Asked { fingerprint: fingerprint(7), holder: MINE, on_expired: OnExpired::TakeOver };
+        assert_eq!(judge(found, &asked), Decision::InFlight { retry_after: BUSY_RETRY_AFTER });
+    }
+}

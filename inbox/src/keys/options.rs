@@ -1,0 +1,141 @@
+//! What is set, with its bounds.
+
+use std::time::Duration;
+
+use migrations::Identifier;
+
+/// How long outcomes are kept by default.
+pub const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
+/// The shortest retention.
+pub const KEY_RETENTION_MIN: Duration = Duration::from_secs(60);
+/// The longest retention.
+pub const KEY_RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// How long a key is held by default before somebody else may have it.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(60);
+/// The shortest lease.
+pub const LEASE_MIN: Duration = Duration::from_secs(1);
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
+
+/// What the handle is opened with.
+#[derive(Debug, Clone)]
+pub struct KeyOptions {
+    /// The longest retention that any operation asks for: [`KEY_RETENTION_MIN`] to [`KEY_RETENTION_MAX`], 24 hours by
+    /// default. Of several processes the longest counts, and it never gets shorter by itself. A key takes up to one and a
+    /// half times as long to leave the disk.
+    pub retention: Duration,
+    /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has none.
+    pub schema: Option<Identifier>,
+}
+
+impl Default for KeyOptions {
+    fn default() -> Self {
+        Self { retention: KEY_RETENTION_DEFAULT, schema: None }
+    }
+}
+
+/// What becomes of a key whose holder let its lease expire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum OnExpired {
+    /// The next one who asks runs the request again. Right where running it twice does no harm, because everything it
+    /// calls honours the key.
+    #[default]
+    TakeOver,
+    /// It waits for an operator (`relay keys list`, `release`, `discard`).
+    Refuse,
+}
+
+/// How one operation uses its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClaimOptions {
+    /// How long the key is held without a sign of life: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by default. Of a key that a
+    /// transaction holds: how long the transaction may be idle (PostgreSQL).
+    pub lease: Duration,
+    /// How long the outcome is kept; not more than [`KeyOptions::retention`], which is the default.
+    pub retention: Option<Duration>,
+    /// What becomes of a key whose lease has expired.
+    pub on_expired: OnExpired,
+}
+
+impl Default for ClaimOptions {
+    fn default() -> Self {
+        Self { lease: LEASE_DEFAULT, retention: None, on_expired: OnExpired::default() }
+    }
+}
+
+impl ClaimOptions {
+    /// Sets the lease.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets how long the outcome is kept.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    /// Sets what becomes of a key whose lease has expired.
+    #[must_use]
+    pub fn on_expired(mut self, on_expired: OnExpired) -> Self {
+        self.on_expired = on_expired;
+        self
+    }
+
+    /// The retention in force, after a look at the bounds.
+    pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OptionOutOfBounds> {
+        bounded("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
+        let retention = self.retention.unwrap_or(longest);
+        bounded("retention of an operation", retention, KEY_RETENTION_MIN, longest)?;
+        Ok(retention)
+    }
+}
+
+impl KeyOptions {
+    pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
+        bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)
+    }
+}
+
+/// An option is out of its bounds. The program's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
+pub struct OptionOutOfBounds {
+    /// Which.
+    pub what: &'static str,
+    /// Its value.
+    pub value: Duration,
+    /// The smallest accepted.
+    pub min: Duration,
+    /// The largest accepted.
+    pub max: Duration,
+}
+
+fn bounded(
+    what: &'static str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), OptionOutOfBounds> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(OptionOutOfBounds { what, value, min, max }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_told() {
+        let longest = KEY_RETENTION_DEFAULT;
+        let options = ClaimOptions::default();
+        assert_eq!(options.check(longest), Ok(longest));
+        assert_eq!(options.retention(KEY_RETENTION_MIN).check(longest), Ok(KEY_RETENTION_MIN));
+        assert!(options.retention(longest * 2).check(longest).is_err());
+        let told = options.lease(Duration::ZERO).check(longest).unwrap_err().to_string();
+        assert_eq!(told, "the lease of 0ns is out of bounds; choose 1s to 86400s");
+    }
+}

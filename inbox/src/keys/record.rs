@@ -1,0 +1,87 @@
+//! What the tables say about a key.
+
+use message::Fingerprint;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// How a request ended. Both are final: the outcome is given to everybody who asks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// It did what was asked for.
+    Succeeded,
+    /// It was refused for good.
+    Failed,
+}
+
+/// Where a key stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Somebody holds it on lease.
+    InProgress {
+        /// Until then nobody else may.
+        lease_until: OffsetDateTime,
+    },
+    /// Its holder, or an operator, has given it back: anybody may run it.
+    Released,
+    /// It ended.
+    Ended(Ending),
+}
+
+impl State {
+    /// The word in the tables; the lease is a column of its own.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress { .. } => "in_progress",
+            Self::Released => "released",
+            Self::Ended(Ending::Succeeded) => "succeeded",
+            Self::Ended(Ending::Failed) => "failed",
+        }
+    }
+
+    /// The state of the two columns.
+    pub(crate) fn of_columns(word: &str, lease_until: Option<OffsetDateTime>) -> Result<Self, sqlx::Error> {
+        match (word, lease_until) {
+            ("in_progress", Some(lease_until)) => Ok(Self::InProgress { lease_until }),
+            ("released", None) => Ok(Self::Released),
+            ("succeeded", None) => Ok(Self::Ended(Ending::Succeeded)),
+            ("failed", None) => Ok(Self::Ended(Ending::Failed)),
+            _ => Err(sqlx::Error::Decode(
+                "the state of an idempotency key is one that this build does not know".into(),
+            )),
+        }
+    }
+}
+
+/// The row of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) state: State,
+    pub(crate) attempt: u32,
+    pub(crate) holder: Uuid,
+    /// Nothing for a key that an operator has given up.
+    pub(crate) outcome: Option<Vec<u8>>,
+    pub(crate) processed_at: Option<OffsetDateTime>,
+    pub(crate) expires_at: OffsetDateTime,
+}
+
+impl Record {
+    /// Whether it is as if it were not there. A key in progress never expires by itself: whether its effect happened is
+    /// not known.
+    pub(crate) fn has_expired(&self, now: OffsetDateTime) -> bool {
+        !matches!(self.state, State::InProgress { .. }) && self.expires_at <= now
+    }
+}
+
+/// What a claim has read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Another transaction holds the key at this moment; nothing else is known.
+    pub(crate) is_busy: bool,
+    /// The database's clock.
+    pub(crate) read_at: OffsetDateTime,
+    /// The oldest slot can go.
+    pub(crate) rotation_is_due: bool,
+    /// The row.
+    pub(crate) record: Option<Record>,
+}

@@ -1,0 +1,167 @@
+//! A key held by a transaction.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use message::crash_points::reached;
+use sqlx::Transaction;
+use tokio::time::Instant;
+
+use super::crash_points;
+use super::handle::IdempotencyKeys;
+use super::id::KeyId;
+use super::record::{Ending, Found, Record, State};
+use super::store::Ask;
+use crate::backoff::Backoff;
+use crate::dialect::Dialect;
+use crate::error::CommitError;
+use crate::store_error::StoreError;
+use crate::telemetry;
+use crate::transaction::judge_commit;
+
+/// How long is asked what became of a commit whose answer got lost.
+const RESOLVE_MAX: Duration = Duration::from_secs(30);
+const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_secs(1) };
+
+/// A transaction that holds a key. It derefs to the sqlx transaction: whatever is written through it, business rows and
+/// outbox rows, commits together with the key and its outcome. Dropped without [`commit`](Self::commit), it rolls back, and
+/// the key is free.
+#[derive(Debug)]
+#[must_use = "dropping it rolls it back"]
+pub struct KeyTransaction<DB: Dialect> {
+    keys: IdempotencyKeys<DB>,
+    tx: Transaction<'static, DB>,
+    ask: Ask,
+    attempt: u32,
+}
+
+impl<DB: Dialect> KeyTransaction<DB> {
+    pub(super) fn new(
+        keys: IdempotencyKeys<DB>,
+        tx: Transaction<'static, DB>,
+        ask: Ask,
+        attempt: u32,
+    ) -> Self {
+        Self { keys, tx, ask, attempt }
+    }
+
+    /// What is held.
+    #[must_use]
+    pub fn id(&self) -> &KeyId {
+        &self.ask.id
+    }
+
+    /// Which attempt this is, from 1. Attempts that were rolled back left no trace and are not counted.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Stores the outcome and commits: everybody who asks again gets it. Runs to its end even if this call is dropped. A
+    /// commit whose answer got lost is looked up by the key.
+    ///
+    /// # Errors
+    /// [`CommitError::RolledBack`] when nothing was committed: a statement had failed (even if its error was swallowed),
+    /// or the transaction was ended by a statement of the caller's own. [`CommitError::Unknown`] when the database did not
+    /// answer for half a minute: the next request with the key finds out.
+    pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
+        let outcome = outcome.to_vec();
+        match tokio::spawn(self.finish(ending, outcome)).await {
+            Ok(result) => result,
+            Err(error) => Err(CommitError::Unknown { source: Box::new(error) }),
+        }
+    }
+
+    /// Rolls back, and frees the key. Dropping does the same, later.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
+    pub async fn rollback(self) -> Result<(), StoreError> {
+        let Self { keys, tx, .. } = self;
+        let work = async move { tx.rollback().await.map_err(StoreError::during("roll back")) };
+        keys.to_its_end(work, |_| async {}).await
+    }
+
+    async fn finish(mut self, ending: Ending, outcome: Vec<u8>) -> Result<(), CommitError> {
+        let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
+        let end = (ending, &outcome[..]);
+        match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return rolled_back(
+                    "it does not hold its key any more: it was ended by a statement of its own",
+                    None,
+                );
+            }
+            Err(error) => {
+                let reason = "the outcome of its key could not be written, so an earlier statement may have aborted it";
+                return rolled_back(reason, Some(Box::new(error)));
+            }
+        }
+        reached(crash_points::AFTER_OUTCOME);
+        let committed = match self.tx.commit().await.map_err(judge_commit) {
+            Err(CommitError::Unknown { source }) => {
+                tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
+                resolve(&self.keys, &self.ask, source).await
+            }
+            other => other,
+        };
+        telemetry::completed(self.ask.id.operation(), ending, committed.is_ok());
+        committed?;
+        reached(crash_points::AFTER_COMPLETE);
+        Ok(())
+    }
+}
+
+/// Finds out what became of a commit: as long as the lost transaction runs, it holds the key; once it does not, the outcome
+/// is there or not.
+async fn resolve<DB: Dialect>(
+    keys: &IdempotencyKeys<DB>,
+    ask: &Ask,
+    source: Box<dyn std::error::Error + Send + Sync>,
+) -> Result<(), CommitError> {
+    let until = Instant::now() + RESOLVE_MAX;
+    let mut attempt = 1;
+    loop {
+        let reason = "the connection was lost, and the key has no outcome of this holder";
+        match look(keys, ask).await {
+            Ok(Found { is_busy: false, record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
+            Ok(Found { is_busy: false, .. }) => {
+                return Err(CommitError::RolledBack { reason, source: Some(source) });
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the database does not answer yet"),
+        }
+        let pause = RESOLVE_PAUSE.delay(attempt, 1.0);
+        if Instant::now() + pause >= until {
+            return Err(CommitError::Unknown { source });
+        }
+        tokio::time::sleep(pause).await;
+        attempt += 1;
+    }
+}
+
+async fn look<DB: Dialect>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
+    let mut tx = DB::begin_holding(keys.pool()).await?;
+    let found = DB::hold(&mut tx, keys.statements(), ask).await?;
+    tx.rollback().await?;
+    Ok(found)
+}
+
+fn is_of(record: Option<&Record>, ask: &Ask) -> bool {
+    record.is_some_and(|record| record.holder == ask.asked.holder && matches!(record.state, State::Ended(_)))
+}
+
+impl<DB: Dialect> Deref for KeyTransaction<DB> {
+    type Target = Transaction<'static, DB>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.tx
+    }
+}
+
+impl<DB: Dialect> DerefMut for KeyTransaction<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.tx
+    }
+}

@@ -1,0 +1,397 @@
+//! Idempotency keys at the HTTP edge, with axum.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Request, Response, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::{delete, post};
+use axum::{Extension, Router};
+use futures_util::stream;
+use inbox::Scope;
+use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
+use tokio::sync::{Mutex, Semaphore};
+use tower_service::Service as _;
+
+key_cases! { "keys/http":
+    every {
+        a_request_that_is_sent_again_gets_the_stored_response,
+        what_cannot_be_done_is_answered_with_a_problem,
+        what_is_not_stored_is_rolled_back_and_runs_again,
+        a_stream_is_refused_and_does_not_hang,
+        another_tenants_key_never_replays,
+        a_request_whose_client_is_gone_runs_to_its_end,
+        a_leased_request_is_in_flight_then_replayed,
+        a_leased_request_that_failed_gives_its_key_back,
+        a_request_waits_for_another_one_where_the_route_allows_it,
+        without_a_key_an_optional_route_runs_each_time,
+        a_transaction_that_outlives_its_handler_is_rolled_back,
+    }
+    postgres {
+        a_hundred_requests_at_once_run_once,
+        a_service_whose_database_is_away_says_when_to_come_again,
+    }
+}
+
+/// What a handler waits for, and what it was called with.
+struct Shop {
+    go: Semaphore,
+    calls: Mutex<Vec<String>>,
+}
+
+/// Does what the header `x-do` says, after it has written an effect.
+async fn place<DB: Keys>(
+    State(shop): State<Arc<Shop>>,
+    Extension(held): Extension<HeldTransaction<DB>>,
+    headers: HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let mut tx = held.lock().await.unwrap();
+    DB::apply(&mut tx, body.clone()).await.unwrap();
+    let order = shop.calls.lock().await.len();
+    shop.calls.lock().await.push(body);
+    match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
+        "wait" => shop.go.acquire().await.unwrap().forget(),
+        "stream" => {
+            let endless = stream::unfold((), |()| async { Some((Ok::<_, std::io::Error>("more"), ())) });
+            return Body::from_stream(endless).into_response();
+        }
+        "leak" => {
+            let held = held.clone();
+            drop(tx);
+            let (locked, is_locked) = tokio::sync::oneshot::channel();
+            tokio::spawn(async move {
+                let _guard = held.lock().await.unwrap();
+                locked.send(()).unwrap();
+                shop.go.acquire().await.unwrap().forget();
+            });
+            is_locked.await.unwrap();
+        }
+        "" => {}
+        status => return (status.parse::<StatusCode>().unwrap(), "no").into_response(),
+    }
+    let headers =
+        [("location", format!("/orders/{order}")), ("set-cookie", String::from("s=1")), ("x-a", "b".into())];
+    (StatusCode::CREATED, headers, vec![0, 255, order as u8]).into_response()
+}
+
+/// An effect elsewhere: it is noted in the shop.
+async fn charge(
+    State(shop): State<Arc<Shop>>,
+    Extension(LeasedKey { id, attempt }): Extension<LeasedKey>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    shop.calls.lock().await.push(format!("{} {attempt}", id.key()));
+    match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
+        "wait" => shop.go.acquire().await.unwrap().forget(),
+        "" => {}
+        status => return (status.parse::<StatusCode>().unwrap(), "no").into_response(),
+    }
+    "charged".into_response()
+}
+
+fn tenant(request: &Parts) -> Option<Scope> {
+    Scope::new(request.headers.get("x-tenant")?.to_str().ok()?).ok()
+}
+
+struct App {
+    router: Router,
+    shop: Arc<Shop>,
+}
+
+type Layers<DB> = (IdempotencyLayer<DB>, IdempotencyLayer<DB>);
+
+async fn app<DB: Keys>(db: &Database<DB>, change: impl FnOnce(Layers<DB>) -> Layers<DB>) -> App {
+    let keys = open(db).await;
+    let orders = IdempotencyLayer::transactional(keys.clone(), "/orders", tenant).unwrap();
+    let charges = IdempotencyLayer::leased(keys.clone(), "/charges", tenant).unwrap();
+    let returns = IdempotencyLayer::transactional(keys, "/returns", tenant).unwrap();
+    let (orders, charges) = change((orders, charges));
+    let shop = Arc::new(Shop { go: Semaphore::new(0), calls: Mutex::default() });
+    let router = Router::new()
+        .route("/orders", post(place::<DB>).put(place::<DB>).layer(orders))
+        .route("/charges", post(charge).layer(charges))
+        .route("/returns", delete(place::<DB>).post(place::<DB>).layer(returns))
+        .with_state(Arc::clone(&shop));
+    App { router, shop }
+}
+
+/// A request to be.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    method: &'a str,
+    path: &'a str,
+    tenant: &'a str,
+    key: &'a str,
+    body: &'a str,
+    order: &'a str,
+}
+
+const ASK: Ask<'static> =
+    Ask { method: "POST", path: "/orders", tenant: "t1", key: "\"k\"", body: "{\"a\": 1}", order: "" };
+const CHARGE: Ask<'static> = Ask { path: "/charges", ..ASK };
+
+/// What came back: status, headers and body.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    fn is_replayed(&self) -> bool {
+        self.header("idempotency-replayed") == Some("true")
+    }
+
+    fn code(&self) -> String {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem["status"], self.status);
+        problem["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl App {
+    fn send(&self, ask: Ask<'_>) -> impl Future<Output = Answer> + Send + 'static {
+        let mut request = Request::builder().method(ask.method).uri(ask.path);
+        for (name, value) in [("x-tenant", ask.tenant), ("idempotency-key", ask.key), ("x-do", ask.order)] {
+            if !value.is_empty() {
+                request = request.header(name, value);
+            }
+        }
+        let kind = "application/json";
+        let request = request.header("content-type", kind).body(Body::from(ask.body.to_owned())).unwrap();
+        self.send_whole(request)
+    }
+
+    fn send_whole(&self, request: Request<Body>) -> impl Future<Output = Answer> + Send + 'static {
+        let mut router = self.router.clone();
+        async move {
+            let (parts, body) = router.call(request).await.unwrap().into_parts();
+            let body = to_bytes(body, 1 << 20).await.unwrap().to_vec();
+            Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+        }
+    }
+
+    async fn calls(&self) -> usize {
+        self.shop.calls.lock().await.len()
+    }
+
+    async fn called(&self) {
+        tests::eventually("the handler runs", async || Ok((self.calls().await > 0).then_some(())))
+            .await
+            .unwrap();
+    }
+}
+
+async fn all_effects<DB: Keys>(db: &Database<DB>) -> i64 {
+    db.integer("SELECT count(*) FROM effect").await.unwrap()
+}
+
+async fn a_request_that_is_sent_again_gets_the_stored_response<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let first = app.send(ASK).await;
+    assert_eq!((first.status, first.is_replayed(), &first.body[..]), (201, false, &[0, 255, 0][..]));
+    assert_eq!(first.header("set-cookie"), Some("s=1"));
+    // Without quotes, and with other white space: the same request.
+    for again in [ASK, Ask { key: "k", body: " {\"a\":1 }", ..ASK }] {
+        let again = app.send(again).await;
+        assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &first.body));
+        assert_eq!(again.header("location"), Some("/orders/0"));
+        assert_eq!(again.header("x-a"), Some("b"));
+        assert_eq!(again.header("content-type"), first.header("content-type"));
+        assert_eq!(again.header("set-cookie"), None);
+    }
+    let refused = Ask { key: "\"refused\"", order: "404", ..ASK };
+    assert_eq!(app.send(refused).await.status, 404);
+    let again = app.send(refused).await;
+    assert_eq!((again.status, again.is_replayed(), &again.body[..]), (404, true, &b"no"[..]));
+    assert_eq!((all_effects(&db).await, app.calls().await), (2, 2));
+}
+
+async fn what_cannot_be_done_is_answered_with_a_problem<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| {
+        (orders.request_bytes_max(64).body_timeout(Duration::from_millis(50)), charges.strict())
+    })
+    .await;
+    assert_eq!(app.send(ASK).await.status, 201);
+    let (long, large) = (format!("\"{}\"", "k".repeat(256)), "x".repeat(65));
+    for (ask, status, code) in [
+        (Ask { key: "", ..ASK }, 400, "idempotency_key_missing"),
+        (Ask { key: "\"open", ..ASK }, 400, "idempotency_key_malformed"),
+        (Ask { key: &long, ..ASK }, 400, "idempotency_key_malformed"),
+        (Ask { key: "k", ..CHARGE }, 400, "idempotency_key_malformed"),
+        (Ask { tenant: "", ..ASK }, 403, "idempotency_key_of_nobody"),
+        (Ask { body: &large, ..ASK }, 413, "request_body_too_large"),
+        (Ask { body: "{\"a\": 2}", ..ASK }, 422, "idempotency_key_reused"),
+        (Ask { path: "/orders?b", ..ASK }, 422, "idempotency_key_reused"),
+    ] {
+        let answer = app.send(ask).await;
+        assert_eq!((answer.status, answer.code().as_str()), (status, code));
+    }
+    let endless = Body::from_stream(stream::pending::<Result<String, std::io::Error>>());
+    let slow = Request::post("/orders")
+        .header("x-tenant", "t")
+        .header("idempotency-key", "s")
+        .body(endless)
+        .unwrap();
+    assert_eq!(app.send_whole(slow).await.code(), "request_body_too_slow");
+    let broken = Body::from_stream(stream::once(async { Err::<String, _>(std::io::Error::other("gone")) }));
+    let cut =
+        Request::post("/orders").header("x-tenant", "t").header("idempotency-key", "s").body(broken).unwrap();
+    assert_eq!(app.send_whole(cut).await.code(), "request_body_unreadable");
+    assert_eq!((all_effects(&db).await, app.calls().await), (1, 1), "nothing of it has run");
+}
+
+async fn what_is_not_stored_is_rolled_back_and_runs_again<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    for status in ["500", "503", "401", "403", "408", "409", "425", "429"] {
+        let key = format!("\"{status}\"");
+        let failing = app.send(Ask { key: &key, order: status, ..ASK }).await;
+        assert_eq!((failing.status.to_string().as_str(), &failing.body[..]), (status, &b"no"[..]));
+        assert_eq!(all_effects(&db).await, 0, "{status}");
+        let again = app.send(Ask { key: &key, ..ASK }).await;
+        assert_eq!((again.status, again.is_replayed()), (201, false), "{status}");
+        db.execute("DELETE FROM effect").await.unwrap();
+    }
+}
+
+async fn a_stream_is_refused_and_does_not_hang<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders.response_bytes_max(100), charges)).await;
+    let streaming = app.send(Ask { order: "stream", ..ASK }).await;
+    assert_eq!((streaming.status, streaming.code().as_str()), (500, "response_not_storable"));
+    assert_eq!(all_effects(&db).await, 0, "nothing of it is stored");
+    assert_eq!(app.send(ASK).await.status, 201);
+}
+
+/// Every combination of tenant, method, route and key is a request of its own.
+async fn another_tenants_key_never_replays<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let mut all = Vec::new();
+    for tenant in ["t1", "t2", "t1:t2"] {
+        for (method, path) in
+            [("POST", "/orders"), ("PUT", "/orders"), ("POST", "/returns"), ("DELETE", "/returns")]
+        {
+            for key in ["\"a\"", "\"b\"", "\"t1\""] {
+                all.push(Ask { method, path, tenant, key, ..ASK });
+            }
+        }
+    }
+    let mut bodies = Vec::new();
+    for ask in &all {
+        let answer = app.send(*ask).await;
+        assert_eq!((answer.status, answer.is_replayed()), (201, false));
+        bodies.push(answer.body);
+    }
+    for (ask, body) in all.iter().zip(&bodies) {
+        let answer = app.send(*ask).await;
+        assert!(answer.is_replayed() && answer.body == *body, "its own answer");
+    }
+    assert_eq!(all_effects(&db).await, all.len() as i64);
+}
+
+async fn a_request_whose_client_is_gone_runs_to_its_end<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let client = tokio::spawn(app.send(Ask { order: "wait", ..ASK }));
+    app.called().await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    app.shop.go.add_permits(1);
+    tests::eventually("its outcome is there", async || {
+        let again = app.send(Ask { order: "wait", ..ASK }).await;
+        Ok(again.is_replayed().then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!((all_effects(&db).await, app.calls().await), (1, 1));
+}
+
+async fn a_leased_request_is_in_flight_then_replayed<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let waiting = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
+    app.called().await;
+    let second = app.send(Ask { order: "wait", ..CHARGE }).await;
+    assert_eq!((second.status, second.code().as_str()), (409, "idempotency_key_in_flight"));
+    let after: u64 = second.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after), "{after}");
+    app.shop.go.add_permits(1);
+    let first = waiting.await.unwrap();
+    assert_eq!((first.status, &first.body[..]), (200, &b"charged"[..]));
+    let again = app.send(CHARGE).await;
+    assert!(again.is_replayed() && again.body == b"charged");
+    assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
+}
+
+async fn a_leased_request_that_failed_gives_its_key_back<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    assert_eq!(app.send(Ask { order: "503", ..CHARGE }).await.status, 503);
+    assert_eq!(app.send(CHARGE).await.status, 200);
+    assert_eq!(*app.shop.calls.lock().await, ["k 1", "k 2"], "the same key, another attempt");
+}
+
+async fn a_request_waits_for_another_one_where_the_route_allows_it<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders, charges.wait_max(Duration::from_secs(60)))).await;
+    let first = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
+    app.called().await;
+    let second = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished());
+    app.shop.go.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 200);
+    assert!(second.await.unwrap().is_replayed());
+}
+
+async fn without_a_key_an_optional_route_runs_each_time<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders.optional(), charges)).await;
+    for status in ["", "", "500"] {
+        app.send(Ask { key: "", order: status, ..ASK }).await;
+    }
+    assert_eq!((all_effects(&db).await, app.calls().await), (2, 3), "in a transaction all the same");
+}
+
+async fn a_transaction_that_outlives_its_handler_is_rolled_back<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let answer = app.send(Ask { order: "leak", ..ASK }).await;
+    assert_eq!((answer.status, answer.code().as_str()), (500, "idempotency_failed"));
+    app.shop.go.add_permits(1);
+    tests::eventually("the key is free", async || Ok((app.send(ASK).await.status == 201).then_some(())))
+        .await
+        .unwrap();
+    assert_eq!(all_effects(&db).await, 1, "only of the second one");
+}
+
+async fn a_hundred_requests_at_once_run_once(db: Database<Postgres>) {
+    let app = app(&db, |layers| layers).await;
+    for round in 0..5 {
+        let key = format!("\"round-{round}\"");
+        let racing: Vec<_> = (0..100).map(|_| tokio::spawn(app.send(Ask { key: &key, ..ASK }))).collect();
+        let mut ran = 0;
+        for racer in racing {
+            let answer = racer.await.unwrap();
+            match answer.status {
+                201 => ran += usize::from(!answer.is_replayed()),
+                409 => assert_eq!(answer.header("retry-after"), Some("1")),
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!(ran, 1, "round {round}");
+        assert_eq!(all_effects(&db).await, round + 1);
+    }
+}
+
+async fn a_service_whose_database_is_away_says_when_to_come_again(db: Database<Postgres>) {
+    let app = app(&db, |layers| layers).await;
+    db.service.close().await;
+    let answer = app.send(ASK).await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "idempotency_unavailable"));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+}

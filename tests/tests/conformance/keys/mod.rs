@@ -1,0 +1,152 @@
+//! Idempotency keys: claims and their leases, transactions that hold a key, and forgetting.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod http;
+mod lease;
+mod rotation;
+mod transaction;
+mod unknown_commit;
+
+use inbox::keys::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use libtest_mimic::Trial;
+use message::Fingerprint;
+use sqlx::{Postgres, Sqlite};
+use tests::{Backend, Database, Dialect, Role, Stage, trial};
+
+/// One trial per case and database.
+macro_rules! key_cases {
+    ($suite:literal: every { $($every:ident),* $(,)? } $(postgres { $($postgres:ident),* $(,)? })?) => {
+        pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
+            vec![
+                $(
+                    super::case::<sqlx::Postgres, _>($suite, stringify!($every), async |db| $every(db).await),
+                    super::case::<sqlx::Sqlite, _>($suite, stringify!($every), async |db| $every(db).await),
+                )*
+                $($(super::case::<sqlx::Postgres, _>($suite, stringify!($postgres), async |db| $postgres(db).await),)*)?
+            ]
+        }
+    };
+}
+use key_cases;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [http::trials(), lease::trials(), rotation::trials(), transaction::trials(), unknown_commit::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// What tests do to the tables in a database's own words.
+trait Keys: Dialect {
+    /// Every lease is over.
+    const LAPSE: &str;
+    /// Every outcome has outlived its retention.
+    const EXPIRE: &str;
+    /// The oldest slot can go.
+    const MAKE_ROTATION_DUE: &str;
+    const EFFECTS: &str;
+    /// Writes an effect in a transaction.
+    fn apply(
+        connection: &mut Self::Connection,
+        payload: String,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl Keys for Postgres {
+    const LAPSE: &str =
+        "UPDATE idempotency_key SET lease_until = now() - interval '1 second' WHERE state = 'in_progress'";
+    const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = now() - interval '1 second'";
+    const MAKE_ROTATION_DUE: &str = "UPDATE idempotency_ring SET started_at = now() - retention";
+    const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, payload text)";
+
+    async fn apply(connection: &mut Self::Connection, payload: String) -> Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO effect (payload) VALUES ($1)")
+            .bind(payload)
+            .execute(connection)
+            .await
+            .map(drop)
+    }
+}
+
+impl Keys for Sqlite {
+    const LAPSE: &str = "UPDATE idempotency_key_0 SET lease_until = 1 WHERE state = 'in_progress';
+        UPDATE idempotency_key_1 SET lease_until = 1 WHERE state = 'in_progress';
+        UPDATE idempotency_key_2 SET lease_until = 1 WHERE state = 'in_progress'";
+    const EXPIRE: &str =
+        "UPDATE idempotency_key_0 SET expires_at = 1; UPDATE idempotency_key_1 SET expires_at = 1;
+        UPDATE idempotency_key_2 SET expires_at = 1";
+    const MAKE_ROTATION_DUE: &str = "UPDATE idempotency_ring SET started_at = 1";
+    const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, payload TEXT)";
+
+    async fn apply(connection: &mut Self::Connection, payload: String) -> Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO effect (payload) VALUES ($1)")
+            .bind(payload)
+            .execute(connection)
+            .await
+            .map(drop)
+    }
+}
+
+/// Runs a case on a database of its own.
+fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
+where
+    DB: Keys,
+    F: AsyncFnOnce(Database<DB>) + Send + 'static,
+{
+    let backend = DB::BACKEND;
+    trial(format!("{suite}/{backend}/{name}"), &[backend], |stage| async move {
+        body(database::<DB>(&stage).await).await;
+        Ok(())
+    })
+}
+
+async fn database<DB: Keys>(stage: &Stage) -> Database<DB> {
+    let db = Database::<DB>::migrated(stage).await.unwrap();
+    db.execute(DB::EFFECTS).await.unwrap();
+    db.let_use(Role::Service, "effect").await.unwrap();
+    db
+}
+
+async fn open<DB: Keys>(db: &Database<DB>) -> IdempotencyKeys<DB> {
+    IdempotencyKeys::open(db.service.clone(), KeyOptions::default()).await.unwrap()
+}
+
+fn id(scope: &str, operation: &str, key: &str) -> KeyId {
+    KeyId::of_texts(scope, operation, key).unwrap()
+}
+
+fn key(key: &str) -> KeyId {
+    id("tenant-1", "POST /orders", key)
+}
+
+fn request(payload: &str) -> Fingerprint {
+    Fingerprint::of_parts("POST /orders", "", payload.as_bytes())
+}
+
+/// Claims with the default policy.
+async fn claim<DB: Keys>(keys: &IdempotencyKeys<DB>, name: &str, payload: &str) -> Claimed<Claim<DB>> {
+    keys.claim(&key(name), request(payload), &ClaimOptions::default()).await.unwrap()
+}
+
+/// One request from begin to commit, whose effect is its own name; the word for what came of it.
+async fn run<DB: Keys>(keys: &IdempotencyKeys<DB>, name: &str) -> &'static str {
+    let claimed = keys.begin(&key(name), request(name), &ClaimOptions::default()).await.unwrap();
+    let word = claimed.as_str();
+    if let Claimed::Acquired(mut tx) = claimed {
+        DB::apply(&mut tx, name.to_owned()).await.unwrap();
+        tx.commit(Ending::Succeeded, name.as_bytes()).await.unwrap();
+    }
+    word
+}
+
+async fn effects<DB: Keys>(db: &Database<DB>, payload: &str) -> i64 {
+    db.integer(&format!("SELECT count(*) FROM effect WHERE payload = '{payload}'")).await.unwrap()
+}
+
+/// The row's column as a text.
+async fn column<DB: Keys>(db: &Database<DB>, name: &str, column: &str) -> Vec<String> {
+    db.texts(&format!("SELECT CAST({column} AS text) FROM idempotency_key WHERE key = '{name}'"))
+        .await
+        .unwrap()
+}

@@ -1,0 +1,147 @@
+//! Keys held by a transaction.
+
+use std::time::Duration;
+
+use super::*;
+use inbox::CommitError;
+
+key_cases! { "keys/transaction":
+    every {
+        racing_requests_take_effect_once,
+        what_is_rolled_back_leaves_the_key_free,
+        a_transaction_that_was_exchanged_stores_nothing,
+        a_lease_that_expired_is_taken_over_by_a_transaction,
+    }
+    postgres {
+        a_key_that_a_transaction_holds_is_in_flight,
+        what_has_ended_is_replayed_also_while_somebody_looks,
+        a_swallowed_error_stores_nothing,
+        a_service_that_hangs_loses_its_key_after_the_lease,
+    }
+}
+
+async fn racing_requests_take_effect_once<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    for round in 0..10 {
+        let name = format!("race-{round}");
+        let racing: Vec<_> = (0..16)
+            .map(|_| {
+                let (keys, name) = (keys.clone(), name.clone());
+                tokio::spawn(async move { run(&keys, &name).await })
+            })
+            .collect();
+        for racer in racing {
+            let word = racer.await.unwrap();
+            assert!(["acquired", "in_flight", "replay"].contains(&word), "{word}");
+        }
+        assert_eq!(run(&keys, &name).await, "replay");
+        assert_eq!(effects(&db, &name).await, 1);
+    }
+}
+
+async fn what_is_rolled_back_leaves_the_key_free<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    for end in 0..3 {
+        let Claimed::Acquired(mut tx) =
+            keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
+        else {
+            panic!("attempt {end}: what was rolled back holds it")
+        };
+        DB::apply(&mut tx, String::from("k")).await.unwrap();
+        if end == 0 {
+            tx.rollback().await.unwrap();
+        } else {
+            drop(tx);
+            // A dropped transaction rolls back when its connection is lent again.
+            tests::eventually("it is rolled back", async || {
+                let claimed = keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await?;
+                match claimed {
+                    Claimed::Acquired(tx) => Ok(Some(tx.rollback().await?)),
+                    _ => Ok(None),
+                }
+            })
+            .await
+            .unwrap();
+        }
+    }
+    assert_eq!(effects(&db, "k").await, 0);
+    assert_eq!(run(&keys, "k").await, "acquired");
+    assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 1));
+}
+
+/// The caller ends the transaction by itself, and goes on in another one.
+async fn a_transaction_that_was_exchanged_stores_nothing<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(mut tx) =
+        keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
+    else {
+        panic!()
+    };
+    DB::execute(&mut tx, "ROLLBACK").await.unwrap();
+    DB::execute(&mut tx, "BEGIN").await.unwrap();
+    let committed = tx.commit(Ending::Succeeded, b"x").await;
+    assert!(matches!(committed, Err(CommitError::RolledBack { source: None, .. })), "{committed:?}");
+    assert_eq!(run(&keys, "k").await, "acquired");
+}
+
+async fn a_lease_that_expired_is_taken_over_by_a_transaction<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(lease) = claim(&keys, "k", "k").await else { panic!() };
+    assert_eq!(run(&keys, "k").await, "in_flight");
+    db.execute(DB::LAPSE).await.unwrap();
+    assert_eq!(run(&keys, "k").await, "acquired");
+    assert!(lease.complete(Ending::Succeeded, b"late").await.unwrap_err().is_late());
+    assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 1));
+}
+
+async fn a_key_that_a_transaction_holds_is_in_flight(db: Database<Postgres>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(tx) = keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(run(&keys, "k").await, "in_flight");
+    assert!(matches!(claim(&keys, "k", "k").await, Claimed::InFlight { .. }));
+    assert_eq!(run(&keys, "other").await, "acquired", "other keys are not held up");
+    tx.commit(Ending::Succeeded, b"").await.unwrap();
+    assert_eq!(run(&keys, "k").await, "replay");
+}
+
+async fn what_has_ended_is_replayed_also_while_somebody_looks(db: Database<Postgres>) {
+    let keys = open(&db).await;
+    assert_eq!(run(&keys, "k").await, "acquired");
+    let mut looking = db.admin.begin().await.unwrap();
+    let look = "SELECT idempotency_claim('tenant-1', 'POST /orders', 'k', sha256('x'), gen_random_uuid(), '1h', true, NULL, '1h')";
+    <Postgres as Dialect>::execute(&mut looking, look).await.unwrap();
+    assert_eq!(run(&keys, "k").await, "replay");
+    looking.rollback().await.unwrap();
+}
+
+/// PostgreSQL aborts a transaction on any error, and answers its COMMIT with a silent rollback.
+async fn a_swallowed_error_stores_nothing(db: Database<Postgres>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(mut tx) =
+        keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
+    else {
+        panic!()
+    };
+    Postgres::apply(&mut tx, String::from("k")).await.unwrap();
+    assert!(<Postgres as Dialect>::execute(&mut tx, "SELECT 1 / 0").await.is_err());
+    let committed = tx.commit(Ending::Succeeded, b"x").await;
+    assert!(matches!(committed, Err(CommitError::RolledBack { source: Some(_), .. })), "{committed:?}");
+    assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("acquired", 1));
+}
+
+async fn a_service_that_hangs_loses_its_key_after_the_lease(db: Database<Postgres>) {
+    let keys = open(&db).await;
+    let short = ClaimOptions::default().lease(Duration::from_secs(1));
+    let Claimed::Acquired(mut hanging) = keys.begin(&key("k"), request("k"), &short).await.unwrap() else {
+        panic!()
+    };
+    Postgres::apply(&mut hanging, String::from("k")).await.unwrap();
+    tests::eventually("the key is free", async || Ok((run(&keys, "k").await == "acquired").then_some(())))
+        .await
+        .unwrap();
+    assert!(hanging.commit(Ending::Succeeded, b"late").await.is_err());
+    assert_eq!(effects(&db, "k").await, 1);
+}
