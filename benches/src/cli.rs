@@ -10,7 +10,8 @@ use crate::environment::Environment;
 use crate::report::Report;
 use crate::rig::Published;
 use crate::{
-    Failure, enqueue, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle, relay_memory,
+    Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle,
+    relay_memory,
 };
 
 /// Runs benchmarks, all of them unless one is named; the services' addresses come from the environment
@@ -76,6 +77,8 @@ enum Bench {
     Enqueue(enqueue::Args),
     /// A handler's transaction with the inbox against the same without.
     Inbox(inbox_guard::Args),
+    /// A web service with idempotency keys against the same without.
+    Idempotency(idempotency::Args),
     /// Other ways to relay an outbox: status column, xmin horizon, id cursor.
     Peers(peers::Args),
 }
@@ -91,6 +94,7 @@ impl Bench {
             Self::Latency(latency::Args::default()),
             Self::Enqueue(enqueue::Args::default()),
             Self::Inbox(inbox_guard::Args::default()),
+            Self::Idempotency(idempotency::Args::default()),
             Self::Peers(peers::Args::default()),
         ]
     }
@@ -104,6 +108,7 @@ impl Bench {
             Self::Latency(args) => latency::run(run, &args).await,
             Self::Enqueue(args) => enqueue::run(run, &args).await,
             Self::Inbox(args) => inbox_guard::run(run, &args).await,
+            Self::Idempotency(args) => idempotency::run(run, &args).await,
             Self::Peers(args) => peers::run(run, &args).await,
         }
     }

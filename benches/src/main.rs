@@ -4,6 +4,7 @@
 mod cli;
 mod enqueue;
 mod environment;
+mod idempotency;
 mod inbox_guard;
 mod latency;
 mod peers;

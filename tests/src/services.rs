@@ -14,6 +14,14 @@ pub async fn crash(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?, "--immediate"]).await
 }
 
+/// Stops a service in order and starts it again; returns when it answers.
+///
+/// # Errors
+/// The task runner's own words.
+pub async fn restart(backend: Backend) -> Outcome {
+    services(&["restart", service(backend)?]).await
+}
+
 /// Stops a service as a crash does. It is started again at the end of the test at the latest, whatever its outcome.
 ///
 /// # Errors

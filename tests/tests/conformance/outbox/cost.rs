@@ -148,8 +148,8 @@ async fn a_late_row_is_found_without_walking_the_log() {
         let in_flight = head.as_str().rsplit(':').next().map_or(0, |xids| xids.split(',').count());
         let others = i64::try_from(in_flight).unwrap() - 1;
         eprintln!("buffers of one late row of 100,000: {cost}, with {others} other transactions in flight");
-        // In each of eight segments, by the poll and by the page; a walk would cost some 1,600.
-        assert!(cost < 60 + 40 * others, "{cost} with {others} others");
+        // In each of eight segments, by the poll and by the page (30 to 60 in all were seen); a walk would cost some 1,600.
+        assert!(cost < 100 + 80 * others, "{cost} with {others} others");
         db
     })
     .await;

@@ -1,0 +1,55 @@
+//! Clients that send one request after the other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::handshake;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::Failure;
+
+/// Sends so many requests over so many connections, each with a key of its own.
+pub(super) async fn send(
+    address: SocketAddr,
+    path: &'static str,
+    requests: usize,
+    clients: usize,
+) -> Result<(), Failure> {
+    let left = Arc::new(AtomicUsize::new(requests));
+    let mut running = JoinSet::new();
+    for _ in 0..clients {
+        running.spawn(one(address, path, Arc::clone(&left)));
+    }
+    while let Some(client) = running.join_next().await {
+        client??;
+    }
+    Ok(())
+}
+
+async fn one(address: SocketAddr, path: &'static str, left: Arc<AtomicUsize>) -> Result<(), Failure> {
+    let (mut sender, connection) = handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
+    let connection = tokio::spawn(connection);
+    while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+        let request = Request::post(path)
+            .header("host", "127.0.0.1")
+            .header("content-type", "application/json")
+            .header("idempotency-key", format!("\"{}\"", uuid::Uuid::now_v7()))
+            .body(Full::new(Bytes::from_static(br#"{"cents":1250}"#)))?;
+        sender.ready().await?;
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        if status != StatusCode::CREATED {
+            return Err(format!("{path} answered {status}: {}", String::from_utf8_lossy(&body)).into());
+        }
+    }
+    drop(sender);
+    connection.await??;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The service, with one route for each variant.
+
+use std::net::SocketAddr;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use inbox::Scope;
+use inbox::http::{HeldTransaction, IdempotencyLayer};
+use inbox::keys::{IdempotencyKeys, KeyOptions};
+use outbox::{NewMessage, Outbox};
+use serde::{Deserialize, Serialize};
+use sqlx::{PgPool, Postgres, Transaction};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::Failure;
+
+pub(super) const TABLE: &str =
+    "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents bigint NOT NULL)";
+
+/// A service that runs.
+pub(super) struct Service {
+    pub(super) address: SocketAddr,
+    task: JoinHandle<std::io::Result<()>>,
+    pool: PgPool,
+}
+
+impl Service {
+    pub(super) async fn stop(self) {
+        self.task.abort();
+        self.pool.close().await;
+    }
+}
+
+#[derive(Clone)]
+struct Shop {
+    pool: PgPool,
+    outbox: Outbox<Postgres>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct NewOrder {
+    cents: i64,
+}
+
+#[derive(Serialize)]
+struct Placed {
+    order: i64,
+}
+
+struct Refused(Failure);
+
+impl<E: Into<Failure>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl axum::response::IntoResponse for Refused {
+    fn into_response(self) -> axum::response::Response {
+        eprintln!("bench: {}", self.0);
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+type Answer = Result<(StatusCode, Json<Placed>), Refused>;
+
+/// What both do.
+async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder) -> Answer {
+    let id: i64 = sqlx::query_scalar("INSERT INTO orders (cents) VALUES ($1) RETURNING id")
+        .bind(order.cents)
+        .fetch_one(&mut **tx)
+        .await?;
+    shop.outbox.enqueue(tx, NewMessage::new("orders").key(format!("order-{id}")).json(order)).await?;
+    Ok((StatusCode::CREATED, Json(Placed { order: id })))
+}
+
+async fn bare(State(shop): State<Shop>, Json(order): Json<NewOrder>) -> Answer {
+    let mut tx = shop.pool.begin().await?;
+    let placed = place(&shop, &mut tx, &order).await?;
+    tx.commit().await?;
+    Ok(placed)
+}
+
+async fn keyed(
+    State(shop): State<Shop>,
+    Extension(held): Extension<HeldTransaction<Postgres>>,
+    Json(order): Json<NewOrder>,
+) -> Answer {
+    let mut tx = held.lock().await?;
+    place(&shop, &mut tx, &order).await
+}
+
+pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Failure> {
+    // Not the pool of the toolkit, whose look at every returned connection would cost both alike.
+    let connections = u32::try_from(connections)?;
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(connections).connect(url).await?;
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+    let layer = IdempotencyLayer::transactional(keys, "/keyed", |_| Scope::new("tenant").ok())?;
+    let app = Router::new()
+        .route("/keyed", post(keyed))
+        .route_layer(layer)
+        .route("/bare", post(bare))
+        .with_state(Shop { pool: pool.clone(), outbox: Outbox::new() });
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let task = tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok(Service { address, task, pool })
+}
