@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Sends one request many times at once, and kills the service in the middle; counts what came of it.
+
+A client that knows nothing of the toolkit: Python's standard library. It starts the example `orders_api` by itself:
+
+    storm.py rounds PROGRAM --rounds 1000 --clients 100
+    storm.py kills  PROGRAM --rounds 20     (built with --features crash-points)
+
+DATABASE_URL names an empty PostgreSQL database. Exits with 1 when a promise was broken.
+"""
+
+import argparse
+import collections
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+POINTS = ["keys::after_claim", "keys::after_effect", "keys::after_outcome", "keys::after_complete"]
+LEASE_SECONDS = 60
+PATIENCE_SECONDS = 30
+
+
+class Service:
+    """The example, on a port of its own."""
+
+    def __init__(self, program, crash_point=None):
+        environment = dict(os.environ, LISTEN="127.0.0.1:0")
+        environment.pop("OUTBOX_CRASH_POINTS", None)
+        if crash_point:
+            environment["OUTBOX_CRASH_POINTS"] = crash_point
+        self.process = subprocess.Popen([program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        line = self.process.stdout.readline()
+        if not line.startswith("listening on http://"):
+            sys.exit(f"the service did not start: {line!r}")
+        self.address = line.strip().removeprefix("listening on http://")
+
+    def end(self):
+        self.process.kill()
+        return self.process.wait()
+
+
+class Answer(collections.namedtuple("Answer", "status replayed body retry_after")):
+    pass
+
+
+def send(connection, key, body, tenant="tenant-1"):
+    headers = {"Authorization": f"Bearer {tenant}", "Content-Type": "application/json", "Idempotency-Key": f'"{key}"'}
+    connection.request("POST", "/orders", body=body, headers=headers)
+    response = connection.getresponse()
+    replayed = response.getheader("Idempotency-Replayed") == "true"
+    return Answer(response.status, replayed, response.read(), response.getheader("Retry-After"))
+
+
+def count(address):
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
+    connection.request("GET", "/")
+    orders, messages = connection.getresponse().read().decode().split(", ")
+    return int(orders.split()[0]), int(messages.split()[0])
+
+
+def rounds(arguments):
+    """Every round: all clients send the same request with the same key at the same moment."""
+    service = Service(arguments.program)
+    before, _ = count(service.address)
+    start = threading.Barrier(arguments.clients)
+    answers = [[None] * arguments.clients for _ in range(arguments.rounds)]
+
+    def client(number):
+        connection = http.client.HTTPConnection(service.address, timeout=300)
+        for index in range(arguments.rounds):
+            start.wait()
+            answers[index][number] = send(connection, f"{os.getpid()}-{index}", json.dumps({"cents": index}))
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(arguments.clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.monotonic() - began
+    total = collections.Counter()
+    broken = 0
+    for answers_of_round in answers:
+        kinds = collections.Counter()
+        bodies = set()
+        for answer in answers_of_round:
+            if answer.status == 201:
+                kinds["replayed" if answer.replayed else "executed"] += 1
+                bodies.add(answer.body)
+            elif answer.status == 409 and answer.retry_after:
+                kinds["in flight"] += 1
+            else:
+                kinds[f"status {answer.status}"] += 1
+        total += kinds
+        if kinds["executed"] != 1 or len(bodies) != 1 or set(kinds) - {"executed", "replayed", "in flight"}:
+            broken += 1
+            print(f"broken round: {dict(kinds)}, {len(bodies)} different bodies")
+    orders, messages = count(service.address)
+    service.end()
+    print(f"{arguments.rounds} rounds of {arguments.clients} requests in {took:.0f} s: {dict(total)}")
+    print(f"{orders - before} orders, {messages - before} messages, {broken} broken rounds")
+    return broken == 0 and orders - before == messages - before == arguments.rounds
+
+
+def kills(arguments):
+    """Every round: the service ends at one of its crash points; another one answers the retries."""
+    fine = True
+    healthy = Service(arguments.program)
+    for point in POINTS:
+        longest = 0.0
+        outcomes = collections.Counter()
+        before, _ = count(healthy.address)
+        for index in range(arguments.rounds):
+            key = f"{os.getpid()}-{point}-{index}"
+            body = json.dumps({"cents": index})
+            doomed = Service(arguments.program, point)
+            try:
+                answer = send(http.client.HTTPConnection(doomed.address, timeout=PATIENCE_SECONDS), key, body)
+                print(f"{point}: the service was to end, and answered {answer}")
+                fine = False
+            except (http.client.HTTPException, OSError):
+                pass
+            code = doomed.process.wait()
+            if code != -6:
+                print(f"{point}: ended with {code}")
+                fine = False
+            ended = time.monotonic()
+            while True:
+                answer = send(http.client.HTTPConnection(healthy.address, timeout=PATIENCE_SECONDS), key, body)
+                if answer.status == 201:
+                    break
+                if answer.status != 409 or time.monotonic() - ended > LEASE_SECONDS + 5:
+                    print(f"{point}: {answer}")
+                    fine = False
+                    break
+                time.sleep(0.02)
+            longest = max(longest, time.monotonic() - ended)
+            outcomes["replayed" if answer.replayed else "executed"] += 1
+            again = send(http.client.HTTPConnection(healthy.address, timeout=PATIENCE_SECONDS), key, body)
+            if not again.replayed or again.body != answer.body:
+                print(f"{point}: another answer: {again}")
+                fine = False
+        orders, messages = count(healthy.address)
+        print(f"{point}: {arguments.rounds} kills, {dict(outcomes)} by the retry, free after at most {longest:.2f} s, "
+              f"{orders - before} orders, {messages - before} messages")
+        fine = fine and orders - before == messages - before == arguments.rounds
+    healthy.end()
+    return fine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["rounds", "kills"])
+    parser.add_argument("program")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--clients", type=int, default=100)
+    arguments = parser.parse_args()
+    sys.exit(0 if {"rounds": rounds, "kills": kills}[arguments.what](arguments) else 1)
+
+
+if __name__ == "__main__":
+    main()
