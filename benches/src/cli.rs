@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::rig::Published;
 use crate::{
     Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle,
-    relay_memory,
+    relay_memory, retention,
 };
 
 /// Runs benchmarks, all of them unless one is named; the services' addresses come from the environment
@@ -79,6 +79,8 @@ enum Bench {
     Inbox(inbox_guard::Args),
     /// A web service with idempotency keys against the same without.
     Idempotency(idempotency::Args),
+    /// What producers notice while history is removed: a segment emptied against rows deleted.
+    Retention,
     /// Other ways to relay an outbox: status column, xmin horizon, id cursor.
     Peers(peers::Args),
 }
@@ -95,6 +97,7 @@ impl Bench {
             Self::Enqueue(enqueue::Args::default()),
             Self::Inbox(inbox_guard::Args::default()),
             Self::Idempotency(idempotency::Args::default()),
+            Self::Retention,
             Self::Peers(peers::Args::default()),
         ]
     }
@@ -109,6 +112,7 @@ impl Bench {
             Self::Enqueue(args) => enqueue::run(run, &args).await,
             Self::Inbox(args) => inbox_guard::run(run, &args).await,
             Self::Idempotency(args) => idempotency::run(run, &args).await,
+            Self::Retention => retention::run(run).await,
             Self::Peers(args) => peers::run(run, &args).await,
         }
     }

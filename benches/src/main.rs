@@ -14,6 +14,7 @@ mod relay_flat;
 mod relay_idle;
 mod relay_memory;
 mod report;
+mod retention;
 mod rig;
 mod target;
 

@@ -14,7 +14,7 @@ use crate::cli::Run;
 use crate::plot::{Line, Plot};
 use crate::report::{Report, Spread};
 use crate::rig::{Database, Published, Shape, drain, turns};
-use crate::target::{Broker, Rows, Target, fresh_topic};
+use crate::target::{Broker, Rows, Target, backlog};
 
 /// Of the bare parts, in the case that the target names.
 const RATIO_MIN: f64 = 0.85;
@@ -168,11 +168,7 @@ async fn measure(
     through_relay: Option<Settings>,
     published: &Published,
 ) -> Result<f64, Failure> {
-    let topic = fresh_topic();
-    target.prepare(&topic).await?;
-    // Every turn finds the same table: what turns before it left is gone.
-    database.run("TRUNCATE outbox_message").await?;
-    database.fill(&topic, shape).await?;
+    let topic = backlog(database, target, shape).await?;
     let took = if let Some(settings) = through_relay {
         drain(database, target.connector()?, settings, u64::from(shape.messages), published).await?
     } else {

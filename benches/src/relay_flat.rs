@@ -3,7 +3,6 @@
 //! Costs are buffers that the reader's own session touched, as the server counts them. Only the throughput beside a pin is
 //! measured in time, in turns.
 
-use clap::ValueEnum as _;
 use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName};
 use relay::engine::Settings;
 
@@ -11,7 +10,7 @@ use crate::Failure;
 use crate::cli::Run;
 use crate::report::{Cell, Report, Spread};
 use crate::rig::{Database, Pin, Shape, drain, log};
-use crate::target::{Broker, fresh_topic};
+use crate::target::{Kafka, Target as _, backlog, fresh_topic};
 
 /// Rows of a page.
 const PAGE: usize = 1_000;
@@ -215,7 +214,7 @@ async fn pinned(run: &Run, report: &mut Report) -> Result<(), Failure> {
         keys: 100_000,
     };
     let database = Database::create().await?;
-    let target = Broker::value_variants()[0].target()?;
+    let kafka = Kafka::from_environment()?;
     let progress = run.progress(rounds * Pin::ALL.len())?;
     let mut rates = [const { Vec::new() }; 3];
     let mut dead = 0;
@@ -224,17 +223,14 @@ async fn pinned(run: &Run, report: &mut Report) -> Result<(), Failure> {
             let which = (turn + round) % Pin::ALL.len();
             let pin = Pin::ALL[which];
             progress.set_message(format!("draining, pin: {}", pin.name()));
-            let topic = fresh_topic();
-            target.prepare(&topic).await?;
-            database.run("TRUNCATE outbox_message").await?;
-            database.fill(&topic, shape).await?;
+            let topic = backlog(&database, &kafka, shape).await?;
             let pinned = pin.open(&database).await?;
             let messages = u64::from(shape.messages);
             let took =
-                drain(&database, target.connector()?, Settings::default(), messages, &run.published).await?;
+                drain(&database, kafka.connector()?, Settings::default(), messages, &run.published).await?;
             dead += database.number(DEAD).await?;
             drop(pinned);
-            target.remove(&topic).await?;
+            kafka.remove(&topic).await?;
             rates[which].push(f64::from(shape.messages) / took.as_secs_f64());
             progress.inc(1);
         }

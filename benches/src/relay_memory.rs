@@ -3,8 +3,8 @@
 use crate::Failure;
 use crate::cli::Run;
 use crate::report::{Report, Spread};
-use crate::rig::{Database, PATIENCE, RelayProcess, Shape};
-use crate::target::{Broker, fresh_topic};
+use crate::rig::{Database, PATIENCE, RelayProcess, Shape, reach};
+use crate::target::{Kafka, Target as _, backlog};
 
 const MIB_MAX: f64 = 96.0;
 /// How often the broker is asked how much it holds.
@@ -18,18 +18,16 @@ pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
     };
     let rounds = run.options.rounds(3);
     let database = Database::create().await?;
-    let target = Broker::Kafka.target()?;
+    let kafka = Kafka::from_environment()?;
     let progress = run.progress(shapes.len() * rounds)?;
     let mut peaks = vec![Vec::new(); shapes.len()];
     for _ in 0..rounds {
         for (&(messages, payload_bytes), peaks) in shapes.iter().zip(&mut peaks) {
             progress.set_message(format!("{messages} × {payload_bytes} B"));
-            let topic = fresh_topic();
-            target.prepare(&topic).await?;
-            database.run("TRUNCATE outbox_message").await?;
-            database.fill(&topic, Shape { messages, payload_bytes, keys: 100_000 }).await?;
-            peaks.push(peak(&database, &topic, messages).await?);
-            target.remove(&topic).await?;
+            let shape = Shape { messages, payload_bytes, keys: 100_000 };
+            let topic = backlog(&database, &kafka, shape).await?;
+            peaks.push(peak(&database, &kafka, &topic, messages).await?);
+            kafka.remove(&topic).await?;
             progress.inc(1);
         }
     }
@@ -54,23 +52,14 @@ pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
 }
 
 /// Runs a relay until the broker holds all messages; its peak.
-async fn peak(database: &Database, topic: &str, messages: u32) -> Result<f64, Failure> {
-    let broker = crate::target::Kafka::from_environment()?;
-    let relay = RelayProcess::start(database, &broker.section())?;
-    let (mut seen, mut since) = (0, tokio::time::Instant::now());
-    while seen < u64::from(messages) {
-        tokio::time::sleep(POLL).await;
+async fn peak(database: &Database, kafka: &Kafka, topic: &str, messages: u32) -> Result<f64, Failure> {
+    let relay = RelayProcess::start(database, &kafka.section())?;
+    reach(messages.into(), PATIENCE, POLL, async || {
+        // Also tells at once when the relay is gone, and why.
         relay.memory_peak_mib()?;
-        let now = broker.records(topic).await?;
-        if now > seen {
-            (seen, since) = (now, tokio::time::Instant::now());
-        } else if since.elapsed() > PATIENCE {
-            return Err(format!(
-                "the relay has published {seen} of {messages} messages, then none for {PATIENCE:?}"
-            )
-            .into());
-        }
-    }
+        kafka.records(topic).await
+    })
+    .await?;
     let peak = relay.memory_peak_mib()?;
     relay.end().await?;
     Ok(peak)

@@ -30,4 +30,23 @@ impl InvalidSetting {
         let problem = format!("is {value}; accepted are {} to {}", bounds.start(), bounds.end());
         Err(Self::new(format!("{section}.{setting}"), problem))
     }
+
+    /// Accepts a name of `<section>.<setting>` that a log line, a command line and a protocol carry unchanged: without
+    /// control characters (a NUL ends it in C, a line feed begins another line of a log), without spaces at its ends,
+    /// and of at most `bytes_max`.
+    #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+    pub(crate) fn unless_name(
+        section: &str,
+        setting: &str,
+        value: &str,
+        bytes_max: usize,
+    ) -> Result<(), Self> {
+        Self::unless_within(section, &format!("{setting} (bytes)"), value.len(), 1..=bytes_max)?;
+        if value.chars().any(char::is_control) || value.trim() != value {
+            let problem =
+                format!("{value:?} is no name; leave out control characters and spaces at its ends");
+            return Err(Self::new(format!("{section}.{setting}"), problem));
+        }
+        Ok(())
+    }
 }

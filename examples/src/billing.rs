@@ -1,17 +1,19 @@
 //! Bills every order once, whatever the broker delivers how often.
 
-use std::num::NonZeroUsize;
-use std::time::Duration;
-
 use async_trait::async_trait;
-use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
+use inbox::{Handler, HandlerError};
 use message::Message;
 use message::subscription::{Subscription, SubscriptionError};
-use migrations::{Line, Migrator};
-use sqlx::{PgPool, Postgres, Transaction};
+use migrations::Line;
+use sqlx::{Postgres, Transaction};
 
+use crate::consuming::{Until, consume};
+use crate::database::prepared;
 use crate::order::OrderPlaced;
-use crate::setting::{Failure, optional, required};
+use crate::setting::{Failure, optional};
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoice (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL, cents bigint NOT NULL)";
 
 /// The effect: one invoice per order.
 struct Billing;
@@ -44,22 +46,9 @@ where
     F: Fn() -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Box<dyn Subscription>, SubscriptionError>> + Send + 'static,
 {
-    let pool = outbox::pool::<Postgres>(&required("DATABASE_URL")?).await?;
-    prepare(&pool).await?;
-    let expected: i64 = optional("INVOICES", "2").parse()?;
-    let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
-    let consumer = Consumer::builder(inbox, ConsumerName::new("billing")?)
-        .subscription(subscribe)
-        .handler(Billing)
-        .concurrency(NonZeroUsize::MIN.saturating_add(3))
-        .build()?;
-    let shutdown = Shutdown::new();
-    let running = tokio::spawn(consumer.run(shutdown.clone()));
-    while count(&pool).await? < expected {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    shutdown.graceful.cancel();
-    running.await??;
+    let pool = prepared(&[Line::Inbox], TABLE).await?;
+    let until = Until { count: "SELECT count(*) FROM invoice", expected: optional("INVOICES", "2").parse()? };
+    consume(&pool, "billing", subscribe, Billing, until).await?;
     let invoices: Vec<(i64, i64)> =
         sqlx::query_as("SELECT order_id, cents FROM invoice ORDER BY order_id, id").fetch_all(&pool).await?;
     for (order, cents) in &invoices {
@@ -67,21 +56,4 @@ where
     }
     println!("{} invoices", invoices.len());
     Ok(())
-}
-
-/// A service would do this in its deployment: `relay migrate up --line inbox`.
-async fn prepare(pool: &PgPool) -> Result<(), Failure> {
-    let mut connection = pool.acquire().await?;
-    Migrator::<Postgres>::new(Line::Inbox).up(&mut connection).await?;
-    sqlx::query(
-        "CREATE TABLE IF NOT EXISTS invoice (
-            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL, cents bigint NOT NULL)",
-    )
-    .execute(&mut *connection)
-    .await?;
-    Ok(())
-}
-
-async fn count(pool: &PgPool) -> Result<i64, Failure> {
-    Ok(sqlx::query_scalar("SELECT count(*) FROM invoice").fetch_one(pool).await?)
 }

@@ -1,4 +1,4 @@
-//! What the example services share: the event, the billing consumer, and how they read their settings.
+//! What the example services share: settings, database, the event, the provider's client, and how a consumer runs.
 //!
 //! | binary | shows |
 //! |---|---|
@@ -11,7 +11,10 @@
 //! | `plain-sql/place_order.sql` | a producer that is not Rust |
 
 pub mod billing;
+pub mod consuming;
+pub mod database;
 pub mod order;
 pub mod payments;
+pub mod provider;
 pub mod setting;
 pub mod wallet;

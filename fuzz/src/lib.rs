@@ -6,6 +6,7 @@
 //! | [`wire`] | `kafka`, `rabbitmq`, `sqs` | a record of a broker, as [`record`] reads it |
 //! | [`names`] | `names` | a text that is meant as an id, a trace context, a topic, a key, a header, … |
 //! | [`storage`] | `marks`, `rows` | what the relay reads back from the database, or finds there from plain SQL |
+//! | [`requests`] | `keys`, `fingerprints`, `responses` | headers and bodies of requests with an idempotency key, stored responses |
 //! | [`operator`] | `configuration`, `urls`, `edits` | `relay.toml` with variables, URLs with a password, arguments |
 //!
 //! Beside "no panic" each target demands: what was accepted comes back the same after it was written and read again; what
@@ -16,6 +17,7 @@
 pub mod names;
 pub mod operator;
 pub mod record;
+pub mod requests;
 pub mod storage;
 pub mod wire;
 
@@ -36,13 +38,16 @@ mod tests {
     type Target = fn(&[u8]);
 
     /// The targets by name.
-    const TARGETS: [(&str, Target); 9] = [
+    const TARGETS: [(&str, Target); 12] = [
         ("kafka", crate::wire::kafka),
         ("rabbitmq", crate::wire::rabbitmq),
         ("sqs", crate::wire::sqs),
         ("names", crate::names::names),
         ("marks", crate::storage::marks),
         ("rows", crate::storage::rows),
+        ("keys", crate::requests::keys),
+        ("fingerprints", crate::requests::fingerprints),
+        ("responses", crate::requests::responses),
         ("configuration", crate::operator::configuration),
         ("urls", crate::operator::urls),
         ("edits", crate::operator::edits),

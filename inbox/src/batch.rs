@@ -15,6 +15,7 @@ use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
+use crate::telemetry;
 
 /// A message of a batch, and for whom it is.
 #[derive(Debug, Clone)]
@@ -42,6 +43,9 @@ fn plan<'a>(
     let places = candidates
         .iter()
         .map(|Candidate { scope, message }| {
+            if let Some(refusal) = Refusal::of_fragment(message) {
+                return Err(refusal);
+            }
             if let Some(refusal) = refusals.get(&message.id) {
                 return Err(refusal.clone());
             }
@@ -66,6 +70,18 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`AdmitError`], never a refusal: refusals stand in the results. Roll the transaction back. Not cancel-safe.
     pub async fn admit_batch(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
+        let admissions = self.admit_batch_uncounted(tx, consumer, candidates).await?;
+        count_refusals(consumer, &admissions);
+        Ok(admissions)
+    }
+
+    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more, alone.
+    pub(crate) async fn admit_batch_uncounted(
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
@@ -138,6 +154,12 @@ impl<DB: Dialect> Inbox<DB> {
             refusals = refused(self);
         }
         Ok(refusals)
+    }
+}
+
+pub(crate) fn count_refusals<T>(consumer: &ConsumerName, admissions: &[Result<T, Refusal>]) {
+    for refusal in admissions.iter().filter_map(|admission| admission.as_ref().err()) {
+        telemetry::refused(consumer, refusal);
     }
 }
 

@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use bytes::Bytes;
+use message::chunk::ATTRIBUTES;
+use message::cloudevents::attributes;
 use message::{
     Committed, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
     OrderingKey, Source, Topic, TraceContext,
@@ -12,7 +14,8 @@ use message::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::dialect::{Dialect, Key};
+use crate::dialect::{ChunkSet, Dialect, Key};
+use crate::guard::identity;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
 use crate::refusal::Refusal;
@@ -77,8 +80,10 @@ words!(
         TooOld = "too_old",
         /// Its time is too far ahead.
         FromTheFuture = "from_the_future",
-        /// It is no message.
+        /// It is no message, or a chunk that cannot be part of one.
         Malformed = "malformed",
+        /// Some of its chunks did not come in time.
+        Incomplete = "incomplete",
     }
 );
 
@@ -102,6 +107,7 @@ impl From<&Refusal> for Reason {
             Refusal::KeyReused { .. } => Self::KeyReused,
             Refusal::TooOld { .. } => Self::TooOld,
             Refusal::FromTheFuture { .. } => Self::FromTheFuture,
+            Refusal::Fragment { .. } | Refusal::Chunk { .. } => Self::Malformed,
         }
     }
 }
@@ -133,7 +139,7 @@ pub struct DeadLetter {
     pub time: Option<OffsetDateTime>,
     /// The media type.
     pub content_type: Option<String>,
-    /// Free headers; of a malformed delivery all header texts.
+    /// Free headers; of a malformed delivery all header texts, of a chunk also the attributes that say which.
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
@@ -240,6 +246,9 @@ impl DeadLetter {
 
     fn with_message(self, message: &Message) -> Self {
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let chunk = attributes(message)
+            .filter(|(name, _)| message.chunk.is_some() && ATTRIBUTES.contains(name))
+            .map(|(name, value)| text(&format!("{CHUNK_PREFIX}{name}"), &value));
         let trace = |t: &TraceContext| (t.parent().to_owned(), t.state().map(str::to_owned));
         Self {
             fingerprint: Fingerprint::of(message),
@@ -250,7 +259,7 @@ impl DeadLetter {
             source: Some(message.source.as_str().to_owned()),
             time: Some(message.time),
             content_type: Some(message.content_type.as_str().to_owned()),
-            headers: message.headers.iter().map(|(name, value)| text(name, value)).collect(),
+            headers: message.headers.iter().map(|(name, value)| text(name, value)).chain(chunk).collect(),
             trace: message.trace.as_ref().map(trace),
             payload: message.payload.clone(),
             ..self
@@ -273,6 +282,12 @@ impl DeadLetter {
     /// Says what is missing or wrong, for what was malformed when it arrived.
     pub fn message(&self) -> Result<Message, String> {
         let id = self.message_id.ok_or_else(|| format!("it is malformed: {}", self.error))?;
+        if matches!(self.reason, Reason::Malformed | Reason::Incomplete) {
+            return Err(format!("it is {}: {}", self.reason, self.error));
+        }
+        if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
+            return Err(String::from("it is one chunk of a message, and the others are not here"));
+        }
         let wrong = |error: message::InvalidText| error.to_string();
         let required =
             |value: &Option<String>, what: &str| value.clone().ok_or_else(|| format!("it has no {what}"));
@@ -292,8 +307,16 @@ impl DeadLetter {
             headers,
             trace: trace.map_err(|error| error.to_string())?,
             payload: self.payload.clone(),
+            chunk: None,
         })
     }
+}
+
+/// Before the attributes of a chunk among the headers of its dead letter.
+const CHUNK_PREFIX: &str = "ce_";
+
+fn is_chunk(attribute: &str) -> bool {
+    ATTRIBUTES.contains(&attribute)
 }
 
 /// A foreign text without the NUL characters that PostgreSQL does not store.
@@ -314,13 +337,50 @@ impl<DB: Dialect> Inbox<DB> {
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
-        let letter = DeadLetter::of(delivery, consumer, scope, cause);
+        self.bury(DeadLetter::of(delivery, consumer, scope, cause), None).await
+    }
+
+    /// As [`dead_letter`](Self::dead_letter), for a chunk that made its message whole ([`Gathered::Whole`],
+    /// [`AdmitError::Damaged`]): the letter holds the whole message, and the chunks are forgotten in the same transaction.
+    ///
+    /// [`Gathered::Whole`]: crate::Gathered::Whole
+    /// [`AdmitError::Damaged`]: crate::AdmitError::Damaged
+    ///
+    /// # Errors
+    /// As for [`dead_letter`](Self::dead_letter). Runs to its end even if this call is dropped.
+    pub async fn dead_letter_whole(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        delivery: &Delivery,
+        whole: &Message,
+        cause: (Reason, String, u32),
+    ) -> Result<Committed, StoreError> {
+        let message = Message { chunk: None, ..whole.clone() };
+        let origin = delivery.origin.clone();
+        let of_whole = Delivery {
+            token: delivery.token,
+            message: Ok(message),
+            redelivered: delivery.redelivered,
+            origin,
+        };
+        let chunks = delivery.message.as_ref().ok().map(identity);
+        self.bury(DeadLetter::of(&of_whole, consumer, scope, cause), chunks).await
+    }
+
+    /// Stores a letter; forgets the chunks of its message with this fingerprint, if there is one.
+    async fn bury(&self, letter: DeadLetter, chunks: Option<Fingerprint>) -> Result<Committed, StoreError> {
         let inbox = self.clone();
         self.complete("commit a dead letter", async move {
             let mut tx = inbox.begin_raw("begin a dead letter").await?;
             let failed = StoreError::during;
-            DB::bury(&mut tx, inbox.statements(), &letter).await.map_err(failed("store a dead letter"))?;
             let key = Key { consumer: &letter.consumer, scope: &letter.scope, id: letter.subject };
+            if let Some(fingerprint) = chunks {
+                DB::remove_set(&mut tx, inbox.statements(), ChunkSet { key, fingerprint })
+                    .await
+                    .map_err(failed("forget the chunks of a dead letter"))?;
+            }
+            DB::bury(&mut tx, inbox.statements(), &letter).await.map_err(failed("store a dead letter"))?;
             DB::forget_attempts(&mut tx, inbox.statements(), key)
                 .await
                 .map_err(failed("forget the attempts of a dead letter"))?;
@@ -345,10 +405,17 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = self.acquire("look for a dead letter").await?;
         let id = message.id.as_uuid();
         let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id };
-        let buried = DB::is_buried(&mut connection, self.statements(), key, &Fingerprint::of(message))
-            .await
-            .map_err(StoreError::during("look for a dead letter"))?;
-        Ok(buried.then(|| Committed::attest(id)))
+        // Of a chunk: itself was dead-lettered, or its whole message was.
+        let whole = message.chunk.as_ref().map(|chunk| chunk.fingerprint());
+        for fingerprint in std::iter::once(Fingerprint::of(message)).chain(whole) {
+            let buried = DB::is_buried(&mut connection, self.statements(), key, &fingerprint)
+                .await
+                .map_err(StoreError::during("look for a dead letter"))?;
+            if buried {
+                return Ok(Some(Committed::attest(id)));
+            }
+        }
+        Ok(None)
     }
 
     /// A page of dead letters, oldest first. Cancel-safe.

@@ -5,13 +5,15 @@
 
 use std::future::Future;
 
-use message::Fingerprint;
+use bytes::Bytes;
+use message::{Chunk, Fingerprint, Message};
 use migrations::{Backend, Identifier};
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::attempts::Attempt;
+use crate::chunks::{Incomplete, Split};
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
 use crate::store_error::StoreError;
@@ -23,6 +25,7 @@ pub trait Dialect:
     + parts::Retention
     + parts::Attempts
     + parts::DeadLetters
+    + parts::Chunks
     + crate::keys::store::KeyStore
 {
 }
@@ -39,6 +42,27 @@ pub struct Key<'a> {
     pub scope: &'a str,
     /// The message id.
     pub id: Uuid,
+}
+
+/// The identity of a set of chunks: of one message with one content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ChunkSet<'a> {
+    /// Of its inbox row, which comes to be with the last chunk.
+    pub key: Key<'a>,
+    /// Of the whole, as each chunk promises it.
+    pub fingerprint: Fingerprint,
+}
+
+/// The splits of a set, from pairs of count and index in ascending order.
+pub(crate) fn group_splits(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec<Split> {
+    let mut splits: Vec<Split> = Vec::new();
+    for (count, index) in numbers {
+        match splits.last_mut() {
+            Some(split) if split.count == count => split.held.push(index),
+            _ => splits.push(Split { count, held: vec![index] }),
+        }
+    }
+    splits
 }
 
 /// What an inbox row says.
@@ -214,6 +238,75 @@ pub mod parts {
             statements: &Self::Statements,
             before: OffsetDateTime,
         ) -> impl Future<Output = Result<u64>> + Send;
+    }
+
+    /// Chunks of messages.
+    #[doc(hidden)]
+    pub trait Chunks: Guards {
+        /// Makes the set unless it is there, and locks it until the transaction ends. The bytes of the whole, as its
+        /// first chunk said.
+        fn hold_set(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+            envelope: &Message,
+            bytes: u64,
+        ) -> impl Future<Output = Result<u64>> + Send;
+
+        /// Keeps a chunk unless it is there.
+        fn keep_chunk(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+            chunk: &Chunk,
+            payload: &[u8],
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// How many chunks of a split into `count` are there.
+        fn count_chunks(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+            count: u32,
+        ) -> impl Future<Output = Result<u32>> + Send;
+
+        /// Whether a chunk is there.
+        fn has_chunk(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+            chunk: &Chunk,
+        ) -> impl Future<Output = Result<bool>> + Send;
+
+        /// The bytes of all chunks of a split into `count`, in their order.
+        fn read_chunks(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+            count: u32,
+        ) -> impl Future<Output = Result<Bytes>> + Send;
+
+        /// Removes the set and the chunks of all its splits.
+        fn remove_set(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// Sets, the oldest first; with a time only those that began before.
+        fn incomplete(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            begun_before: Option<OffsetDateTime>,
+            limit: u32,
+        ) -> impl Future<Output = Result<Vec<Incomplete>>> + Send;
+
+        /// Locks a set until the transaction ends; nothing when it is gone or another transaction holds it.
+        fn lock_set(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            set: ChunkSet<'_>,
+        ) -> impl Future<Output = Result<Option<Incomplete>>> + Send;
     }
 
     /// Dead letters.

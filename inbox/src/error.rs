@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use message::{Fault, MessageId};
+use message::{Fault, Fingerprint, Message, MessageId};
 use migrations::MigrateError;
 
 use crate::day::Day;
@@ -27,6 +27,15 @@ pub enum OpenError {
         min: Duration,
         /// The largest accepted.
         max: Duration,
+    },
+    /// Larger messages than can be put together from chunks.
+    #[error(
+        "chunked_bytes_max of {bytes_max} is out of bounds; choose at most {}",
+        message::chunk::CHUNKED_BYTES_MAX
+    )]
+    ChunksTooLarge {
+        /// The number given.
+        bytes_max: usize,
     },
     /// The tables are missing or do not fit this build.
     #[error(transparent)]
@@ -57,7 +66,9 @@ impl OpenError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::OutOfBounds { .. } | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
+            Self::OutOfBounds { .. }
+            | Self::ChunksTooLarge { .. }
+            | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
             Self::Schema(_) => Fault::Broker,
             Self::DaysMissing { source, .. } | Self::Store(source) => source.fault(),
         }
@@ -71,6 +82,21 @@ pub enum AdmitError {
     /// The message is refused, before any effect: dead-letter it.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// All chunks of the message are there, and do not make what each of them promised: dead-letter the whole with
+    /// [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets them.
+    #[error(
+        "all chunks of message {} came, but together they have the fingerprint {found} instead of {promised}: one was \
+         damaged or is of another message; publish it again from its outbox",
+        .whole.id
+    )]
+    Damaged {
+        /// What they make, with the envelope of the last one.
+        whole: Box<Message>,
+        /// The fingerprint that every chunk promised.
+        promised: Fingerprint,
+        /// The fingerprint of what they make.
+        found: Fingerprint,
+    },
     /// The day of the message expired while it was being admitted. Admit it again in a new transaction: it is
     /// refused then, if it is too old by now.
     #[error(
@@ -97,6 +123,7 @@ impl AdmitError {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Refused(refusal) => refusal.fault(),
+            Self::Damaged { .. } => Fault::Message,
             Self::Expired { .. } => Fault::Broker,
             Self::Day(error) => error.fault(),
             Self::Store(error) => error.fault(),

@@ -18,6 +18,7 @@ use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
 use crate::refusal::Refusal;
 use crate::store_error::{StoreError, Trouble};
+use crate::telemetry;
 
 /// What became of a message that was not refused.
 #[derive(Debug)]
@@ -85,13 +86,18 @@ pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Scope, id: MessageI
     Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() }
 }
 
+/// The fingerprint of the message; of a chunk that of the whole.
+pub(crate) fn identity(message: &Message) -> Fingerprint {
+    message.chunk.as_ref().map_or_else(|| Fingerprint::of(message), |chunk| chunk.fingerprint())
+}
+
 /// Compares what is stored with what came.
 pub(crate) fn compare(
     stored: Stored,
     consumer: &ConsumerName,
     message: &Message,
 ) -> Result<Duplicate, Refusal> {
-    let received = Fingerprint::of(message);
+    let received = identity(message);
     let Stored { fingerprint, result, processed_at } = stored;
     if fingerprint == received {
         return Ok(Duplicate { processed_at, result: result.map(Bytes::from) });
@@ -116,8 +122,14 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
-        self.judge(tx, message.id, false).await?;
-        self.admit_judged(tx, consumer, scope, message).await
+        let admitted = match self.judge(tx, message.id, false).await {
+            Ok(()) => self.admit_judged(tx, consumer, scope, message).await,
+            Err(error) => Err(error),
+        };
+        if let Err(AdmitError::Refused(refusal)) = &admitted {
+            telemetry::refused(consumer, refusal);
+        }
+        admitted
     }
 
     /// Inserts a message whose time was judged.
@@ -128,6 +140,9 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
+        if let Some(refusal) = Refusal::of_fragment(message) {
+            return Err(refusal.into());
+        }
         let key = key(consumer, scope, message.id);
         let inserted = DB::insert(tx, self.statements(), key, &Fingerprint::of(message))
             .await
@@ -185,7 +200,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(AdmitError::Expired { id, day })
     }
 
-    /// Proves that a message took effect, by reading its committed inbox row on another connection: for callers
+    /// Proves that a message took effect, or that a chunk is kept, by reading its committed inbox row on another connection: for callers
     /// who committed a transaction of their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
     ///
     /// # Errors
@@ -199,9 +214,18 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = self.acquire("look for an inbox row").await?;
         let stored = DB::find(&mut connection, self.statements(), key(consumer, scope, message.id))
             .await
-            .map_err(StoreError::during("look for an inbox row"))?
-            .ok_or(ConfirmError::NotCommitted { id: message.id })?;
-        compare(stored, consumer, message)?;
+            .map_err(StoreError::during("look for an inbox row"))?;
+        let proven = match (stored, message.chunk.as_deref()) {
+            (Some(stored), _) => {
+                compare(stored, consumer, message)?;
+                true
+            }
+            (None, Some(chunk)) => self.keeps(&mut connection, consumer, scope, message.id, chunk).await?,
+            (None, None) => false,
+        };
+        if !proven {
+            return Err(ConfirmError::NotCommitted { id: message.id });
+        }
         Ok(Committed::attest(message.id.as_uuid()))
     }
 }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
 use migrations::{Identifier, Line, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
@@ -27,6 +28,11 @@ pub const SKEW_MAX_DEFAULT: Duration = Duration::from_secs(300);
 /// The largest skew that can be allowed.
 pub const SKEW_MAX_MAX: Duration = Duration::from_secs(86_400);
 
+/// How long the chunks of a message wait for the missing ones by default.
+pub const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
+/// The shortest time for which they wait.
+pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
+
 /// What an inbox is opened with.
 #[derive(Debug, Clone)]
 pub struct InboxOptions {
@@ -38,6 +44,13 @@ pub struct InboxOptions {
     pub skew_max: Duration,
     /// How long resolved dead letters are kept: 30 days by default. Open ones are kept for ever.
     pub dead_letter_retention: Duration,
+    /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`], 24 hours by default. After
+    /// that, at the next maintenance, the message is dead-lettered as incomplete. Choose more than the longest outage of
+    /// a relay: its message may be half-way then.
+    pub incomplete_retention: Duration,
+    /// The largest payload that is put together from chunks, in bytes: 64 MiB by default, at most
+    /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
+    pub chunked_bytes_max: usize,
     /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has none.
     pub schema: Option<Identifier>,
 }
@@ -48,6 +61,8 @@ impl Default for InboxOptions {
             retention: RETENTION_DEFAULT,
             skew_max: SKEW_MAX_DEFAULT,
             dead_letter_retention: Duration::from_secs(30 * 86_400),
+            incomplete_retention: INCOMPLETE_RETENTION_DEFAULT,
+            chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
             schema: None,
         }
     }
@@ -63,7 +78,13 @@ impl InboxOptions {
             }
         };
         bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
-        bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)
+        bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
+        let (min, max) = (INCOMPLETE_RETENTION_MIN, RETENTION_MAX);
+        bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;
+        if self.chunked_bytes_max > CHUNKED_BYTES_MAX {
+            return Err(OpenError::ChunksTooLarge { bytes_max: self.chunked_bytes_max });
+        }
+        Ok(())
     }
 }
 

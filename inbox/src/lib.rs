@@ -10,6 +10,7 @@
 //! | [`ConsumerName`], [`Scope`] | who consumes, and for whom |
 //! | [`Admission`], [`Guard`], [`Duplicate`], [`Candidate`] | admitting one message, or many |
 //! | [`InboxTransaction`] | a transaction that gives the proof of its commit |
+//! | [`Gathered`], [`Incomplete`] | messages in chunks |
 //! | [`Refusal`], [`window`] | what is not let through, and the rule for it |
 //! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | what an operator has to look at |
 //! | [`Handler`], [`Consumer`], [`Shutdown`] | the ready consumer loop |
@@ -39,6 +40,7 @@
 mod attempts;
 mod backoff;
 mod batch;
+mod chunks;
 pub mod crash_points;
 pub mod day;
 mod dead_letter;
@@ -49,6 +51,7 @@ mod handler;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
+mod incomplete;
 pub mod keys;
 mod name;
 mod postgres;
@@ -66,13 +69,15 @@ pub mod window;
 pub use attempts::Attempt;
 pub use backoff::Backoff;
 pub use batch::Candidate;
+pub use chunks::{Gathered, Incomplete, Split};
 pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
 pub use guard::{Admission, Duplicate, Guard};
 pub use handler::{Handler, HandlerError, Next};
 pub use inbox::{
-    Inbox, InboxOptions, RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
+    INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, RETENTION_DEFAULT,
+    RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
 pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Scope};
 pub use redrive::{RedriveOptions, Redriven};

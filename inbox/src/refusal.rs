@@ -1,6 +1,6 @@
 //! Why a message is refused: loudly, before any effect.
 
-use message::{Fault, Fingerprint, MessageId};
+use message::{Fault, Fingerprint, Message, MessageId};
 use time::OffsetDateTime;
 
 use crate::name::ConsumerName;
@@ -55,6 +55,27 @@ pub enum Refusal {
         /// The newest time that is accepted at present.
         newest_accepted_at: OffsetDateTime,
     },
+    /// A chunk that was to be admitted as if it were the whole message.
+    #[error(
+        "message {id} is only chunk {} of {count}: hand every message to `gather` first, and admit what is whole",
+        .index + 1
+    )]
+    Fragment {
+        /// The id.
+        id: MessageId,
+        /// Which chunk, from 0.
+        index: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// A chunk that cannot be a part of its message.
+    #[error("a chunk of message {id} cannot be kept: {problem}")]
+    Chunk {
+        /// The id.
+        id: MessageId,
+        /// Why, and what to do.
+        problem: String,
+    },
 }
 
 impl Refusal {
@@ -62,8 +83,18 @@ impl Refusal {
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
-            Self::KeyReused { id, .. } | Self::TooOld { id, .. } | Self::FromTheFuture { id, .. } => *id,
+            Self::KeyReused { id, .. }
+            | Self::TooOld { id, .. }
+            | Self::FromTheFuture { id, .. }
+            | Self::Fragment { id, .. }
+            | Self::Chunk { id, .. } => *id,
         }
+    }
+
+    /// That a message is a chunk, if it is one.
+    pub(crate) fn of_fragment(message: &Message) -> Option<Self> {
+        let chunk = message.chunk.as_deref()?;
+        Some(Self::Fragment { id: message.id, index: chunk.index(), count: chunk.count() })
     }
 
     /// Whose fault it is: always the message's.

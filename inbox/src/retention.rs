@@ -26,6 +26,8 @@ pub struct Maintained {
     pub attempts_purged: u64,
     /// Closed dead letters that outlived their retention.
     pub dead_letters_purged: u64,
+    /// Messages of which chunks were missing for too long; each is a dead letter now.
+    pub incomplete_expired: u64,
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -54,8 +56,10 @@ impl<DB: Dialect> Inbox<DB> {
         let dead_letters_purged = DB::purge_dead_letters(&mut connection, self.statements(), before)
             .await
             .map_err(StoreError::during("purge closed dead letters"))?;
+        drop(connection);
+        let incomplete_expired = self.expire_incomplete().await?;
         telemetry::maintained(created, expired);
-        Ok(Maintained { created, expired, attempts_purged, dead_letters_purged })
+        Ok(Maintained { created, expired, attempts_purged, dead_letters_purged, incomplete_expired })
     }
 
     /// Makes sure that every day of the window can hold rows.

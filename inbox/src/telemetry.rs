@@ -5,7 +5,9 @@
 //! | `inbox_received_total` | counter | consumer | deliveries taken from the broker |
 //! | `inbox_applied_total` | counter | consumer | messages whose effect was committed |
 //! | `inbox_duplicates_total` | counter | consumer | deliveries suppressed as duplicates |
-//! | `inbox_refused_total` | counter | consumer, reason | messages refused before any effect |
+//! | `inbox_chunks_total` | counter | consumer | chunks kept until the others come |
+//! | `inbox_incomplete_total` | counter | consumer | messages dead-lettered because chunks did not come in time |
+//! | `inbox_refused_total` | counter | consumer, reason | messages refused before any effect; by their time: `too_old`, `from_the_future` |
 //! | `inbox_failed_total` | counter | consumer | failed attempts of handlers |
 //! | `inbox_dead_total` | counter | consumer, reason | deliveries dead-lettered |
 //! | `inbox_settled_total` | counter | consumer | deliveries acknowledged to the broker |
@@ -16,7 +18,7 @@
 //! | `inbox_handle_seconds` | histogram | consumer | from admission to commit of one message or batch |
 //! | `inbox_days_created_total` | counter | – | partitions created |
 //! | `inbox_expired_total` | counter | – | days (PostgreSQL) or rows (SQLite) forgotten |
-//! | `idempotency_claims_total` | counter | operation, result | claims of keys, by what they came to |
+//! | `idempotency_claims_total` | counter | operation, result | claims of keys, by what they came to; refused by their time: `too_old`, `too_far_ahead` |
 //! | `idempotency_completed_total` | counter | operation, ending | requests whose outcome was stored |
 //! | `idempotency_not_completed_total` | counter | operation | outcomes that were not stored: late holders, failed commits |
 //! | `idempotency_rotations_total` | counter | – | slots of expired keys emptied |
@@ -28,6 +30,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use crate::dead_letter::Reason;
 use crate::keys::{Ending, Operation};
 use crate::name::ConsumerName;
+use crate::refusal::Refusal;
 
 /// Registers the descriptions; call it once, after the recorder is installed.
 pub fn describe() {
@@ -35,6 +38,8 @@ pub fn describe() {
         ("inbox_received_total", "Deliveries taken from the broker"),
         ("inbox_applied_total", "Messages whose effect was committed"),
         ("inbox_duplicates_total", "Deliveries suppressed as duplicates"),
+        ("inbox_chunks_total", "Chunks kept until the others come"),
+        ("inbox_incomplete_total", "Messages of which chunks did not come in time"),
         ("inbox_refused_total", "Messages refused before any effect"),
         ("inbox_failed_total", "Failed attempts of handlers"),
         ("inbox_dead_total", "Deliveries dead-lettered"),
@@ -83,6 +88,10 @@ impl Meter {
         self.count("inbox_duplicates_total", deliveries);
     }
 
+    pub(crate) fn chunk(&self) {
+        self.count("inbox_chunks_total", 1);
+    }
+
     pub(crate) fn refused(&self, reason: Reason) {
         self.count_reason("inbox_refused_total", reason);
     }
@@ -122,6 +131,18 @@ impl Meter {
     fn count_reason(&self, name: &'static str, reason: Reason) {
         counter!(name, "consumer" => self.consumer.clone(), "reason" => reason.as_str()).increment(1);
     }
+}
+
+/// A message expired with missing chunks; by maintenance, for whichever consumer it was.
+pub(crate) fn incomplete(consumer: &str) {
+    let reason = Reason::Incomplete.as_str();
+    counter!("inbox_incomplete_total", "consumer" => consumer.to_owned()).increment(1);
+    counter!("inbox_dead_total", "consumer" => consumer.to_owned(), "reason" => reason).increment(1);
+}
+
+/// A message that the guard did not let through, whoever asked it.
+pub(crate) fn refused(consumer: &ConsumerName, refusal: &Refusal) {
+    Meter::new(consumer).refused(Reason::from(refusal));
 }
 
 pub(crate) fn maintained(created: u64, expired: u64) {

@@ -2,12 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
-use message::{Committed, Message, MessageId};
+use message::{Chunk, Committed, Message, MessageId};
 use sqlx::Transaction;
 use uuid::Uuid;
 
-use crate::batch::Candidate;
-use crate::dialect::{Dialect, Key};
+use crate::batch::{Candidate, count_refusals};
+use crate::chunks::Gathered;
+use crate::dialect::{ChunkSet, Dialect, Key};
 use crate::error::{AdmitError, CommitError};
 use crate::guard::{Admission, Guard, key};
 use crate::inbox::Inbox;
@@ -32,8 +33,18 @@ pub struct InboxTransaction<DB: Dialect> {
 #[derive(Debug)]
 struct Admitted {
     subject: Uuid,
-    /// Nothing when the guard was switched off.
-    row: Option<(ConsumerName, Scope, MessageId)>,
+    /// What must be there at the commit; nothing when the guard was switched off.
+    evidence: Option<Evidence>,
+}
+
+/// Of one message.
+#[derive(Debug)]
+struct Evidence {
+    consumer: ConsumerName,
+    scope: Scope,
+    id: MessageId,
+    /// A chunk is kept instead of an inbox row.
+    chunk: Option<Box<Chunk>>,
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -81,6 +92,29 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admission)
     }
 
+    /// Puts messages in chunks together: see [`Inbox::gather`]. The proof for a chunk that is kept, or that comes after its
+    /// message took effect, comes with the commit.
+    ///
+    /// # Errors
+    /// [`AdmitError`]; roll back, or drop the transaction. Not cancel-safe.
+    pub async fn gather(
+        &mut self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Gathered, AdmitError> {
+        let gathered = self.inbox.gather(&mut self.tx, consumer, scope, message).await?;
+        match gathered {
+            Gathered::Kept { .. } => self.note_evidence(consumer, scope, message.id, message.chunk.clone()),
+            Gathered::Whole(_) => self.forget_chunks(consumer, scope, message.id),
+            Gathered::Duplicate(_) => {
+                self.forget_chunks(consumer, scope, message.id);
+                self.note(consumer, scope, message);
+            }
+        }
+        Ok(gathered)
+    }
+
     /// Admits many messages: see [`Inbox::admit_batch`].
     ///
     /// # Errors
@@ -90,7 +124,18 @@ impl<DB: Dialect> InboxTransaction<DB> {
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
-        let admissions = self.inbox.admit_batch(&mut self.tx, consumer, candidates).await?;
+        let admissions = self.admit_batch_uncounted(consumer, candidates).await?;
+        count_refusals(consumer, &admissions);
+        Ok(admissions)
+    }
+
+    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more, alone.
+    pub(crate) async fn admit_batch_uncounted(
+        &mut self,
+        consumer: &ConsumerName,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
+        let admissions = self.inbox.admit_batch_uncounted(&mut self.tx, consumer, candidates).await?;
         for (candidate, admission) in candidates.iter().zip(&admissions) {
             if admission.is_ok() {
                 self.note(consumer, &candidate.scope, candidate.message);
@@ -107,7 +152,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Guard<DB> {
-        self.admitted.push(Admitted { subject: message.id.as_uuid(), row: None });
+        self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence: None });
         Guard::new(&self.inbox, consumer, scope, message)
     }
 
@@ -135,8 +180,27 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 
     fn note(&mut self, consumer: &ConsumerName, scope: &Scope, message: &Message) {
-        let row = Some((consumer.clone(), scope.clone(), message.id));
-        self.admitted.push(Admitted { subject: message.id.as_uuid(), row });
+        self.note_evidence(consumer, scope, message.id, None);
+    }
+
+    /// Chunks that this transaction kept are gone again: the inbox row of their message is the evidence now.
+    fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Scope, id: MessageId) {
+        for evidence in self.admitted.iter_mut().filter_map(|admitted| admitted.evidence.as_mut()) {
+            if evidence.id == id && evidence.consumer == *consumer && evidence.scope == *scope {
+                evidence.chunk = None;
+            }
+        }
+    }
+
+    fn note_evidence(
+        &mut self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        id: MessageId,
+        chunk: Option<Box<Chunk>>,
+    ) {
+        let evidence = Some(Evidence { consumer: consumer.clone(), scope: scope.clone(), id, chunk });
+        self.admitted.push(Admitted { subject: id.as_uuid(), evidence });
     }
 
     async fn finish(mut self) -> Result<Vec<Committed>, CommitError> {
@@ -145,26 +209,38 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(self.admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect())
     }
 
-    /// Sees every inbox row in the transaction that is about to commit. An aborted transaction fails the
+    /// Sees every inbox row and kept chunk in the transaction that is about to commit. An aborted transaction fails the
     /// statement (25P02); one that was rolled back, or exchanged for another, lacks the rows.
     async fn check(&mut self) -> Result<(), CommitError> {
-        let rows = self.admitted.iter().filter_map(|admitted| admitted.row.as_ref());
-        let mut keys: Vec<Key<'_>> = rows.map(|(consumer, scope, id)| key(consumer, scope, *id)).collect();
+        let evidence = || self.admitted.iter().filter_map(|admitted| admitted.evidence.as_ref());
+        let rows = evidence().filter(|evidence| evidence.chunk.is_none());
+        let mut keys: Vec<Key<'_>> = rows.map(|row| key(&row.consumer, &row.scope, row.id)).collect();
         keys.sort_unstable_by_key(|key| (key.consumer, key.id, key.scope));
         keys.dedup();
         for keys in keys.chunk_by(|one, other| one.consumer == other.consumer) {
-            let found = DB::count(&mut self.tx, self.inbox.statements(), keys).await.map_err(|error| {
-                CommitError::RolledBack {
-                    reason: "the check before the commit failed, so an earlier statement has aborted it",
-                    source: Some(Box::new(error)),
-                }
-            })?;
+            let found = DB::count(&mut self.tx, self.inbox.statements(), keys).await.map_err(check_failed)?;
             if found != keys.len() as u64 {
-                let reason = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
-                return Err(CommitError::RolledBack { reason, source: None });
+                return Err(CommitError::RolledBack { reason: GONE, source: None });
+            }
+        }
+        for Evidence { consumer, scope, id, chunk } in evidence() {
+            let Some(chunk) = chunk else { continue };
+            let set = ChunkSet { key: key(consumer, scope, *id), fingerprint: chunk.fingerprint() };
+            let is_kept = DB::has_chunk(&mut self.tx, self.inbox.statements(), set, chunk).await;
+            if !is_kept.map_err(check_failed)? {
+                return Err(CommitError::RolledBack { reason: GONE, source: None });
             }
         }
         Ok(())
+    }
+}
+
+const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
+
+fn check_failed(error: sqlx::Error) -> CommitError {
+    CommitError::RolledBack {
+        reason: "the check before the commit failed, so an earlier statement has aborted it",
+        source: Some(Box::new(error)),
     }
 }
 

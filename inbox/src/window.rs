@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use message::MessageId;
+use message::token::{AcceptedTimes, Drift};
 use time::OffsetDateTime;
 
 use crate::day::{Day, ahead, back};
@@ -60,14 +61,15 @@ impl Window {
 
     fn judge_remembered(&self, id: MessageId, oldest_accepted_at: OffsetDateTime) -> Result<(), Refusal> {
         let generated_at = id.generated_at();
-        let newest_accepted_at = self.newest_accepted_at();
-        if generated_at < oldest_accepted_at {
-            Err(Refusal::TooOld { id, generated_at, oldest_accepted_at })
-        } else if generated_at > newest_accepted_at {
-            Err(Refusal::FromTheFuture { id, generated_at, newest_accepted_at })
-        } else {
-            Ok(())
-        }
+        let accepted = AcceptedTimes { oldest_accepted_at, newest_accepted_at: self.newest_accepted_at() };
+        accepted.judge(id).map_err(|drift| match drift {
+            Drift::TooOld { oldest_accepted_at, .. } => {
+                Refusal::TooOld { id, generated_at, oldest_accepted_at }
+            }
+            Drift::TooFarAhead { newest_accepted_at, .. } => {
+                Refusal::FromTheFuture { id, generated_at, newest_accepted_at }
+            }
+        })
     }
 
     /// The days whose partitions have to exist: every accepted id's, and [`DAYS_AHEAD`] more.
@@ -105,7 +107,7 @@ mod tests {
             Ok(()) => "accepted",
             Err(Refusal::TooOld { .. }) => "too old",
             Err(Refusal::FromTheFuture { .. }) => "future",
-            Err(Refusal::KeyReused { .. }) => "reused",
+            Err(other) => panic!("{other}"),
         }
     }
 

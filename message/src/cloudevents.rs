@@ -12,6 +12,7 @@ use bytes::Bytes;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::chunk::Chunk;
 use crate::header::{HeaderName, Headers};
 use crate::id::MessageId;
 use crate::message::Message;
@@ -23,7 +24,7 @@ use crate::trace::TraceContext;
 pub const SPEC_VERSION: &str = "1.0";
 
 /// The attributes of a message without any binding's prefix: `specversion`, `id`, `source`, `type`, `time` and,
-/// with a key, `subject`.
+/// with a key, `subject`; of a chunk also the extensions of [`crate::chunk::ATTRIBUTES`].
 pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
     [
@@ -35,6 +36,7 @@ pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<
     ]
     .into_iter()
     .chain(key)
+    .chain(message.chunk.iter().flat_map(|chunk| chunk.attributes()))
 }
 
 /// The W3C headers of a message: `traceparent` and `tracestate`, as far as it has them.
@@ -171,6 +173,8 @@ impl Envelope {
             Some(content_type) => ContentType::new(content_type).map_err(text)?,
             None => ContentType::octets(),
         };
+        let chunk = Chunk::read(|name| self.attribute(name), self.payload.len())
+            .map_err(|error| error.to_string())?;
         Ok(Message {
             id,
             topic: Topic::new(self.topic.as_str()).map_err(text)?,
@@ -182,6 +186,7 @@ impl Envelope {
             headers: self.free_headers(),
             trace: self.trace(),
             payload: self.payload.clone(),
+            chunk: chunk.map(Box::new),
         })
     }
 

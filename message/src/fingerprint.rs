@@ -1,6 +1,7 @@
 //! What must not change under one message id.
 
 use std::fmt;
+use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
@@ -39,6 +40,26 @@ impl Fingerprint {
 impl From<[u8; 32]> for Fingerprint {
     fn from(bytes: [u8; 32]) -> Self {
         Self(bytes)
+    }
+}
+
+/// The text is not 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a fingerprint has 64 hexadecimal digits")]
+pub struct InvalidFingerprint;
+
+impl FromStr for Fingerprint {
+    type Err = InvalidFingerprint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(InvalidFingerprint);
+        }
+        let mut bytes = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| InvalidFingerprint)?;
+        }
+        Ok(Self(bytes))
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use uuid::{Uuid, Variant};
+
+use crate::token::{Monotonic, SystemClock};
 
 /// The identity of a message, made once by its producer and carried unchanged through the outbox row, the
 /// broker's headers and the inbox.
@@ -56,15 +59,18 @@ pub enum InvalidId {
 }
 
 /// The last millisecond of the year 9999; the 48 bits reach to the year 10889.
-const MILLIS_MAX: u64 = 253_402_300_799_999;
+pub(crate) const MILLIS_MAX: u64 = 253_402_300_799_999;
+
+/// The generator of this process.
+static PROCESS: LazyLock<Monotonic> = LazyLock::new(|| Monotonic::new(SystemClock::new()));
 
 impl MessageId {
     /// A new id of the present time. Ids made in one process ascend strictly, also when the clock stands still
-    /// or steps back (a counter in the random bits, RFC 9562 section 6.2 method 1).
+    /// or steps back: see [`Monotonic`].
     #[must_use]
     #[expect(clippy::new_without_default, reason = "every id is different; a default would mislead")]
     pub fn new() -> Self {
-        Self(Uuid::now_v7())
+        PROCESS.next()
     }
 
     /// The id of a business fact: the same time and the same parts always make the same id, so that a producer
@@ -127,6 +133,11 @@ impl MessageId {
         Ok(Uuid::from_u128(u128::from(millis) << 80))
     }
 
+    /// Takes over what a generator has put together: a version 7 UUID of a time that exists.
+    pub(crate) fn of_generator(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+
     /// The UUID itself.
     #[must_use]
     pub fn as_uuid(self) -> Uuid {
@@ -135,7 +146,7 @@ impl MessageId {
 }
 
 /// A time as the 48 bits that version 7 has for it (RFC 9562 section 5.7).
-fn millis_of(at: OffsetDateTime) -> Result<u64, InvalidId> {
+pub(crate) fn millis_of(at: OffsetDateTime) -> Result<u64, InvalidId> {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000)
         .ok()
         .filter(|millis| *millis <= MILLIS_MAX)

@@ -6,11 +6,13 @@
 //! |---|---|
 //! | [`message`] | [`Message`], the envelope on its way from producer to consumer |
 //! | [`id`] | [`MessageId`], a UUIDv7 that carries its generation time |
+//! | [`token`] | [`Token`]: an identity and its time; which times are accepted; the ways to make ids |
 //! | [`text`] | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
 //! | [`header`] | [`Headers`]: free, validated name/value pairs |
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | [`loopback`] | whether a host is this machine |
+//! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination takes |
 //! | [`limits`] | [`SizeLimit`]: what a destination takes |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
 //! | [`crash_points`] | places at which a test ends the process |
@@ -20,6 +22,7 @@
 //! | [`host`] | [`Host`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
+pub mod chunk;
 pub mod cloudevents;
 pub mod crash_points;
 pub mod fault;
@@ -34,8 +37,10 @@ pub mod proof;
 pub mod publisher;
 pub mod subscription;
 pub mod text;
+pub mod token;
 pub mod trace;
 
+pub use chunk::Chunk;
 pub use fault::{Fault, Scope};
 pub use fingerprint::Fingerprint;
 pub use header::{HeaderName, HeaderValue, Headers};
@@ -51,4 +56,5 @@ pub use subscription::{
     Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscription, SubscriptionError,
 };
 pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
+pub use token::Token;
 pub use trace::TraceContext;

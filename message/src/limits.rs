@@ -42,23 +42,29 @@ impl SizeLimit {
     pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
     /// What every supported destination takes.
     pub const PORTABLE: Self = Self { destination: "every broker", message_bytes_max: 1_000_000 };
+    /// What a relay with `oversize = "chunk"` takes by default, splitting what is larger than its broker takes. Only for
+    /// topics whose relays are set so and whose consumers put chunks together: the others would park or dead-letter it.
+    pub const CHUNKED: Self = Self {
+        destination: "a relay that splits",
+        message_bytes_max: crate::chunk::CHUNKED_BYTES_MAX_DEFAULT,
+    };
 
     /// Checks a message.
     ///
     /// # Errors
     /// [`Oversize`] with size, limit and destination.
     pub fn check(&self, message: &Message) -> Result<(), Oversize> {
-        let bytes = message.wire_bytes();
-        if bytes <= self.message_bytes_max {
-            return Ok(());
-        }
-        Err(Oversize {
+        if message.wire_bytes() <= self.message_bytes_max { Ok(()) } else { Err(self.exceeded_by(message)) }
+    }
+
+    pub(crate) fn exceeded_by(&self, message: &Message) -> Oversize {
+        Oversize {
             id: message.id,
             topic: message.topic.clone(),
-            bytes,
+            bytes: message.wire_bytes(),
             destination: self.destination,
             bytes_max: self.message_bytes_max,
-        })
+        }
     }
 }
 

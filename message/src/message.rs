@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use time::OffsetDateTime;
 
+use crate::chunk::Chunk;
 use crate::header::Headers;
 use crate::id::MessageId;
 use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
@@ -13,10 +14,13 @@ use crate::trace::TraceContext;
 /// What CloudEvents attribute names, separators and length fields add per message on the wire, rounded up.
 const ENVELOPE_BYTES: usize = 512;
 
+/// What the attributes of a chunk add, rounded up.
+pub(crate) const CHUNK_BYTES: usize = 256;
+
 /// A message on its way from a producer's transaction to a consumer's.
 ///
 /// Everything but the payload is small and validated; cloning is cheap (shared text and bytes).
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// The stable identity, made once by the producer.
     pub id: MessageId,
@@ -38,6 +42,8 @@ pub struct Message {
     pub trace: Option<TraceContext>,
     /// The payload, opaque to the toolkit.
     pub payload: Bytes,
+    /// Which part of a larger message this is; nothing for a whole one.
+    pub chunk: Option<Box<Chunk>>,
 }
 
 impl fmt::Debug for Message {
@@ -54,6 +60,7 @@ impl fmt::Debug for Message {
             .field("headers", &self.headers)
             .field("trace", &self.trace)
             .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .field("chunk", &self.chunk)
             .finish()
     }
 }
@@ -74,6 +81,7 @@ impl Message {
             headers: Headers::new(),
             trace: None,
             payload: payload.into(),
+            chunk: None,
         }
     }
 
@@ -101,10 +109,15 @@ impl Message {
     /// An upper estimate of the size on any broker's wire, in bytes: payload, key, headers, envelope.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
+        self.envelope_bytes() + self.payload.len()
+    }
+
+    /// The same without the payload.
+    pub(crate) fn envelope_bytes(&self) -> usize {
         let trace =
             self.trace.as_ref().map_or(0, |trace| trace.parent().len() + trace.state().map_or(0, str::len));
         ENVELOPE_BYTES
-            + self.payload.len()
+            + self.chunk.as_ref().map_or(0, |_| CHUNK_BYTES)
             + self.key.as_ref().map_or(0, |key| key.as_str().len())
             + self.topic.as_str().len()
             + self.kind.as_str().len()

@@ -6,6 +6,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,8 +24,8 @@ pub struct Ticket(pub u64);
 pub struct Submission {
     /// Its receipt carries this number.
     pub ticket: Ticket,
-    /// What to publish.
-    pub message: Message,
+    /// What to publish. Shared with the caller, who keeps it until the receipt comes.
+    pub message: Arc<Message>,
 }
 
 /// What became of one submission.
@@ -38,21 +39,52 @@ pub struct Receipt {
 }
 
 /// Where a publisher sends its receipts. Unbounded, but never fuller than what the caller has in flight.
-#[derive(Debug, Clone)]
-pub struct Receipts(mpsc::UnboundedSender<Receipt>);
+#[derive(Clone)]
+pub struct Receipts {
+    sender: mpsc::UnboundedSender<Receipt>,
+    filter: Option<Arc<Filter>>,
+}
+
+/// What a publisher on top of another one makes of that one's receipts.
+type Filter = dyn Fn(Receipt) -> Option<Receipt> + Send + Sync;
 
 impl Receipts {
     /// A new pair: the sending side for [`Connector::connect`], the receiving side for the caller.
     #[must_use]
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Receipt>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Self(sender), receiver)
+        (Self { sender, filter: None }, receiver)
+    }
+
+    /// The same receiver behind a filter: only what that makes of a receipt is reported. For publishers on top of
+    /// others, which submit more or other messages than they were given. It must not block.
+    #[must_use]
+    pub fn through(self, filter: impl Fn(Receipt) -> Option<Receipt> + Send + Sync + 'static) -> Self {
+        let Self { sender, filter: outer } = self;
+        let both = move |receipt| match &outer {
+            Some(outer) => outer(filter(receipt)?),
+            None => filter(receipt),
+        };
+        Self { sender, filter: Some(Arc::new(both)) }
     }
 
     /// Reports one submission. Never blocks; may be called from any thread. When the caller has dropped the
     /// session, the receipt goes nowhere, which is right: nobody waits for it.
     pub fn send(&self, ticket: Ticket, outcome: Result<(), PublishError>) {
-        let _ = self.0.send(Receipt { ticket, outcome });
+        let receipt = Receipt { ticket, outcome };
+        let receipt = match &self.filter {
+            Some(filter) => filter(receipt),
+            None => Some(receipt),
+        };
+        if let Some(receipt) = receipt {
+            let _ = self.sender.send(receipt);
+        }
+    }
+}
+
+impl fmt::Debug for Receipts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receipts").finish_non_exhaustive()
     }
 }
 

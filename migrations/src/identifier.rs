@@ -34,7 +34,7 @@ impl Identifier {
         if head && tail && value.len() <= IDENTIFIER_BYTES_MAX {
             Ok(Self(value))
         } else {
-            Err(InvalidIdentifier { value: value.chars().take(80).collect() })
+            Err(InvalidIdentifier { value: value.chars().take(64).collect() })
         }
     }
 

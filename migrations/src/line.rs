@@ -62,7 +62,10 @@ impl FromStr for Line {
     type Err = UnknownLine;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|line| line.as_str() == word).ok_or_else(|| UnknownLine(word.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|line| line.as_str() == word)
+            .ok_or_else(|| UnknownLine(word.chars().take(64).collect()))
     }
 }
 
@@ -96,11 +99,14 @@ macro_rules! line {
 }
 
 static POSTGRES_OUTBOX: &[Migration] =
-    line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments");
-static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention");
-static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days");
-static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox");
-static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys");
+    line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes");
+static SQLITE_OUTBOX: &[Migration] =
+    line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes");
+static POSTGRES_INBOX: &[Migration] =
+    line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks");
+static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks");
+static POSTGRES_IDEMPOTENCY: &[Migration] =
+    line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans");
 static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys");
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use message::{Fingerprint, MessageId};
 use migrations::{Backend, Identifier};
 use sqlx::pool::PoolOptions;
 use sqlx::{Pool, Transaction};
+use time::OffsetDateTime;
 
 use crate::connect::InvalidUrl;
 use crate::new_message::Prepared;
@@ -51,6 +52,12 @@ pub trait Dialect: Backend {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 
+    /// The database's time.
+    #[doc(hidden)]
+    fn now(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<OffsetDateTime, sqlx::Error>> + Send;
+
     /// What became of a transaction, as far as can be told now.
     #[doc(hidden)]
     fn fate(
@@ -58,6 +65,32 @@ pub trait Dialect: Backend {
         statements: &Self::Statements,
         commit: &UnknownCommit,
     ) -> impl Future<Output = Result<Fate, sqlx::Error>> + Send;
+
+    /// Leases the lowest free number: its epoch with it. Nothing when all are held.
+    #[doc(hidden)]
+    fn take_node(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        holder: &str,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Option<(i64, i64)>, sqlx::Error>> + Send;
+
+    /// Makes a lease last so long from now; false when somebody else has the number.
+    #[doc(hidden)]
+    fn renew_node(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        held: (i64, i64),
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Gives a number back; false when somebody else has it.
+    #[doc(hidden)]
+    fn release_node(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        held: (i64, i64),
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Options for connections from a URL.
     #[doc(hidden)]

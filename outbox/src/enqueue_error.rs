@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use message::limits::Oversize;
+use message::token::{Drift, MintError};
 use message::{Fault, MessageId, Topic};
 
 use crate::failure::{Failure, classify};
@@ -19,6 +20,13 @@ pub enum EnqueueError {
     /// The message is larger than its destination takes. Nothing was sent to the database.
     #[error(transparent)]
     Oversize(Box<Oversize>),
+    /// The supplied id is older, or further ahead of the database's clock, than the outbox accepts
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): consumers would refuse it.
+    #[error(transparent)]
+    Drift(Box<Drift>),
+    /// No id could be made for the message ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)).
+    #[error(transparent)]
+    NoId(#[from] MintError),
     /// The id was enqueued before with the same content, and the caller asked for an error.
     #[error("message id {id} for topic {topic} was enqueued before")]
     DuplicateId {
@@ -73,7 +81,7 @@ impl EnqueueError {
                 Some(Failure::Refused) | None => Fault::Operator,
                 Some(_) => Fault::Broker,
             },
-            Self::Concurrent { .. } => Fault::Broker,
+            Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
             _ => Fault::Message,
         }
     }
@@ -81,7 +89,7 @@ impl EnqueueError {
     /// Whether the whole transaction, run again, may succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Concurrent { .. } | Self::Database { retryable: true, .. })
+        matches!(self, Self::Concurrent { .. } | Self::NoId(_) | Self::Database { retryable: true, .. })
     }
 }
 

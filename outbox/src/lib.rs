@@ -8,6 +8,8 @@
 //! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
 //! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
 //! | [`enqueue_error`] | [`EnqueueError`] |
+//! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node which made them |
+//! | [`telemetry`] | every metric |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
 //! | [`wake`] | [`WakeUp`]: the hint for a relay in the same process |
 //! | [`mod@pool`] | [`pool()`]: connection pools that are safe for transactions |
@@ -37,6 +39,7 @@ pub mod admin;
 pub mod connect;
 pub mod crash_points;
 pub mod dialect;
+mod drift;
 pub mod enqueue_error;
 mod failure;
 /// Open to the fuzz targets.
@@ -45,6 +48,7 @@ mod failure;
 pub mod fuzzing;
 pub mod log;
 pub mod new_message;
+pub mod nodes;
 pub mod pool;
 pub mod postgres;
 pub mod producer;
@@ -53,6 +57,7 @@ pub mod reconcile;
 pub mod retention;
 pub mod sqlite;
 mod store;
+pub mod telemetry;
 pub mod trace;
 pub mod transaction;
 pub mod wake;

@@ -80,6 +80,8 @@ pub struct Prepared {
     pub message: Message,
     /// Not before this time.
     pub deliver_at: Option<OffsetDateTime>,
+    /// Whether the producer brought the id, so that its time is judged.
+    pub is_supplied: bool,
 }
 
 impl NewMessage {
@@ -117,7 +119,8 @@ impl NewMessage {
         self
     }
 
-    /// The identity, for ids made with [`MessageId::derived`]. Default: a fresh one.
+    /// The identity, for ids made with [`MessageId::derived`] or before this transaction. Its time must be one that the
+    /// outbox accepts ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Default: a fresh one.
     pub fn id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
@@ -178,26 +181,27 @@ impl NewMessage {
     }
 
     /// Checks what was collected; asks for an id and a trace context only where none was given.
-    pub(crate) fn prepare(
+    pub(crate) fn prepare<E: From<InvalidMessage>>(
         self,
-        mint: impl FnOnce() -> MessageId,
+        mint: impl FnOnce() -> Result<MessageId, E>,
         capture: impl FnOnce() -> Option<TraceContext>,
-    ) -> Result<Prepared, InvalidMessage> {
+    ) -> Result<Prepared, E> {
         if let Some(mistake) = self.mistake {
-            return Err(mistake);
+            return Err(mistake.into());
         }
-        let topic = Topic::new(self.topic)?;
+        let topic = Topic::new(self.topic).map_err(InvalidMessage::from)?;
         let kind = match self.kind {
             Some(kind) => kind,
-            None => EventType::new(topic.as_str())?,
+            None => EventType::new(topic.as_str()).map_err(InvalidMessage::from)?,
         };
-        let id = self.id.unwrap_or_else(mint);
+        let is_supplied = self.id.is_some();
+        let id = self.id.map_or_else(mint, Ok)?;
         let mut message =
             Message::new(topic, kind, self.payload).with_id(id).with_content_type(self.content_type);
         message.key = self.key;
         message.headers = self.headers;
         message.trace = self.trace.or_else(capture);
-        Ok(Prepared { message, deliver_at: self.deliver_at })
+        Ok(Prepared { message, deliver_at: self.deliver_at, is_supplied })
     }
 }
 
@@ -224,7 +228,7 @@ mod tests {
     use super::*;
 
     fn prepare(message: NewMessage) -> Result<Prepared, InvalidMessage> {
-        message.prepare(MessageId::new, || None)
+        message.prepare(|| Ok(MessageId::new()), || None)
     }
 
     #[test]
@@ -249,8 +253,9 @@ mod tests {
     #[test]
     fn an_id_is_minted_only_when_none_was_given() {
         let id = MessageId::new();
-        let mint = || panic!("not asked for");
+        let mint = || -> Result<_, InvalidMessage> { panic!("not asked for") };
         let prepared = NewMessage::new("orders").id(id).prepare(mint, || None).unwrap();
-        assert_eq!(prepared.message.id, id);
+        assert!(prepared.message.id == id && prepared.is_supplied);
+        assert!(!prepare(NewMessage::new("orders")).unwrap().is_supplied);
     }
 }

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use message::token::{DriftWindow, Mint, MintError, ProcessIds};
 use message::{MessageId, SizeLimit, Topic, TraceContext};
 use migrations::Identifier;
 use sqlx::Transaction;
 
 use crate::dialect::Dialect;
+use crate::drift::DriftGuard;
 use crate::enqueue_error::EnqueueError;
 use crate::new_message::{NewMessage, Prepared};
 use crate::store::{self, Batch};
@@ -87,6 +89,8 @@ pub(crate) struct Settings<DB: Dialect> {
     pub(crate) on_duplicate: OnDuplicate,
     pub(crate) retry: RetryPolicy,
     pub(crate) wake: WakeUp,
+    pub(crate) drift: DriftGuard,
+    pub(crate) ids: Arc<dyn Mint>,
     limit: SizeLimit,
     topic_limits: HashMap<Topic, SizeLimit>,
     capture: Arc<dyn Capture>,
@@ -112,6 +116,8 @@ pub struct OutboxBuilder<DB> {
     retry: RetryPolicy,
     wake: WakeUp,
     capture: Arc<dyn Capture>,
+    ids: Arc<dyn Mint>,
+    ids_accepted: DriftWindow,
     dialect: PhantomData<fn() -> DB>,
 }
 
@@ -139,6 +145,8 @@ impl<DB: Dialect> Outbox<DB> {
             retry: RetryPolicy::default(),
             wake: WakeUp::new(),
             capture: Arc::new(TaskLocal),
+            ids: Arc::new(ProcessIds),
+            ids_accepted: DriftWindow::DEFAULT,
             dialect: PhantomData,
         }
     }
@@ -157,7 +165,7 @@ impl<DB: Dialect> Outbox<DB> {
         tx: &mut Transaction<'_, DB>,
         message: NewMessage,
     ) -> Result<Enqueued, EnqueueError> {
-        let prepared = self.prepare(message, MessageId::new, None)?;
+        let prepared = self.prepare(message, || self.settings.ids.mint(), None)?;
         let batch = store::store::<DB>(tx, &self.settings, vec![prepared]).await?;
         batch.only()
     }
@@ -171,8 +179,9 @@ impl<DB: Dialect> Outbox<DB> {
         tx: &mut Transaction<'_, DB>,
         messages: impl IntoIterator<Item = NewMessage> + Send,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
+        let mint = || self.settings.ids.mint();
         let prepared: Result<Vec<_>, _> =
-            messages.into_iter().map(|message| self.prepare(message, MessageId::new, None)).collect();
+            messages.into_iter().map(|message| self.prepare(message, mint, None)).collect();
         let Batch { answers, .. } = store::store::<DB>(tx, &self.settings, prepared?).await?;
         Ok(answers)
     }
@@ -194,9 +203,10 @@ impl<DB: Dialect> Outbox<DB> {
     pub(crate) fn prepare(
         &self,
         message: NewMessage,
-        mint: impl FnOnce() -> MessageId,
+        mint: impl FnOnce() -> Result<MessageId, MintError>,
         inherited: Option<&TraceContext>,
     ) -> Result<Prepared, EnqueueError> {
+        let mint = || mint().map_err(EnqueueError::from);
         let prepared = message.prepare(mint, || self.capture().or_else(|| inherited.cloned()))?;
         let limits = &self.settings.topic_limits;
         limits.get(&prepared.message.topic).unwrap_or(&self.settings.limit).check(&prepared.message)?;
@@ -241,6 +251,20 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
+    /// What makes the ids of messages that bring none. Default: [`MessageId::new`]. Where ids must name the node that made
+    /// them: [`NodeIds`](crate::nodes::NodeIds).
+    pub fn ids(mut self, ids: impl Mint) -> Self {
+        self.ids = Arc::new(ids);
+        self
+    }
+
+    /// How old, and how far ahead of the database's clock, an id may be that a message brings. Default:
+    /// [`DriftWindow::DEFAULT`], 14 days and 5 minutes, as inboxes have it; choose what all consumers accept.
+    pub fn ids_accepted(mut self, window: DriftWindow) -> Self {
+        self.ids_accepted = window;
+        self
+    }
+
     /// The hint that commits give. Default: an own one.
     pub fn wake_up(mut self, wake: WakeUp) -> Self {
         self.wake = wake;
@@ -259,6 +283,8 @@ impl<DB: Dialect> OutboxBuilder<DB> {
                 limit: self.limit,
                 topic_limits: self.topic_limits,
                 capture: self.capture,
+                ids: self.ids,
+                drift: DriftGuard::new(self.ids_accepted),
             }),
         }
     }

@@ -46,6 +46,9 @@ pub(crate) async fn store<DB: Dialect>(
     messages: Vec<Prepared>,
 ) -> Result<Batch, EnqueueError> {
     let unique = without_repetitions(&messages, settings.on_duplicate)?;
+    let supplied: Vec<MessageId> =
+        unique.iter().filter(|prepared| prepared.is_supplied).map(|prepared| prepared.message.id).collect();
+    settings.drift.judge::<DB>(connection, &supplied).await?;
     reached(crash_points::BEFORE_ENQUEUE);
     let mut inserted = Inserted::default();
     for run in runs(&unique) {
@@ -132,10 +135,14 @@ fn runs<'a, 'm>(messages: &'a [&'m Prepared]) -> impl Iterator<Item = &'a [&'m P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NewMessage;
+    use crate::{InvalidMessage, NewMessage};
 
     fn prepared(id: MessageId, payload: &'static str) -> Prepared {
-        NewMessage::new("orders").payload(payload).prepare(|| id, || None).unwrap()
+        NewMessage::new("orders")
+            .id(id)
+            .payload(payload)
+            .prepare::<InvalidMessage>(|| unreachable!(), || None)
+            .unwrap()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! | [`AFTER_READ`] | knows nothing | before the entries |
 //! | [`BEFORE_PUBLISH`] | knows nothing | before the entries |
 //! | [`AFTER_PUBLISH`] | may have them | before the entries |
+//! | [`AFTER_CHUNK`] | has some chunks of a message, not all | before the entry |
 //! | [`AFTER_CONFIRM`] | has some | before the entries |
 //! | [`BEFORE_CHECKPOINT`] | has those of the checkpoint | before the entries |
 //! | [`AFTER_CHECKPOINT`] | has those of the checkpoint | behind them |
@@ -15,6 +16,8 @@ pub const AFTER_READ: &str = "relay::after_read";
 pub const BEFORE_PUBLISH: &str = "relay::before_publish";
 /// Messages are handed over.
 pub const AFTER_PUBLISH: &str = "relay::after_publish";
+/// The broker has confirmed a chunk of a message, and not all of them.
+pub const AFTER_CHUNK: &str = "relay::after_chunk";
 /// The broker has confirmed messages, and nothing is done about it yet.
 pub const AFTER_CONFIRM: &str = "relay::after_confirm";
 /// They are settled in memory, and the checkpoint is about to be stored.
@@ -22,6 +25,6 @@ pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
 /// The checkpoint is stored.
 pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
 
-/// All of them.
+/// Those that every pipeline reaches: all but [`AFTER_CHUNK`], which takes messages in chunks.
 pub const ALL: [&str; 6] =
     [AFTER_READ, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_CONFIRM, BEFORE_CHECKPOINT, AFTER_CHECKPOINT];

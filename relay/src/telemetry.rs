@@ -105,11 +105,12 @@ impl Telemetry {
         let mut published = 0;
         for event in events {
             match event {
-                Event::Published { message_id, topic, trace } => {
+                Event::Published(message) => {
                     published += 1;
+                    let (message_id, topic) = (message.id, &message.topic);
                     // Linked to the producer's span by the ids; the stored context itself travels on unchanged.
                     let (trace_id, traceparent) =
-                        trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
+                        message.trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
                     debug_span!("send", relay = %self.relay, destination = %self.destination, %topic, %message_id,
                         trace_id, traceparent)
                     .in_scope(|| debug!("published"));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use brokers::memory::Broker;
 use inbox::{Inbox, InboxOptions};
+use message::token::DriftWindow;
 use message::{KeyWindow, Source};
 use migrations::{Line, Migrator};
 use outbox::log::{LogOptions, LogStore, RelayName};
@@ -95,7 +96,8 @@ impl WorldBuilder {
         drop(connection);
         let source = Source::new("/testkit").map_err(Failure::during("name the source"))?;
         let world = World {
-            outbox: Outbox::new(),
+            // Tests make ids of long ago, to see what consumers do about them.
+            outbox: Outbox::builder().ids_accepted(DriftWindow::WIDEST).build(),
             inbox: Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?,
             broker: Broker::new(),
             patience: self.patience,

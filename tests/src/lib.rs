@@ -7,6 +7,7 @@
 //! | [`trial`](mod@trial) | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
 //! | [`stage`] | [`Stage`]: what a test has made and what it shows when it fails |
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
+//! | [`counters`] | [`Counters`]: what the components have counted |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
@@ -15,10 +16,12 @@
 //! | [`shop`] | a producer and a consumer whose effects can be counted |
 //! | [`facts`] | the numbered facts that tests send and apply, and what the checker says of them; pure |
 //! | [`hostile`] | names that no setting may accept |
+//! | [`tap`] | what a client says to PostgreSQL, read along on the wire |
 //! | [`tls`] | an authority of the test's own, and servers that speak TLS before a service |
 
 pub mod backends;
 pub mod brokers;
+pub mod counters;
 pub mod databases;
 pub mod eventually;
 pub mod facts;
@@ -28,11 +31,13 @@ pub mod roles;
 pub mod services;
 pub mod shop;
 pub mod stage;
+pub mod tap;
 pub mod tls;
 pub mod trial;
 
 pub use backends::Backend;
 pub use brokers::Broker;
+pub use counters::Counters;
 pub use databases::{Database, Dialect};
 pub use eventually::eventually;
 pub use relay_process::RelayProcess;

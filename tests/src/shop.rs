@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Scope};
-use message::{Delivery, Settlement, Subscription};
+use message::{Delivery, MessageId, Settlement, Subscription};
 use outbox::{NewMessage, Outbox};
 use serde_json::json;
 use sqlx::Transaction;
@@ -89,14 +89,36 @@ impl<DB: Dialect> Shop<DB> {
     /// # Errors
     /// The database's or the outbox'.
     pub async fn place_in(&self, tx: &mut Transaction<'_, DB>, key: &str) -> Result<Fact, Failure> {
+        let seq = self.next(tx, key).await?;
+        self.outbox.enqueue(tx, self.message(key, seq)).await?;
+        Ok(Fact::new(key, seq))
+    }
+
+    /// As [`place_in`](Self::place_in), with so many bytes more: the id and the payload of its message.
+    ///
+    /// # Errors
+    /// The database's or the outbox'.
+    pub async fn place_large_in(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        key: &str,
+        padding: usize,
+    ) -> Result<(MessageId, Vec<u8>), Failure> {
+        let seq = self.next(tx, key).await?;
+        let payload = serde_json::to_vec(&json!({ "key": key, "seq": seq, "padding": "x".repeat(padding) }))?;
+        let message = self.message(key, seq).payload(payload.clone());
+        Ok((self.outbox.enqueue(tx, message).await?.message_id(), payload))
+    }
+
+    /// The next number of a key, as an order that is placed.
+    async fn next(&self, tx: &mut Transaction<'_, DB>, key: &str) -> Result<i64, Failure> {
         let next = format!(
             "INSERT INTO counter (key, seq) VALUES ('{key}', 1) \
              ON CONFLICT (key) DO UPDATE SET seq = counter.seq + 1 RETURNING seq"
         );
         let seq = *<DB as Dialect>::integers(tx, &next).await?.first().ok_or("the counter gave no number")?;
         <DB as Dialect>::execute(tx, &format!("INSERT INTO placed VALUES ('{key}', {seq})")).await?;
-        self.outbox.enqueue(tx, self.message(key, seq)).await?;
-        Ok(Fact::new(key, seq))
+        Ok(seq)
     }
 
     /// The message of an order.

@@ -11,9 +11,7 @@ mod publisher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::Source;
-use outbox::log::{LogOptions, RelayName};
-use relay::engine::{Pipeline, Settings};
+use relay::engine::Settings;
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
@@ -21,7 +19,7 @@ use crate::cli::Run;
 use crate::environment;
 use crate::plot::{Line, Plot};
 use crate::report::Report;
-use crate::rig::{Database, PATIENCE, Percentiles};
+use crate::rig::{Database, PATIENCE, Percentiles, pipeline};
 use crate::target::{Kafka, Target as _, fresh_topic};
 use clock::Clock;
 
@@ -88,9 +86,8 @@ async fn measure(load: &mut Load, seconds: u32) -> Result<(), Failure> {
     let messages = (load.rate * seconds) as usize / batch * batch;
     let clock = Arc::new(Clock::new(messages));
 
-    let store = outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?;
     let connector = Arc::new(publisher::Timed::new(kafka.connector()?, Arc::clone(&clock)));
-    let pipeline = Pipeline::new(RelayName::new("bench")?, store, connector, Settings::default());
+    let pipeline = pipeline(&database, connector, Settings::default())?;
     let stop = CancellationToken::new();
     let relaying = tokio::spawn(pipeline.run(stop.clone()));
     let (consuming, shutdown) = consumer::start(&database, &kafka, &topic, Arc::clone(&clock)).await?;

@@ -9,18 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use message::Source;
-use outbox::log::{LogOptions, RelayName};
 use rand::Rng as _;
-use relay::engine::{Pipeline, Settings};
+use relay::engine::Settings;
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Peer;
+use super::debezium::{self, Connect};
 use super::poller::{self, Poller};
 use crate::Failure;
-use crate::rig::{Database, PATIENCE};
+use crate::rig::{Database, PATIENCE, pipeline};
 use crate::target::{Kafka, Target as _, fresh_topic};
 
 const WRITERS: u32 = 16;
@@ -89,6 +88,7 @@ pub(super) async fn watch(peer: Peer, kafka: &Kafka, writing: Duration) -> Resul
     let log = kafka.log(&topic).await?;
     let log: Vec<(String, i64)> = log
         .into_iter()
+        .filter(|(key, _)| key != debezium::WARM)
         .map(|(key, payload)| Ok((key, String::from_utf8(payload)?.parse()?)))
         .collect::<Result<_, Failure>>()?;
     kafka.remove(&topic).await?;
@@ -104,12 +104,18 @@ async fn start(
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<Result<(), Failure>>, Failure> {
     if peer == Peer::Toolkit {
-        let store = outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?;
-        let pipeline =
-            Pipeline::new(RelayName::new("bench")?, store, kafka.connector()?, Settings::default());
+        let pipeline = pipeline(database, kafka.connector()?, Settings::default())?;
         return Ok(tokio::spawn(async move {
             pipeline.run(stop).await;
             Ok(())
+        }));
+    }
+    if peer == Peer::Debezium {
+        let connect = Connect::start(database, kafka, topic).await?;
+        let database = database.clone();
+        return Ok(tokio::spawn(async move {
+            stop.cancelled().await;
+            connect.end(&database).await
         }));
     }
     let mut poller = Poller::connect(peer, database, kafka, topic).await?;

@@ -3,10 +3,11 @@
 //! Each is asked twice: how fast a backlog leaves, and what becomes of messages while sixteen writers pause inside their
 //! transactions. A poller reads a page, publishes it, waits for every confirmation and notes that, page by page.
 
+mod debezium;
 mod disorder;
 mod poller;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use relay::engine::Settings;
 
@@ -14,9 +15,8 @@ use crate::Failure;
 use crate::cli::Run;
 use crate::report::{Report, Spread};
 use crate::rig::{Database, Shape, drain};
-use crate::target::{Kafka, Target as _, fresh_topic};
+use crate::target::{Kafka, Target as _, backlog, fresh_topic};
 use disorder::Seen;
-use poller::Poller;
 
 /// How large.
 #[derive(Debug, Default, clap::Args)]
@@ -39,10 +39,17 @@ enum Peer {
     XminHorizon,
     /// `WHERE id > last ORDER BY id`.
     IdCursor,
+    /// Change data capture: logical decoding, Kafka Connect.
+    Debezium,
 }
 
 impl Peer {
-    const ALL: [Self; 4] = [Self::Toolkit, Self::Status, Self::XminHorizon, Self::IdCursor];
+    const POLLING: [Self; 4] = [Self::Toolkit, Self::Status, Self::XminHorizon, Self::IdCursor];
+
+    /// Those that there are: Debezium needs a server whose log can be decoded.
+    fn all() -> impl Iterator<Item = Self> {
+        Self::POLLING.into_iter().chain(debezium::jars().map(|_| Self::Debezium))
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -50,6 +57,7 @@ impl Peer {
             Self::Status => "status column, SKIP LOCKED",
             Self::XminHorizon => "xmin horizon",
             Self::IdCursor => "id cursor",
+            Self::Debezium => "Debezium 3.3, Kafka Connect",
         }
     }
 }
@@ -66,9 +74,9 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
     let writing = Duration::from_secs_f64(args.seconds.unwrap_or(if quick { 1.0 } else { 20.0 }));
     let rounds = run.options.rounds(5);
     let kafka = Kafka::from_environment()?;
-    let progress = run.progress(Peer::ALL.len() * (rounds + 1))?;
+    let progress = run.progress(Peer::all().count() * (rounds + 1))?;
     let mut found = Vec::new();
-    for peer in Peer::ALL {
+    for peer in Peer::all() {
         progress.set_message(format!("{}: sixteen writers", peer.name()));
         found.push(Found { peer, rates: Vec::new(), seen: disorder::watch(peer, &kafka, writing).await? });
         progress.inc(1);
@@ -137,26 +145,23 @@ async fn rate(
     messages: u32,
     run: &Run,
 ) -> Result<f64, Failure> {
-    let topic = fresh_topic();
-    kafka.prepare(&topic).await?;
     let shape = Shape { messages, payload_bytes: 256, keys: 100_000 };
-    let took = if peer == Peer::Toolkit {
-        database.run("TRUNCATE outbox_message").await?;
-        database.fill(&topic, shape).await?;
-        drain(database, kafka.connector()?, Settings::default(), messages.into(), &run.published).await?
+    let topic = if peer == Peer::Toolkit {
+        backlog(database, kafka, shape).await?
     } else {
+        let topic = fresh_topic();
+        kafka.prepare(&topic).await?;
         poller::prepare(peer, database).await?;
-        poller::fill(database, shape).await?;
-        let began = Instant::now();
-        let mut poller = Poller::connect(peer, database, kafka, &topic).await?;
-        let mut sent = 0;
-        while sent < u64::from(messages) {
-            match poller.page().await? {
-                0 => return Err(format!("{}: {sent} of {messages} published", peer.name()).into()),
-                more => sent += more,
-            }
+        topic
+    };
+    let took = match peer {
+        Peer::Toolkit => {
+            drain(database, kafka.connector()?, Settings::default(), messages.into(), &run.published).await?
         }
-        began.elapsed()
+        Peer::Debezium => debezium::drain(database, kafka, &topic, shape).await?,
+        Peer::Status | Peer::XminHorizon | Peer::IdCursor => {
+            poller::drain(peer, database, kafka, &topic, shape).await?
+        }
     };
     kafka.remove(&topic).await?;
     Ok(f64::from(messages) / took.as_secs_f64())

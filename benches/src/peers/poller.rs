@@ -1,5 +1,7 @@
 //! The peers: each a table with just the columns and the index that it needs, and a loop of pages.
 
+use std::time::{Duration, Instant};
+
 use sqlx::{Connection as _, PgConnection};
 
 use super::Peer;
@@ -24,11 +26,18 @@ pub(super) async fn prepare(peer: Peer, database: &Database) -> Result<(), Failu
     match peer {
         Peer::Status => database.run("CREATE INDEX ON peer (id) WHERE status = 0").await,
         Peer::XminHorizon => database.run("CREATE INDEX ON peer (xid, id)").await,
-        Peer::IdCursor | Peer::Toolkit => Ok(()),
+        Peer::IdCursor | Peer::Debezium | Peer::Toolkit => Ok(()),
     }
 }
 
-pub(super) async fn fill(database: &Database, shape: Shape) -> Result<(), Failure> {
+/// A backlog, vacuumed as on a server that has been running for a while.
+async fn fill(database: &Database, shape: Shape) -> Result<(), Failure> {
+    insert(database, shape).await?;
+    database.run("VACUUM ANALYZE peer").await
+}
+
+/// A backlog in one transaction.
+pub(super) async fn insert(database: &Database, shape: Shape) -> Result<(), Failure> {
     let mut connection = database.connect().await?;
     sqlx::query(
         "INSERT INTO peer (key, payload) SELECT 'key-' || (n * 7919 % $2), convert_to(repeat('x', $1), 'UTF8') \
@@ -39,8 +48,28 @@ pub(super) async fn fill(database: &Database, shape: Shape) -> Result<(), Failur
     .bind(i64::from(shape.messages))
     .execute(&mut connection)
     .await?;
-    sqlx::query("VACUUM ANALYZE peer").execute(&mut connection).await?;
     Ok(())
+}
+
+/// The time from a cold start to the last confirmation of a backlog.
+pub(super) async fn drain(
+    peer: Peer,
+    database: &Database,
+    kafka: &Kafka,
+    topic: &str,
+    shape: Shape,
+) -> Result<Duration, Failure> {
+    fill(database, shape).await?;
+    let began = Instant::now();
+    let mut poller = Poller::connect(peer, database, kafka, topic).await?;
+    let mut sent = 0;
+    while sent < u64::from(shape.messages) {
+        match poller.page().await? {
+            0 => return Err(format!("{}: {sent} of {} published", peer.name(), shape.messages).into()),
+            more => sent += more,
+        }
+    }
+    Ok(began.elapsed())
 }
 
 type Row = (String, i64, String, Vec<u8>);
@@ -75,7 +104,7 @@ impl Poller {
                  WHERE (xid, id) > (SELECT xid, id FROM peer_cursor) \
                  AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT $1"
             }
-            Peer::IdCursor | Peer::Toolkit => {
+            Peer::IdCursor | Peer::Debezium | Peer::Toolkit => {
                 "SELECT xid::text, id, key, payload FROM peer WHERE id > (SELECT id FROM peer_cursor) \
                  ORDER BY id LIMIT $1"
             }

@@ -6,6 +6,7 @@ use super::variable;
 use crate::Failure;
 
 /// A private database, dropped at the end.
+#[derive(Clone)]
 pub(crate) struct Database {
     admin_url: String,
     name: String,

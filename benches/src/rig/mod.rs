@@ -6,6 +6,7 @@ mod percentiles;
 mod pin;
 mod process;
 mod published;
+mod reach;
 mod relay;
 
 pub(crate) use counters::Wal;
@@ -14,7 +15,8 @@ pub(crate) use percentiles::Percentiles;
 pub(crate) use pin::Pin;
 pub(crate) use process::RelayProcess;
 pub(crate) use published::Published;
-pub(crate) use relay::{PATIENCE, drain, log};
+pub(crate) use reach::reach;
+pub(crate) use relay::{PATIENCE, drain, log, pipeline};
 
 use crate::Failure;
 

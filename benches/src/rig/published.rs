@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
+use super::reach;
+
 /// The relay's own counter of confirmed messages.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Published(Arc<AtomicU64>);
@@ -28,16 +30,7 @@ impl Published {
     ///
     /// Fails when nothing has been confirmed for `patience`.
     pub(crate) async fn reach(&self, target: u64, patience: Duration) -> Result<(), crate::Failure> {
-        let (mut last, mut since) = (self.count(), tokio::time::Instant::now());
-        while self.count() < target {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            if self.count() > last {
-                (last, since) = (self.count(), tokio::time::Instant::now());
-            } else if since.elapsed() > patience {
-                return Err(format!("nothing was published for {patience:?}, {last} of {target} done").into());
-            }
-        }
-        Ok(())
+        reach(target, patience, Duration::from_millis(1), async || Ok(self.count())).await
     }
 }
 

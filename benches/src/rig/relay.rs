@@ -21,6 +21,15 @@ pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {
     Ok(outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?)
 }
 
+/// A relay of a database in this process, not running yet.
+pub(crate) fn pipeline(
+    database: &Database,
+    connector: Arc<dyn Connector>,
+    settings: Settings,
+) -> Result<Pipeline, Failure> {
+    Ok(Pipeline::new(RelayName::new(RELAY)?, log(database)?, connector, settings))
+}
+
 /// Relays so many messages; the time from a cold start to the last confirmation.
 pub(crate) async fn drain(
     database: &Database,
@@ -29,7 +38,7 @@ pub(crate) async fn drain(
     messages: u64,
     published: &Published,
 ) -> Result<Duration, Failure> {
-    let pipeline = Pipeline::new(RelayName::new(RELAY)?, log(database)?, connector, settings);
+    let pipeline = pipeline(database, connector, settings)?;
     let stop = CancellationToken::new();
     let target = published.count() + messages;
     let started = Instant::now();

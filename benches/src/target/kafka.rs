@@ -48,6 +48,11 @@ impl Kafka {
         Ok(Self::new(variable("OUTBOX_KAFKA_BROKERS")?))
     }
 
+    /// Where it is.
+    pub(crate) fn servers(&self) -> &str {
+        &self.servers
+    }
+
     /// The section of the relay's configuration.
     pub(crate) fn section(&self) -> String {
         let servers: Vec<String> = self.servers.split(',').map(|server| format!("\"{server}\"")).collect();

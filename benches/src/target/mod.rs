@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use message::Connector;
 
 use crate::Failure;
-use crate::rig::variable;
+use crate::rig::{Database, Shape, variable};
 
 pub(crate) use kafka::{Kafka, Sender};
 pub(crate) use rows::Rows;
@@ -47,6 +47,19 @@ impl Broker {
             Self::Sqs => Box::new(sqs::Sqs::new(variable("OUTBOX_SQS_ENDPOINT")?)),
         })
     }
+}
+
+/// A fresh topic with a backlog, in a table that holds nothing else: what turns before left is gone.
+pub(crate) async fn backlog(
+    database: &Database,
+    target: &(impl Target + ?Sized),
+    shape: Shape,
+) -> Result<String, Failure> {
+    let topic = fresh_topic();
+    target.prepare(&topic).await?;
+    database.run("TRUNCATE outbox_message").await?;
+    database.fill(&topic, shape).await?;
+    Ok(topic)
 }
 
 /// A name that nothing else has.

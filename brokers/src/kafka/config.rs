@@ -50,8 +50,8 @@ pub struct Config {
     /// How batches are compressed. Default none.
     #[serde(default)]
     pub compression: Compression,
-    /// How long the producer waits for a batch to fill, in milliseconds, 0 to 900,000. Default 5. It is paid
-    /// once per batch, not per message.
+    /// How long the producer waits for a batch to fill, in milliseconds, 0 to 900,000. Default 1: under load batches
+    /// fill while others are on their way. It is paid once per batch, not per message.
     #[serde(default = "linger_ms")]
     pub linger_ms: u32,
     /// The largest message in bytes with key, headers and envelope, 1,000 to 1,000,000,000. Default 1,000,000;
@@ -129,7 +129,7 @@ fn client_id() -> String {
 }
 
 fn linger_ms() -> u32 {
-    5
+    1
 }
 
 fn message_bytes_max() -> usize {

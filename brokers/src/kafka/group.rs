@@ -60,6 +60,17 @@ fn session_timeout_ms() -> u64 {
     45_000
 }
 
+/// Kafka itself knows no bound but that of its strings; its tools and metrics' names do.
+const GROUP_BYTES_MAX: usize = 255;
+/// The longest name of a topic (Kafka: `Topic.MAX_NAME_LENGTH`).
+const TOPIC_BYTES_MAX: usize = 249;
+
+/// What Kafka takes for a topic. librdkafka reads a leading `^` as a pattern.
+fn is_topic(name: &str) -> bool {
+    let legal = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '_' | '-');
+    (1..=TOPIC_BYTES_MAX).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".."
+}
+
 impl GroupConfig {
     /// The defaults, for this group and these topics.
     #[must_use]
@@ -79,16 +90,17 @@ impl GroupConfig {
     /// # Errors
     /// [`InvalidSetting`]: which one, its value, what is accepted.
     pub fn check(&self) -> Result<(), InvalidSetting> {
-        if self.group.is_empty() {
-            return Err(InvalidSetting::new("kafka.group", "is empty; name the consumer group"));
-        }
+        InvalidSetting::unless_name("kafka", "group", &self.group, GROUP_BYTES_MAX)?;
         if self.topics.is_empty() == self.partitions.is_empty() {
             let problem = "give either topics (shared by the group) or partitions (fixed), and not both";
             return Err(InvalidSetting::new("kafka.topics", problem));
         }
         let named = self.topics.iter().chain(self.partitions.iter().map(|partition| &partition.topic));
-        if let Some(wrong) = named.into_iter().find(|topic| topic.is_empty() || topic.starts_with('^')) {
-            let problem = format!("{wrong:?} is not a topic's name; patterns are not supported");
+        if let Some(wrong) = named.into_iter().find(|topic| !is_topic(topic)) {
+            let problem = format!(
+                "{wrong:?} is not a topic's name: 1 to {TOPIC_BYTES_MAX} letters, digits, dots, underscores and hyphens; \
+                 patterns are not supported"
+            );
             return Err(InvalidSetting::new("kafka.topics", problem));
         }
         InvalidSetting::unless_within("kafka", "prefetch_len", self.prefetch_len, 1..=100_000)?;
@@ -134,6 +146,13 @@ mod tests {
         assert!(GroupConfig::new("", ["orders"]).check().is_err());
         assert!(GroupConfig::new("g", Vec::<String>::new()).check().is_err());
         assert!(GroupConfig::new("g", ["^orders.*"]).check().is_err());
+        for hostile in ["", " g", "g\0h", "g\nh", &"g".repeat(256)] {
+            let error = GroupConfig::new(hostile, ["orders"]).check().unwrap_err();
+            assert!(error.setting.starts_with("kafka.group"), "{error}");
+        }
+        for hostile in ["", ".", "..", "or ders", "orders\0", "größe", "a/b", &"a".repeat(250)] {
+            assert_eq!(GroupConfig::new("g", [hostile]).check().unwrap_err().setting, "kafka.topics");
+        }
         let mut both = GroupConfig::new("g", ["orders"]);
         both.partitions.push(Partition { topic: String::from("orders"), partition: 0 });
         assert!(both.check().unwrap_err().problem.contains("not both"));

@@ -7,6 +7,7 @@
 //! | value | payload; a tombstone (no value) is read as an empty payload |
 //! | timestamp | `time` |
 //! | header `ce_id`, `ce_source`, `ce_type`, `ce_time`, `ce_specversion`, `ce_subject` | CloudEvents attributes |
+//! | header `ce_chunkindex`, `ce_chunkcount`, `ce_chunkbytes`, `ce_chunkfingerprint` | which part of a larger message it is |
 //! | header `content-type` | content type |
 //! | header `traceparent`, `tracestate` | trace context |
 //! | any other header | free header |

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use message::{KeyWindow, Malformed, Message, OrderingKey, PublishError, SubscriptionError, Topic};
+use message::{
+    KeyWindow, Malformed, Message, MessageId, OrderingKey, PublishError, SubscriptionError, Topic,
+};
 use tokio::sync::watch;
 
 use super::connector::Connector;
@@ -51,6 +53,7 @@ struct Session {
 #[derive(Debug)]
 struct Held {
     session: u64,
+    id: MessageId,
     key: Option<OrderingKey>,
     pending: Pending,
 }
@@ -306,10 +309,10 @@ impl State {
                 lost("the confirmation was lost on demand")
             }
             Verdict::Store => {
-                let key = message.key.clone();
+                let (id, key) = (message.id, message.key.clone());
                 self.store(message);
                 if self.holding {
-                    return self.held.push(Held { session: number, key, pending });
+                    return self.held.push(Held { session: number, id, key, pending });
                 }
                 Ok(())
             }
@@ -337,7 +340,8 @@ impl State {
     }
 
     fn note_violation(&mut self, number: u64, key_window: KeyWindow, message: &Message) {
-        let waits = |held: &Held| held.session == number && held.key == message.key;
+        // The chunks of one message have no order among themselves.
+        let waits = |held: &Held| held.session == number && held.key == message.key && held.id != message.id;
         if key_window == KeyWindow::One && message.key.is_some() && self.held.iter().any(waits) {
             let text = format!("message {} overtook an unconfirmed one of its key", message.id);
             self.violations.push(text);

@@ -1,5 +1,6 @@
 //! One publishing session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,6 +35,7 @@ impl message::Publisher for Publisher {
 
     async fn submit(&mut self, batch: Vec<Submission>) {
         for Submission { ticket, message } in batch {
+            let message = Arc::unwrap_or_clone(message);
             self.broker.accept(self.session, message, Pending::new(ticket, self.receipts.clone()));
         }
     }

@@ -23,7 +23,7 @@ fn keyed(key: &str) -> Message {
 
 fn batch(messages: &[Message]) -> Vec<Submission> {
     let numbered = messages.iter().cloned().zip(1..);
-    numbered.map(|(message, number)| Submission { ticket: Ticket(number), message }).collect()
+    numbered.map(|(message, number)| Submission { ticket: Ticket(number), message: message.into() }).collect()
 }
 
 async fn session(
@@ -95,7 +95,7 @@ async fn held_confirmations_are_released_or_unknown_never_missing() {
     broker.faults().release_confirms();
     assert_eq!(answers(&mut received), [(1, Ok(())), (2, Ok(()))]);
     broker.faults().hold_confirms();
-    publisher.submit(vec![Submission { ticket: Ticket(3), message: keyed("c") }]).await;
+    publisher.submit(vec![Submission { ticket: Ticket(3), message: keyed("c").into() }]).await;
     publisher.close(Duration::ZERO).await;
     assert_eq!(answers(&mut received), [(3, Err((Fault::Broker, Scope::Session)))]);
     assert_eq!(broker.log(&topic()).len(), 3);
@@ -108,7 +108,7 @@ async fn a_second_unconfirmed_message_of_a_key_is_recorded() {
     let (mut publisher, _received) = session(&broker, KeyWindow::One).await;
     publisher.submit(batch(&[keyed("a"), keyed("b")])).await;
     assert!(broker.violations().is_empty());
-    publisher.submit(vec![Submission { ticket: Ticket(3), message: keyed("a") }]).await;
+    publisher.submit(vec![Submission { ticket: Ticket(3), message: keyed("a").into() }]).await;
     assert_eq!(broker.violations().len(), 1);
 }
 

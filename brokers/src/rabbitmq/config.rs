@@ -118,9 +118,15 @@ impl Config {
         within("payload_bytes_max", self.payload_bytes_max, 1..=512 << 20)?;
         within("confirm_timeout_ms", self.confirm_timeout_ms, 100..=600_000)?;
         within("prefetch", self.prefetch, 1..=u16::MAX)?;
-        within("connection_name (bytes)", self.connection_name.len(), 1..=200)?;
-        within("exchange (bytes)", self.exchange.len(), 0..=SHORT_BYTES_MAX)?;
-        within("app_id (bytes)", self.app_id.as_ref().map_or(0, String::len), 0..=SHORT_BYTES_MAX)
+        InvalidSetting::unless_name("rabbitmq", "connection_name", &self.connection_name, 200)?;
+        // The empty name is the default exchange.
+        let named = [("exchange", Some(&self.exchange)), ("app_id", self.app_id.as_ref())];
+        for (setting, name) in named {
+            if let Some(name) = name.filter(|name| !name.is_empty()) {
+                InvalidSetting::unless_name("rabbitmq", setting, name, SHORT_BYTES_MAX)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -153,8 +159,10 @@ mod tests {
         let config = Config { connections: 0, ..Config::new("amqp://localhost") };
         let error = config.check().unwrap_err();
         assert_eq!(error.to_string(), "rabbitmq.connections: is 0; accepted are 1 to 16");
-        let config = Config { exchange: "x".repeat(256), ..Config::new("amqp://localhost") };
-        assert!(config.check().is_err());
+        for hostile in [" x", "x\0y", "x\ny", &"x".repeat(256)] {
+            let config = Config { exchange: hostile.to_owned(), ..Config::new("amqp://localhost") };
+            assert!(config.check().unwrap_err().setting.starts_with("rabbitmq.exchange"));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use lapin::{Channel, Connection, Error};
 use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
-use super::config::{Config, invalid};
+use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::endpoint::Endpoint;
 use super::fault;
 use super::ledger::Ledger;
@@ -45,9 +45,10 @@ impl Subscriber {
         config: &Config,
         queues: impl IntoIterator<Item = Q>,
     ) -> Result<Self, InvalidSetting> {
-        let short = |queue: Q| match queue.into() {
-            empty if empty.is_empty() => Err(invalid("queue", "a queue's name is empty")),
-            queue => ShortString::try_new(queue).map_err(|error| invalid("queue", error.to_string())),
+        let short = |queue: Q| {
+            let queue = queue.into();
+            InvalidSetting::unless_name("rabbitmq", "queue", &queue, SHORT_BYTES_MAX)?;
+            ShortString::try_new(queue).map_err(|error| invalid("queue", error.to_string()))
         };
         let queues = queues.into_iter().map(short).collect::<Result<Vec<_>, _>>()?;
         if queues.is_empty() {

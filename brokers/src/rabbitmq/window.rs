@@ -1,6 +1,7 @@
 //! A window: the messages that are published together and believed together.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use message::{Message, MessageId};
 
@@ -9,7 +10,7 @@ use crate::pending::Pending;
 /// A message and the receipt it owes.
 #[derive(Debug)]
 pub(super) struct Item {
-    pub(super) message: Message,
+    pub(super) message: Arc<Message>,
     pub(super) pending: Pending,
 }
 
@@ -67,7 +68,7 @@ pub(super) mod tests {
             EventType::new("order.placed").unwrap(),
             vec![b'x'; bytes],
         );
-        Item { message, pending: Pending::new(Ticket(0), Receipts::channel().0) }
+        Item { message: message.into(), pending: Pending::new(Ticket(0), Receipts::channel().0) }
     }
 
     const LIMIT: WindowLimit = WindowLimit { messages_max: 3, bytes_max: 10_000 };
@@ -77,7 +78,7 @@ pub(super) mod tests {
         let mut window = Window::new(LIMIT);
         let first = item("orders", 1);
         let mut again = item("orders", 1);
-        again.message.id = first.message.id;
+        Arc::make_mut(&mut again.message).id = first.message.id;
         assert!(window.push(first).is_none());
         assert!(window.push(again).is_some());
         assert!(window.push(item("orders", 1)).is_none());

@@ -96,6 +96,15 @@ pub(super) fn fifo_group(message: &Message) -> String {
     message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
 }
 
+/// What a FIFO queue takes for one message within five minutes: the id; of a chunk also which one of how many, or all but
+/// the first would be dropped as its repetitions.
+pub(super) fn deduplication(message: &Message) -> String {
+    match &message.chunk {
+        None => message.id.to_string(),
+        Some(chunk) => format!("{}-{}-{}", message.id, chunk.index(), chunk.count()),
+    }
+}
+
 /// A key as a group id: at most 128 characters of printable ASCII (SQS API reference, SendMessage); other keys
 /// are hashed.
 pub(super) fn group(key: &str) -> String {
@@ -162,5 +171,18 @@ mod tests {
         let message = Message::new(Topic::new("orders").unwrap(), EventType::new("t").unwrap(), "x");
         assert_eq!(fifo_group(&message), message.id.to_string());
         assert_eq!(fifo_group(&message.with_key(OrderingKey::new("k").unwrap())), "k");
+    }
+
+    #[test]
+    fn each_chunk_has_a_deduplication_id_of_its_own() {
+        let mut message = Message::new(Topic::new("orders").unwrap(), EventType::new("t").unwrap(), "xy");
+        assert_eq!(deduplication(&message), message.id.to_string());
+        let mut ids = HashSet::new();
+        for (index, count) in [(0, 1), (0, 2), (1, 2)] {
+            let chunk = message::Chunk::new(index, count, 2, message::Fingerprint::of(&message)).unwrap();
+            message.chunk = Some(Box::new(chunk));
+            let id = deduplication(&message);
+            assert!(id.len() <= GROUP_CHARS_MAX && ids.insert(id));
+        }
     }
 }

@@ -8,7 +8,7 @@ use message::{KeyWindow, Message, Profile, PublishError, Publisher, Receipts, Su
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::backlog::{BATCH_ENTRIES_MAX, Item, fifo_group, group};
+use super::backlog::{BATCH_ENTRIES_MAX, Item, deduplication, fifo_group, group};
 use super::dispatcher::{Addressed, Dispatcher, Pace};
 use super::queues::is_fifo;
 use super::send::Sender;
@@ -46,7 +46,7 @@ impl SqsPublisher {
             topic: message.topic.clone(),
             record,
             group: if fifo { Some(fifo_group(message)) } else { fair() },
-            deduplication: fifo.then(|| message.id.to_string()),
+            deduplication: fifo.then(|| deduplication(message)),
             pending,
         };
         Ok((queue, item))

@@ -7,7 +7,8 @@
 //! and no upper case or punctuation in names.
 //!
 //! A JSON payload stands in `data` byte for byte, everything else in `data_base64`. The message attributes
-//! `ce_id`, `ce_type`, `ce_source`, `traceparent` and `content-type` repeat what filters and tools want to see.
+//! `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, of a chunk, `ce_chunkindex` and `ce_chunkcount` repeat
+//! what filters and tools want to see.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,11 @@ const HEADERS: &str = "headers";
 
 /// The event's own attributes; every other member of the event becomes a header.
 const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
+
+/// Whether a member of the event is an attribute of ours.
+fn is_attribute(name: &str) -> bool {
+    ATTRIBUTES.contains(&name) || message::chunk::ATTRIBUTES.contains(&name)
+}
 
 /// The prefix of CloudEvents attributes among the message attributes.
 const PREFIX: &str = "ce_";
@@ -111,6 +117,10 @@ fn is_accepted(c: char) -> bool {
 
 fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
     let trace = message.trace.as_ref().map(|trace| ("traceparent", trace.parent().to_owned()));
+    let chunk = message.chunk.as_ref().map(|chunk| {
+        let [index, count] = [("ce_chunkindex", chunk.index()), ("ce_chunkcount", chunk.count())];
+        [index, count].map(|(name, number)| (name, number.to_string()))
+    });
     [
         ("ce_id", message.id.to_string()),
         ("ce_type", message.kind.to_string()),
@@ -119,6 +129,7 @@ fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
     ]
     .into_iter()
     .chain(trace)
+    .chain(chunk.into_iter().flatten())
     // A type may hold a character that an attribute cannot; the body has it escaped.
     .filter(|(_, value)| value.chars().all(is_accepted))
     .collect()
@@ -177,7 +188,7 @@ fn read_event(envelope: &mut Envelope, event: &Event<'_>) -> Result<(), String> 
             name => {
                 let Some(text) = plain_text(value) else { continue };
                 let target =
-                    if ATTRIBUTES.contains(&name) { &mut envelope.attributes } else { &mut envelope.headers };
+                    if is_attribute(name) { &mut envelope.attributes } else { &mut envelope.headers };
                 target.push((name.to_owned(), text));
             }
         }

@@ -2,11 +2,14 @@
 //!
 //! `DATABASE_URL=postgres://… TOPIC=orders cargo run -p examples --bin order_service`
 
+use examples::database::prepared;
 use examples::order::OrderPlaced;
-use examples::setting::{Failure, optional, required};
-use migrations::{Line, Migrator};
+use examples::setting::{Failure, optional};
+use migrations::Line;
 use outbox::{EnqueueError, NewMessage, Outbox, TransactionError};
 use sqlx::{PgPool, Postgres};
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, cents bigint NOT NULL)";
 
 /// Why an order was not placed.
 #[derive(Debug)]
@@ -68,9 +71,8 @@ async fn place(
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let pool = outbox::pool::<Postgres>(&required("DATABASE_URL")?).await?;
+    let pool = prepared(&[Line::Outbox], TABLE).await?;
     let topic = optional("TOPIC", "orders");
-    prepare(&pool).await?;
     let outbox = Outbox::<Postgres>::new();
     for (order, cents) in [(1, 1_250), (2, 990), (3, 250_000)] {
         match place(&pool, &outbox, &topic, OrderPlaced { order, cents }).await {
@@ -82,15 +84,5 @@ async fn main() -> Result<(), Failure> {
     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&pool).await?;
     let messages: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_message").fetch_one(&pool).await?;
     println!("{orders} orders, {messages} messages");
-    Ok(())
-}
-
-/// A service would do this in its deployment: `relay migrate up --line outbox`.
-async fn prepare(pool: &PgPool) -> Result<(), Failure> {
-    let mut connection = pool.acquire().await?;
-    Migrator::<Postgres>::new(Line::Outbox).up(&mut connection).await?;
-    sqlx::query("CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, cents bigint NOT NULL)")
-        .execute(&mut *connection)
-        .await?;
     Ok(())
 }

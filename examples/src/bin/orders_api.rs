@@ -1,7 +1,10 @@
-//! A web service whose requests may be sent again: idempotency key, order, message and stored response commit together.
+//! A web service whose requests may be sent again. An order, its message, its idempotency key and the stored response commit
+//! together; a charge is made elsewhere, and its key goes with it.
 //!
 //! `DATABASE_URL=postgres://… LISTEN=127.0.0.1:8080 cargo run -p examples --bin orders_api`, then see
 //! `docs/idempotency-keys.md` for what to ask it.
+
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::request::Parts;
@@ -9,25 +12,32 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use examples::database::prepared;
 use examples::order::OrderPlaced;
-use examples::setting::{Failure, optional, required};
+use examples::provider::Provider;
+use examples::setting::{Failure, optional};
 use inbox::Scope;
-use inbox::http::{HeldTransaction, IdempotencyLayer};
-use inbox::keys::{IdempotencyKeys, KeyOptions};
-use migrations::{Line, Migrator};
+use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
+use inbox::keys::{ClaimOptions, IdempotencyKeys, KeyOptions};
+use migrations::Line;
 use outbox::{NewMessage, Outbox};
 use serde::{Deserialize, Serialize};
 use sqlx::{PgPool, Postgres};
 use tokio::net::TcpListener;
 
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS orders (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents bigint NOT NULL)";
+
 #[derive(Clone)]
 struct Shop {
     pool: PgPool,
     outbox: Outbox<Postgres>,
+    provider: Provider,
 }
 
+/// What an order or a charge is about.
 #[derive(Deserialize)]
-struct NewOrder {
+struct Amount {
     cents: i64,
 }
 
@@ -37,7 +47,7 @@ struct Placed {
     cents: i64,
 }
 
-/// Everything that goes wrong in a handler. A 5xx is not stored, and the transaction is rolled back.
+/// Everything that goes wrong in a handler. A 5xx is not stored: a transaction is rolled back, a lease given back.
 struct Refused(Failure);
 
 impl<E: Into<Failure>> From<E> for Refused {
@@ -57,7 +67,7 @@ impl IntoResponse for Refused {
 async fn place_order(
     State(shop): State<Shop>,
     Extension(held): Extension<HeldTransaction<Postgres>>,
-    Json(NewOrder { cents }): Json<NewOrder>,
+    Json(Amount { cents }): Json<Amount>,
 ) -> Result<Response, Refused> {
     if cents > 100_000 {
         // A 4xx is stored as well: the same request gets the same refusal.
@@ -73,6 +83,16 @@ async fn place_order(
     shop.outbox.enqueue(&mut tx, message).await?;
     let place = [(header::LOCATION, format!("/orders/{order}"))];
     Ok((StatusCode::CREATED, place, Json(Placed { order, cents })).into_response())
+}
+
+/// The provider is asked once more with the same key when this service dies in the middle.
+async fn charge(
+    State(shop): State<Shop>,
+    Extension(held): Extension<LeasedKey>,
+    Json(Amount { cents }): Json<Amount>,
+) -> Result<Response, Refused> {
+    let charge = shop.provider.charge(&held.id.downstream().to_string(), cents).await?;
+    Ok((StatusCode::CREATED, charge).into_response())
 }
 
 async fn count_orders(State(shop): State<Shop>) -> Result<String, Refused> {
@@ -92,33 +112,21 @@ fn tenant(request: &Parts) -> Option<Scope> {
 async fn main() -> Result<(), Failure> {
     #[cfg(feature = "crash-points")]
     message::crash_points::arm_from_environment()?;
-    let pool = outbox::pool::<Postgres>(&required("DATABASE_URL")?).await?;
-    prepare(&pool).await?;
+    let pool = prepared(&[Line::Outbox, Line::Idempotency], TABLE).await?;
+    let provider = Provider { address: optional("PROVIDER", "127.0.0.1:8090") };
+    let lease = ClaimOptions::default().lease(Duration::from_secs(optional("LEASE_SECONDS", "60").parse()?));
 
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
-    let once = IdempotencyLayer::transactional(keys, "/orders", tenant)?;
+    let orders = IdempotencyLayer::transactional(keys.clone(), "/orders", tenant)?.claim(lease);
+    let charges = IdempotencyLayer::leased(keys, "/charges", tenant)?.claim(lease);
     let app = Router::new()
-        .route("/orders", post(place_order))
-        .route_layer(once)
+        .route("/orders", post(place_order).route_layer(orders))
+        .route("/charges", post(charge).route_layer(charges))
         .route("/", get(count_orders))
-        .with_state(Shop { pool, outbox: Outbox::new() });
+        .with_state(Shop { pool, outbox: Outbox::new(), provider });
 
     let listener = TcpListener::bind(optional("LISTEN", "127.0.0.1:8080")).await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).await?;
-    Ok(())
-}
-
-/// A service would do this in its deployment: `relay migrate up`.
-async fn prepare(pool: &PgPool) -> Result<(), Failure> {
-    let mut connection = pool.acquire().await?;
-    for line in [Line::Outbox, Line::Idempotency] {
-        Migrator::<Postgres>::new(line).up(&mut connection).await?;
-    }
-    sqlx::query(
-        "CREATE TABLE IF NOT EXISTS orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents bigint NOT NULL)",
-    )
-    .execute(&mut *connection)
-    .await?;
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use message::Fault;
+use message::id::InvalidId;
+use message::token::Drift;
 
 use super::header::InvalidKey;
 use super::problem::Problem;
@@ -144,8 +146,35 @@ fn failed() -> Problem {
     )
 }
 
+fn not_a_token(invalid: &InvalidId) -> Problem {
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "idempotency_key_malformed",
+        "The Idempotency-Key is not a version 7 UUID.",
+        format!("{invalid}. Nothing was done."),
+    )
+}
+
+/// A key whose time is not accepted.
+fn drifted(drift: &Drift) -> Problem {
+    let (code, title) = match drift {
+        Drift::TooOld { .. } => {
+            ("idempotency_key_too_old", "The Idempotency-Key is older than what is remembered.")
+        }
+        Drift::TooFarAhead { .. } => {
+            ("idempotency_key_too_far_ahead", "The Idempotency-Key was made in the future.")
+        }
+    };
+    Problem::new(StatusCode::BAD_REQUEST, code, title, format!("{drift}. Nothing was done now."))
+}
+
 /// A database that did not let the key be claimed.
 pub(super) fn not_claimed(error: &ClaimError) -> Problem {
+    match error {
+        ClaimError::NotAToken(invalid) => return not_a_token(invalid),
+        ClaimError::Drift(drift) => return drifted(drift),
+        _ => {}
+    }
     match error.fault() {
         Fault::Broker => {
             tracing::warn!(error = %Chain(error), "an idempotency key could not be claimed");

@@ -6,8 +6,8 @@ use http::{HeaderMap, Method, Uri, header};
 use message::Fingerprint;
 use serde_json::value::RawValue;
 
-/// Deeper JSON is compared byte by byte.
-const DEPTH_MAX: u32 = 64;
+/// How deep JSON may be to be compared by its content; deeper JSON is compared byte by byte.
+pub const DEPTH_MAX: u32 = 64;
 
 /// The fingerprint of a request. A JSON body counts without its white space and without the order of its members; numbers
 /// count as they are written, because a second look at them as floating point would make different amounts alike. Any other

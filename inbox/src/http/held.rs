@@ -89,8 +89,8 @@ impl<DB: Dialect> DerefMut for HeldGuard<'_, DB> {
     }
 }
 
-/// The key that the layer holds on lease while the handler runs. Pass its key on to the services that make the effect: the
-/// handler may run again with the same key.
+/// The key that the layer holds on lease while the handler runs. Pass [`KeyId::downstream`] on to the services that make the
+/// effect: the handler may run again with the same key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedKey {
     /// Which.

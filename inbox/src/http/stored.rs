@@ -117,7 +117,9 @@ impl StoredResponse {
             let name = take_part(&mut bytes)?;
             let value = take_part(&mut bytes)?;
             let name = HeaderName::from_bytes(&name).map_err(|_| NotAResponse)?;
-            headers.append(name, HeaderValue::from_maybe_shared(value).map_err(|_| NotAResponse)?);
+            let value = HeaderValue::from_maybe_shared(value).map_err(|_| NotAResponse)?;
+            // There is a limit to how many a map holds.
+            headers.try_append(name, value).map_err(|_| NotAResponse)?;
         }
         Ok(Self { status, headers, body: bytes })
     }

@@ -41,7 +41,7 @@ impl<DB: Dialect> Claim<DB> {
         Self { keys, id, holder, attempt, lease }
     }
 
-    /// What is held. Pass its key on to the service that makes the effect.
+    /// What is held. Pass [`KeyId::downstream`] on to the service that makes the effect.
     #[must_use]
     pub fn id(&self) -> &KeyId {
         &self.id

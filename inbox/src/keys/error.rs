@@ -1,6 +1,8 @@
 //! What can go wrong with a key.
 
 use message::Fault;
+use message::id::InvalidId;
+use message::token::Drift;
 use migrations::MigrateError;
 use time::OffsetDateTime;
 
@@ -15,6 +17,12 @@ pub enum ClaimError {
     /// An option is out of its bounds.
     #[error(transparent)]
     Option(#[from] OptionOutOfBounds),
+    /// The operation takes only tokens as keys, and this is none. The caller's fault.
+    #[error(transparent)]
+    NotAToken(InvalidId),
+    /// The key has no record, and its time says that it may have had one, or lies ahead. The caller's fault.
+    #[error(transparent)]
+    Drift(Drift),
     /// The tables are missing or do not fit this build.
     #[error(transparent)]
     Schema(#[from] MigrateError),
@@ -24,11 +32,13 @@ pub enum ClaimError {
 }
 
 impl ClaimError {
-    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: try again) or the operator's.
+    /// Whose fault it is: the caller's ([`Fault::Message`]), the infrastructure's ([`Fault::Broker`]: try again) or the
+    /// operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
             Self::Option(_) | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
+            Self::NotAToken(_) | Self::Drift(_) => Fault::Message,
             Self::Schema(_) => Fault::Broker,
             Self::Store(error) => error.fault(),
         }

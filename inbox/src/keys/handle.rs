@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use message::Fingerprint;
 use message::crash_points::reached;
+use message::token::Drift;
 use migrations::{Line, Migrator};
 use sqlx::Pool;
 use tokio::sync::oneshot;
@@ -22,6 +23,7 @@ use super::judge::{Asked, judge};
 use super::options::{ClaimOptions, KeyOptions};
 use super::record::Found;
 use super::store::Ask;
+use super::token::Dated;
 use super::transaction::KeyTransaction;
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
@@ -84,16 +86,14 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<Claimed<Claim<DB>>, ClaimError> {
-        let ask = self.ask(id, fingerprint, options)?;
+        let (ask, dated) = self.ask(id, fingerprint, options)?;
         let keys = self.clone();
-        let claimed = self.to_its_end(async move { keys.claim_now(ask).await }, |lost| async move {
-            if let Ok(Claimed::Acquired(claim)) = lost
-                && let Err(error) = claim.release().await
-            {
-                tracing::debug!(%error, "a claim that nobody waits for is left to its lease");
+        let claimed = self.to_its_end(async move { keys.claim_now(ask, dated).await }, |lost| async move {
+            if let Ok(Ok(Claimed::Acquired(claim))) = lost {
+                give_back(claim).await;
             }
         });
-        Ok(claimed.await?)
+        claimed.await?.map_err(ClaimError::Drift)
     }
 
     /// Begins a transaction that holds a key: for effects in this database. It runs at the isolation level READ COMMITTED.
@@ -107,9 +107,10 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
-        let ask = self.ask(id, fingerprint, options)?;
+        let (ask, dated) = self.ask(id, fingerprint, options)?;
         let keys = self.clone();
-        Ok(self.to_its_end(async move { keys.begin_now(ask).await }, |_| async {}).await?)
+        let begun = self.to_its_end(async move { keys.begin_now(ask, dated).await }, |_| async {});
+        begun.await?.map_err(ClaimError::Drift)
     }
 
     /// Forgets what has outlived the retention, if it is time: true when it did. Claims notice by themselves when it is;
@@ -122,35 +123,53 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         self.to_its_end(async move { keys.rotate().await }, |_| async {}).await
     }
 
-    fn ask(&self, id: &KeyId, fingerprint: Fingerprint, options: &ClaimOptions) -> Result<Ask, ClaimError> {
+    fn ask(
+        &self,
+        id: &KeyId,
+        fingerprint: Fingerprint,
+        options: &ClaimOptions,
+    ) -> Result<(Ask, Option<Dated>), ClaimError> {
         let retention = options.check(self.0.retention)?;
+        let dated = Dated::of(id, &options.retention(retention));
+        if let Err(ClaimError::NotAToken(_)) = dated {
+            telemetry::claimed(id.operation(), "not_a_token");
+        }
         let asked = Asked { fingerprint, holder: Uuid::now_v7(), on_expired: options.on_expired };
-        Ok(Ask { id: id.clone(), asked, lease: options.lease, retention })
+        Ok((Ask { id: id.clone(), asked, lease: options.lease, retention }, dated?))
     }
 
-    async fn claim_now(&self, ask: Ask) -> Result<Claimed<Claim<DB>>, StoreError> {
+    async fn claim_now(
+        &self,
+        ask: Ask,
+        dated: Option<Dated>,
+    ) -> Result<Result<Claimed<Claim<DB>>, Drift>, StoreError> {
         let found =
             again("claim an idempotency key", || DB::claim(&self.0.pool, &self.0.statements, &ask)).await?;
         self.rotate_when_due(&found);
-        let claimed = match Claimed::of(judge(found, &ask.asked)) {
+        let drift = drift(dated, &found);
+        let Ask { id, asked, lease, .. } = ask;
+        let claimed = match Claimed::of(judge(found, &asked)) {
             Ok(attempt) => {
+                let claim = Claim::new(self.clone(), id.clone(), asked.holder, attempt, lease);
+                if let Some(drift) = drift {
+                    give_back(claim).await;
+                    return Ok(Err(refused(&id, drift)));
+                }
                 reached(crash_points::AFTER_CLAIM);
-                Claimed::Acquired(Claim::new(
-                    self.clone(),
-                    ask.id.clone(),
-                    ask.asked.holder,
-                    attempt,
-                    ask.lease,
-                ))
+                Claimed::Acquired(claim)
             }
             Err(refused) => refused,
         };
-        tracing::debug!(key = %ask.id, result = claimed.as_str(), "an idempotency key was claimed");
-        telemetry::claimed(ask.id.operation(), claimed.as_str());
-        Ok(claimed)
+        tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
+        telemetry::claimed(id.operation(), claimed.as_str());
+        Ok(Ok(claimed))
     }
 
-    async fn begin_now(&self, ask: Ask) -> Result<Claimed<KeyTransaction<DB>>, StoreError> {
+    async fn begin_now(
+        &self,
+        ask: Ask,
+        dated: Option<Dated>,
+    ) -> Result<Result<Claimed<KeyTransaction<DB>>, Drift>, StoreError> {
         let mut tx =
             DB::begin_holding(&self.0.pool).await.map_err(StoreError::during("begin a transaction"))?;
         let found = DB::hold(&mut tx, &self.0.statements, &ask)
@@ -158,19 +177,30 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             .map_err(StoreError::during("hold an idempotency key"))?;
         self.rotate_when_due(&found);
         let id = ask.id.clone();
+        let drift = drift(dated, &found);
         let claimed = match Claimed::of(judge(found, &ask.asked)) {
             Ok(attempt) => {
+                if let Some(drift) = drift {
+                    tx.rollback().await.map_err(StoreError::during("roll back"))?;
+                    return Ok(Err(refused(&id, drift)));
+                }
                 reached(crash_points::AFTER_CLAIM);
                 Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
             }
+            Err(replay @ Claimed::Replay(_)) => {
+                // It rolls back while the answer is on its way: who reads a stored outcome waits for no lock.
+                drop(tx);
+                replay
+            }
             Err(refused) => {
+                // The key may be locked: whoever asks next would find it in flight, although nobody works on it.
                 tx.rollback().await.map_err(StoreError::during("roll back"))?;
                 refused
             }
         };
         tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
         telemetry::claimed(id.operation(), claimed.as_str());
-        Ok(claimed)
+        Ok(Ok(claimed))
     }
 
     /// Rotates in the background, one at a time in this process.
@@ -221,6 +251,25 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         let gone =
             |error| StoreError::new("finish, because the runtime was shut down", Trouble::Outage, error);
         outcome.await.map_err(gone)?
+    }
+}
+
+/// Why a key that has no record may not run, by the database's clock at the time of the claim. Asked only of who would
+/// run: a record that is still there answers whatever the key's time.
+fn drift(dated: Option<Dated>, found: &Found) -> Option<Drift> {
+    dated.and_then(|dated| dated.judge(found.read_at).err())
+}
+
+fn refused(id: &KeyId, drift: Drift) -> Drift {
+    tracing::warn!(key = %id, %drift, "an idempotency key was refused by its time");
+    telemetry::claimed(id.operation(), drift.as_str());
+    drift
+}
+
+/// Gives a claim back that nobody uses.
+async fn give_back<DB: Dialect>(claim: Claim<DB>) {
+    if let Err(error) = claim.release().await {
+        tracing::debug!(%error, "a claim that nobody waits for is left to its lease");
     }
 }
 

@@ -4,6 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use message::Fingerprint;
+use uuid::Uuid;
+
 use crate::name::{InvalidName, Scope, check};
 
 macro_rules! name {
@@ -101,10 +104,22 @@ impl KeyId {
         &self.operation
     }
 
-    /// The caller's key: pass it on to services that honour keys.
+    /// The caller's key. Another tenant may send the same one.
     #[must_use]
     pub fn key(&self) -> &IdempotencyKey {
         &self.key
+    }
+
+    /// The key to pass on to a service that makes the effect and honours keys: the same one at every attempt, and another
+    /// one for every other tenant and operation, which that service cannot tell apart by the caller's key alone.
+    #[must_use]
+    pub fn downstream(&self) -> Uuid {
+        let hash =
+            Fingerprint::of_parts(self.scope.as_str(), self.operation.as_str(), self.key.as_str().as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.as_bytes()[..16]);
+        // Version 8: made by a rule of its own.
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
     }
 }
 
@@ -123,6 +138,19 @@ mod tests {
         let (operation, key) = (Operation::new("charge").unwrap(), IdempotencyKey::new("k").unwrap());
         assert!(KeyId::new(Scope::none(), operation.clone(), key.clone()).is_err());
         assert!(KeyId::new(Scope::new("t").unwrap(), operation, key).is_ok());
+    }
+
+    #[test]
+    fn every_tenant_operation_and_key_has_its_own_key_downstream() {
+        let of = |scope, operation, key| KeyId::of_texts(scope, operation, key).unwrap().downstream();
+        let mut all = std::collections::BTreeSet::new();
+        for (scope, operation, key) in
+            [("a", "b", "c"), ("ab", "b", "c"), ("a", "bb", "c"), ("a", "b", "bc"), ("ab", "c", "b")]
+        {
+            assert!(all.insert(of(scope, operation, key)), "{scope} {operation} {key}");
+        }
+        // Part of the contract: a service of another version passes the same key on.
+        assert_eq!(of("t1", "POST /charges", "k").to_string(), "4c9c2b63-4940-8764-8fa1-c7b33694f2a9");
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub(crate) mod judge;
 mod options;
 pub(crate) mod record;
 pub(crate) mod store;
+mod token;
 mod transaction;
 
 pub use admin::{Decision, StuckKey};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use message::token::{DriftWindow, InvalidWindow};
 use migrations::Identifier;
 
 /// How long outcomes are kept by default.
@@ -56,11 +57,15 @@ pub struct ClaimOptions {
     pub retention: Option<Duration>,
     /// What becomes of a key whose lease has expired.
     pub on_expired: OnExpired,
+    /// Keys have to be tokens (version 7 UUIDs), made at most so far ahead of the database's clock: up to a day. Then a
+    /// request whose record may have expired is refused, and not run again. By default any key will do.
+    pub token_skew_max: Option<Duration>,
 }
 
 impl Default for ClaimOptions {
     fn default() -> Self {
-        Self { lease: LEASE_DEFAULT, retention: None, on_expired: OnExpired::default() }
+        let on_expired = OnExpired::default();
+        Self { lease: LEASE_DEFAULT, retention: None, on_expired, token_skew_max: None }
     }
 }
 
@@ -84,6 +89,27 @@ impl ClaimOptions {
     pub fn on_expired(mut self, on_expired: OnExpired) -> Self {
         self.on_expired = on_expired;
         self
+    }
+
+    /// Takes only tokens as keys, made at most so far ahead of the database's clock.
+    #[must_use]
+    pub fn tokens(mut self, skew_max: Duration) -> Self {
+        self.token_skew_max = Some(skew_max);
+        self
+    }
+
+    /// The times of tokens that may run without a record; nothing where any key will do. Of the options in force, so with
+    /// a retention.
+    pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OptionOutOfBounds> {
+        let Some(skew_max) = self.token_skew_max else { return Ok(None) };
+        let retention = self.retention.unwrap_or(KEY_RETENTION_DEFAULT);
+        let window = DriftWindow::new(retention.saturating_sub(skew_max), skew_max);
+        window.map(Some).map_err(|InvalidWindow { what, value, min, max }| OptionOutOfBounds {
+            what,
+            value,
+            min,
+            max,
+        })
     }
 
     /// The retention in force, after a look at the bounds.

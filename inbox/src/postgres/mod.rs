@@ -1,6 +1,7 @@
 //! PostgreSQL: a partition per day of the message id's own time, so that forgetting is a DROP.
 
 mod attempts;
+mod chunks;
 mod dead_letters;
 mod guard;
 mod keys;

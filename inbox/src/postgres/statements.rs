@@ -42,6 +42,32 @@ statements! {
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
+    /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are all there. What the
+    /// first chunk said about the whole stays.
+    hold_set = "INSERT INTO {schema}inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, \
+        kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT \
+        (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
+    keep_chunk = "INSERT INTO {schema}inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, payload) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, chunks, \
+        number) DO NOTHING";
+    count_chunks = "SELECT count(*) FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+        fingerprint = $4 AND chunks = $5";
+    has_chunk = "SELECT EXISTS (SELECT 1 FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND fingerprint = $4 AND chunks = $5 AND number = $6)";
+    read_chunks = "SELECT payload FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+        fingerprint = $4 AND chunks = $5 ORDER BY number";
+    chunk_numbers = "SELECT chunks, number FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND fingerprint = $4 ORDER BY chunks, number";
+    remove_chunks = "DELETE FROM {schema}inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = \
+        $4";
+    remove_set = "DELETE FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+        fingerprint = $4";
+    incomplete = "SELECT * FROM {schema}inbox_chunk_set WHERE ($1::timestamptz IS NULL OR begun_at < $1) ORDER BY begun_at \
+        LIMIT $2";
+    /// For its expiry; one that a transaction is completing is left alone.
+    lock_set = "SELECT * FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+        fingerprint = $4 FOR UPDATE SKIP LOCKED";
+
     /// The wall clock, not the transaction's start.
     clock = "SELECT clock_timestamp(), (SELECT retained_from FROM {schema}inbox_retention)";
     begin_memory = "INSERT INTO {schema}inbox_retention (retained_from) VALUES ($1) ON CONFLICT DO NOTHING";

@@ -4,10 +4,10 @@
 //! came before the culprit is done again without it, the culprit and what is behind it on its key go the way of single
 //! deliveries, and the rest goes on as a batch. A failure that names no culprit (at the commit) halves the batch.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, Message};
+use message::{Committed, Message, OrderingKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,18 @@ pub(super) struct Sorted {
 
 /// A delivery and its place in the batch.
 type Placed = (usize, Held);
+
+/// Takes out chunks, which go the way of single deliveries, and what is behind them on their keys.
+fn set_chunks_apart(batch: Vec<Held>) -> (Vec<Placed>, Vec<Placed>) {
+    let mut keys: HashSet<OrderingKey> = HashSet::new();
+    batch.into_iter().enumerate().partition(|(_, held)| {
+        let is_chunk = held.delivery.message.as_ref().is_ok_and(|message| message.chunk.is_some());
+        if is_chunk {
+            keys.extend(held.key().cloned());
+        }
+        !is_chunk && held.key().is_none_or(|key| !keys.contains(key))
+    })
+}
 
 /// Takes out what is behind the culprit on its key: `parts` are all later than it.
 fn take_behind((_, culprit): &Placed, parts: &mut VecDeque<Vec<Placed>>, singles: &mut Vec<Placed>) {
@@ -58,8 +70,8 @@ impl<S: Store> Worker<S> {
     /// Works on a batch of readable deliveries.
     pub(super) async fn run_many(&self, batch: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut sorted = Sorted::default();
-        let mut singles: Vec<Placed> = Vec::new();
-        let mut parts: VecDeque<Vec<Placed>> = VecDeque::from([batch.into_iter().enumerate().collect()]);
+        let (batch, mut singles) = set_chunks_apart(batch);
+        let mut parts: VecDeque<Vec<Placed>> = VecDeque::from([batch]);
         let mut outages = 0;
         while let Some(mut part) = parts.pop_front() {
             if part.is_empty() {

@@ -12,10 +12,12 @@ use tracing::Instrument;
 
 use super::crash::CrashPoint;
 use super::store::Store;
-use super::worker::{GivenUp, Worker, closed, is_innocent};
+use super::worker::{GivenUp, Grave, Worker, closed, is_innocent};
 use crate::attempts::error_text;
+use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
 use crate::error::AdmitError;
+use crate::guard::Duplicate;
 use crate::handler::{HandlerError, Next};
 use crate::name::Scope;
 use crate::store_error::StoreError;
@@ -25,7 +27,7 @@ enum Step {
     /// Its effect is committed, now or before.
     Settle(Committed),
     /// It is to be dead-lettered.
-    Bury(Reason, String, u32),
+    Bury(Grave),
     /// It failed and was counted.
     Wait(Duration),
     /// Something is away, or lost a conflict; not counted.
@@ -43,8 +45,8 @@ impl<S: Store> Worker<S> {
             Ok(message) => message,
             Err(malformed) => {
                 self.meter.refused(Reason::Malformed);
-                let cause = (Reason::Malformed, malformed.problem.clone(), 0);
-                return self.bury(delivery, &Scope::none(), cause, give_up).await;
+                let grave = Grave::new(Reason::Malformed, malformed.problem.clone(), 0);
+                return self.bury(delivery, &Scope::none(), grave, give_up).await;
             }
         };
         let span = tracing::info_span!("process", consumer = %self.consumer, message_id = %message.id,
@@ -72,9 +74,7 @@ impl<S: Store> Worker<S> {
         loop {
             match self.attempt(&scope, message, failed_before).await {
                 Step::Settle(proof) => return Ok(proof),
-                Step::Bury(reason, error, attempts) => {
-                    return self.bury(delivery, &scope, (reason, error, attempts), give_up).await;
-                }
+                Step::Bury(grave) => return self.bury(delivery, &scope, grave, give_up).await,
                 Step::Wait(delay) => {
                     (outages, failed_before) = (0, true);
                     self.wait(delay, give_up).await?;
@@ -121,23 +121,66 @@ impl<S: Store> Worker<S> {
             Err(error) => return Step::Outage(error.into()),
         };
         let begun_at = Instant::now();
-        let mut tx = match self.store.begin().await {
+        let tx = match self.store.begin().await {
             Ok(tx) => tx,
             Err(error) => return Step::Outage(error.into()),
         };
+        if message.chunk.is_some() {
+            self.gather(tx, scope, message, failed_before, begun_at).await
+        } else {
+            self.apply_one(tx, scope, message, failed_before, begun_at).await
+        }
+    }
+
+    /// Keeps a chunk; the last missing one goes on as the whole message.
+    async fn gather(
+        &self,
+        mut tx: S::Tx,
+        scope: &Scope,
+        chunk: &Message,
+        failed_before: bool,
+        begun_at: Instant,
+    ) -> Step {
+        match self.store.gather(&mut tx, scope, chunk).await {
+            Ok(Gathered::Whole(whole)) => {
+                match self.apply_one(tx, scope, &whole, failed_before, begun_at).await {
+                    Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
+                    step => step,
+                }
+            }
+            Ok(Gathered::Kept { held, count }) => {
+                let step = self.commit(tx, scope, chunk).await;
+                if let Step::Settle(_) = &step {
+                    self.meter.chunk();
+                    tracing::info!(held, count, "chunk kept");
+                    self.crash(CrashPoint::AfterCommit, chunk.id);
+                }
+                step
+            }
+            Ok(Gathered::Duplicate(duplicate)) => self.suppress(tx, scope, chunk, &duplicate).await,
+            Err(error @ AdmitError::Damaged { .. }) => {
+                self.meter.refused(Reason::Malformed);
+                let grave = Grave::new(Reason::Malformed, error.to_string(), 0);
+                let AdmitError::Damaged { whole, .. } = error else { return Step::Bury(grave) };
+                Step::Bury(grave.of_whole(whole))
+            }
+            Err(error) => self.refuse(error),
+        }
+    }
+
+    /// Applies a whole message in an open transaction.
+    async fn apply_one(
+        &self,
+        mut tx: S::Tx,
+        scope: &Scope,
+        message: &Message,
+        failed_before: bool,
+        begun_at: Instant,
+    ) -> Step {
         let guard = match self.store.admit(&mut tx, scope, message).await {
             Ok(Ok(guard)) => guard,
-            Ok(Err(duplicate)) => {
-                tracing::info!(processed_at = %duplicate.processed_at, "duplicate suppressed");
-                self.meter.duplicates(1);
-                return self.commit(tx, scope, message).await;
-            }
-            Err(AdmitError::Refused(refusal)) => {
-                let reason = Reason::from(&refusal);
-                self.meter.refused(reason);
-                return Step::Bury(reason, refusal.to_string(), 0);
-            }
-            Err(error) => return Step::Outage(error.into()),
+            Ok(Err(duplicate)) => return self.suppress(tx, scope, message, &duplicate).await,
+            Err(error) => return self.refuse(error),
         };
         let result = match self.handle(&mut tx, message).await {
             Ok(result) => result,
@@ -159,6 +202,19 @@ impl<S: Store> Worker<S> {
             self.crash(CrashPoint::AfterCommit, message.id);
         }
         step
+    }
+
+    /// Settles what took effect before.
+    async fn suppress(&self, tx: S::Tx, scope: &Scope, message: &Message, duplicate: &Duplicate) -> Step {
+        tracing::info!(processed_at = %duplicate.processed_at, "duplicate suppressed");
+        self.meter.duplicates(1);
+        self.commit(tx, scope, message).await
+    }
+
+    /// What follows when a message is not admitted.
+    fn refuse(&self, error: AdmitError) -> Step {
+        let AdmitError::Refused(refusal) = error else { return Step::Outage(error.into()) };
+        Step::Bury(Grave::new(Reason::from(&refusal), refusal.to_string(), 0))
     }
 
     /// Runs the handler; a panic is a failure like any other.
@@ -193,7 +249,7 @@ impl<S: Store> Worker<S> {
             Next::Unavailable => Step::Outage(error.into()),
             Next::Reject => {
                 self.meter.failed();
-                Step::Bury(Reason::Rejected, error_text(&error), 1)
+                Step::Bury(Grave::new(Reason::Rejected, error_text(&error), 1))
             }
             Next::Retry => self.count(scope, message, &error).await,
         }
@@ -218,7 +274,9 @@ impl<S: Store> Worker<S> {
         self.meter.failed();
         let text = error_text(error);
         match self.store.record_failure(scope, message.id, &text, self.backoff).await {
-            Ok((attempts, _)) if attempts >= self.attempts_max => Step::Bury(Reason::Poison, text, attempts),
+            Ok((attempts, _)) if attempts >= self.attempts_max => {
+                Step::Bury(Grave::new(Reason::Poison, text, attempts))
+            }
             Ok((attempts, delay)) => {
                 let attempts_max = self.attempts_max;
                 tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");

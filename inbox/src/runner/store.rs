@@ -13,6 +13,7 @@ use time::OffsetDateTime;
 use crate::attempts::Attempt;
 use crate::backoff::Backoff;
 use crate::batch::Candidate;
+use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
 use crate::dialect::{Dialect, Key};
 use crate::error::{AdmitError, CommitError, OpenError};
@@ -48,6 +49,19 @@ pub trait Store: Send + Sync + 'static {
         scope: &Scope,
         message: &Message,
     ) -> Result<Admitted<Self::Guard>, AdmitError>;
+
+    /// Puts a message in chunks together; called for chunks only. A store that keeps none refuses them.
+    async fn gather(
+        &self,
+        _tx: &mut Self::Tx,
+        _scope: &Scope,
+        message: &Message,
+    ) -> Result<Gathered, AdmitError> {
+        match Refusal::of_fragment(message) {
+            Some(refusal) => Err(refusal.into()),
+            None => Ok(Gathered::Whole(message.clone())),
+        }
+    }
 
     /// Admits many messages: results per message, in their order.
     async fn admit_batch(
@@ -99,6 +113,17 @@ pub trait Store: Send + Sync + 'static {
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError>;
 
+    /// Dead-letters the whole message that the chunk of a delivery completed, and forgets its chunks.
+    async fn dead_letter_whole(
+        &self,
+        scope: &Scope,
+        delivery: &Delivery,
+        _whole: &Message,
+        cause: (Reason, String, u32),
+    ) -> Result<Committed, StoreError> {
+        self.dead_letter(scope, delivery, cause).await
+    }
+
     /// Makes room for days to come and forgets days that are over. Runs to its end even if it is dropped.
     async fn maintain(&self) -> Result<(), OpenError>;
 }
@@ -143,6 +168,16 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         tx.admit(&self.consumer, scope, message).await.map(admitted)
     }
 
+    /// Also without the guard: a fragment is not what a handler expects.
+    async fn gather(
+        &self,
+        tx: &mut Self::Tx,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Gathered, AdmitError> {
+        tx.gather(&self.consumer, scope, message).await
+    }
+
     async fn admit_batch(
         &self,
         tx: &mut Self::Tx,
@@ -154,7 +189,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
             };
             return Ok(candidates.iter().map(unguarded).collect());
         }
-        let admissions = tx.admit_batch(&self.consumer, candidates).await?;
+        let admissions = tx.admit_batch_uncounted(&self.consumer, candidates).await?;
         Ok(admissions.into_iter().map(|admission| admission.map(admitted)).collect())
     }
 
@@ -211,6 +246,16 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
         self.inbox.dead_letter(&self.consumer, scope, delivery, cause).await
+    }
+
+    async fn dead_letter_whole(
+        &self,
+        scope: &Scope,
+        delivery: &Delivery,
+        whole: &Message,
+        cause: (Reason, String, u32),
+    ) -> Result<Committed, StoreError> {
+        self.inbox.dead_letter_whole(&self.consumer, scope, delivery, whole, cause).await
     }
 
     async fn maintain(&self) -> Result<(), OpenError> {

@@ -35,6 +35,26 @@ pub(super) struct Worker<S> {
     pub(super) host: Host,
 }
 
+/// What is to be dead-lettered, and why.
+pub(super) struct Grave {
+    pub(super) reason: Reason,
+    pub(super) error: String,
+    /// How often the handler failed.
+    pub(super) attempts: u32,
+    /// The whole message, where the delivery is the chunk that completed it.
+    pub(super) whole: Option<Box<Message>>,
+}
+
+impl Grave {
+    pub(super) fn new(reason: Reason, error: String, attempts: u32) -> Self {
+        Self { reason, error, attempts, whole: None }
+    }
+
+    pub(super) fn of_whole(self, whole: Box<Message>) -> Self {
+        Self { whole: Some(whole), ..self }
+    }
+}
+
 /// The session is over, or the consumer is to stop: hand back what waits.
 #[derive(Debug)]
 pub(super) struct GivenUp;
@@ -69,13 +89,17 @@ impl<S: Store> Worker<S> {
         &self,
         delivery: &Delivery,
         scope: &Scope,
-        (reason, error, attempts): (Reason, String, u32),
+        Grave { reason, error, attempts, whole }: Grave,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
         let mut outages = 0;
         loop {
             let cause = (reason, error.clone(), attempts);
-            match self.store.dead_letter(scope, delivery, cause).await {
+            let buried = match &whole {
+                Some(whole) => self.store.dead_letter_whole(scope, delivery, whole, cause).await,
+                None => self.store.dead_letter(scope, delivery, cause).await,
+            };
+            match buried {
                 Ok(proof) => {
                     self.meter.dead(reason);
                     let (subject, origin) = (delivery.subject(), &delivery.origin);

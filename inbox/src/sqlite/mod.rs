@@ -1,6 +1,7 @@
 //! SQLite: plain tables, one writer at a time.
 
 mod attempts;
+mod chunks;
 mod dead_letters;
 mod guard;
 mod keys;

@@ -16,6 +16,30 @@ pub(super) const COUNT: &str =
 pub(super) const COMPLETE: &str =
     "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
+/// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are all there. What the
+/// first chunk said about the whole stays.
+pub(super) const HOLD_SET: &str = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, kind, source, \
+    time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (message_id, consumer, \
+    scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
+pub(super) const KEEP_CHUNK: &str = "INSERT INTO inbox_chunk (message_id, consumer, scope, fingerprint, chunks, number, payload) VALUES ($1, $2, \
+    $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope, fingerprint, chunks, number) DO NOTHING";
+pub(super) const COUNT_CHUNKS: &str = "SELECT count(*) FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4 \
+    AND chunks = $5";
+pub(super) const HAS_CHUNK: &str = "SELECT EXISTS (SELECT 1 FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+    fingerprint = $4 AND chunks = $5 AND number = $6)";
+pub(super) const READ_CHUNKS: &str = "SELECT payload FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4 \
+    AND chunks = $5 ORDER BY number";
+pub(super) const CHUNK_NUMBERS: &str = "SELECT chunks, number FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+    fingerprint = $4 ORDER BY chunks, number";
+pub(super) const REMOVE_CHUNKS: &str =
+    "DELETE FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
+pub(super) const REMOVE_SET: &str =
+    "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
+pub(super) const INCOMPLETE: &str =
+    "SELECT * FROM inbox_chunk_set WHERE ($1 IS NULL OR begun_at < $1) ORDER BY begun_at LIMIT $2";
+/// For its expiry: a writing transaction excludes all others.
+pub(super) const LOCK_SET: &str = "SELECT * FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
+
 pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
     (SELECT retained_from FROM inbox_retention)";
 pub(super) const BEGIN_MEMORY: &str = "INSERT INTO inbox_retention (only_row, retained_from, id_floor) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";

@@ -55,7 +55,7 @@ impl FromStr for ExceptionState {
         [Self::Scheduled, Self::Retrying, Self::Held, Self::Dead, Self::Discarded]
             .into_iter()
             .find(|state| state.as_str() == word)
-            .ok_or_else(|| UnknownState(word.to_owned()))
+            .ok_or_else(|| UnknownState(word.chars().take(64).collect()))
     }
 }
 

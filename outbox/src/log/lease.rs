@@ -23,7 +23,11 @@ impl RelayName {
         let name = name.into();
         let fits = (1..=63).contains(&name.len());
         let accepted = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-        if fits && name.bytes().all(accepted) { Ok(Self(name)) } else { Err(InvalidRelayName(name)) }
+        if fits && name.bytes().all(accepted) {
+            Ok(Self(name))
+        } else {
+            Err(InvalidRelayName(name.chars().take(64).collect()))
+        }
     }
 
     /// The text itself.

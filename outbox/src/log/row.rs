@@ -118,6 +118,7 @@ impl Row<'_> {
             headers,
             trace: self.trace(),
             payload: Bytes::copy_from_slice(self.payload),
+            chunk: None,
         })
     }
 

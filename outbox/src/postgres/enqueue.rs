@@ -7,10 +7,12 @@ use migrations::{Identifier, Statement, Template};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
 use sqlx::{Executor, PgConnection, PgPool, Postgres, Transaction};
+use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options};
 use crate::dialect::{Dialect, Fate, Inserted, Stored};
 use crate::new_message::Prepared;
+use crate::postgres::nodes::{self, NodeStatements};
 use crate::transaction::UnknownCommit;
 
 /// The statements that producers run.
@@ -20,6 +22,7 @@ pub struct Statements {
     insert: Statement,
     stored: Statement,
     fate: Statement,
+    pub(super) nodes: NodeStatements,
 }
 
 // A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row: ids ascend in
@@ -60,7 +63,8 @@ impl Dialect for Postgres {
 
     fn statements(schema: Option<&Identifier>) -> Statements {
         let render = |text| Template::new(text).schema(schema).render();
-        Statements { insert: render(INSERT), stored: render(STORED), fate: render(FATE) }
+        let nodes = NodeStatements::new(schema);
+        Statements { insert: render(INSERT), stored: render(STORED), fate: render(FATE), nodes }
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
@@ -112,6 +116,10 @@ impl Dialect for Postgres {
         sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text").fetch_one(connection).await
     }
 
+    async fn now(connection: &mut PgConnection) -> Result<OffsetDateTime, sqlx::Error> {
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection).await
+    }
+
     async fn fate(
         connection: &mut PgConnection,
         statements: &Statements,
@@ -135,6 +143,32 @@ impl Dialect for Postgres {
             _ if commit.transaction.is_none() => Fate::Unclear,
             _ => Fate::RolledBack,
         })
+    }
+
+    async fn take_node(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        holder: &str,
+        lease: Duration,
+    ) -> Result<Option<(i64, i64)>, sqlx::Error> {
+        nodes::take(connection, &statements.nodes, holder, lease).await
+    }
+
+    async fn renew_node(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        held: (i64, i64),
+        lease: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        nodes::renew(connection, &statements.nodes, held, lease).await
+    }
+
+    async fn release_node(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        held: (i64, i64),
+    ) -> Result<bool, sqlx::Error> {
+        nodes::release(connection, &statements.nodes, held).await
     }
 
     fn options(url: &str, allow_plaintext: bool) -> Result<PgConnectOptions, InvalidUrl> {

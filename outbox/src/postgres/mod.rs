@@ -5,10 +5,14 @@
 //! | [`store`] | [`PostgresLog`]: opens connections that are fit for the job |
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences and pages |
+//! | `page` | where a page is cut, and which payloads come with it |
+//! | `row` | the columns of a row |
 //! | `keeper` | lease, cursor, exceptions |
 //! | `rebase` | cursors after a restore into another cluster |
 //! | `enqueue` | what producers run |
 //! | `retention` | segments, and what empties them |
+//! | `nodes` | numbers of nodes that make ids |
+//! | [`transaction_ids`] | ids that name the transaction they are taken in |
 //! | `admin` | what operators ask and decide |
 //! | `statements` | every statement of reader and keeper |
 //!
@@ -50,12 +54,16 @@ mod admin;
 mod enqueue;
 mod keeper;
 mod mark;
+mod nodes;
+mod page;
 mod reader;
 mod rebase;
 mod reconcile;
 mod retention;
+mod row;
 mod statements;
 pub mod store;
+pub mod transaction_ids;
 
 pub(crate) use reconcile::PostgresRows;
 pub use store::PostgresLog;

@@ -12,9 +12,11 @@ use crate::log::entry::{EntryId, Page, PageLimit};
 use crate::log::exception::Exception;
 use crate::log::failure::within;
 use crate::log::lease::RelayName;
-use crate::log::row::{Names, Row, RowId};
+use crate::log::row::Names;
 use crate::log::{LogError, LogReader};
 use crate::postgres::mark::{PgMark, array};
+use crate::postgres::page::{Cut, Pace, inline_max};
+use crate::postgres::row::{self, Column};
 use crate::postgres::statements::Statements;
 
 /// How far the sequence may have moved since a mark's floor before the mark counts as stale: a poll then walks at
@@ -32,6 +34,7 @@ pub(super) struct PgReader {
     call_timeout: Duration,
     /// A base that was asked for, and a later mark with nothing between the two.
     advanced: Option<(Mark, PgMark)>,
+    pace: Pace,
 }
 
 /// The answer of a poll.
@@ -49,7 +52,7 @@ impl PgReader {
         statements: Statements,
         call_timeout: Duration,
     ) -> Self {
-        Self { connection, relay, source, statements, call_timeout, advanced: None }
+        Self { connection, relay, source, statements, call_timeout, advanced: None, pace: Pace::default() }
     }
 
     async fn poll(&mut self, base: &PgMark) -> Result<Polled, LogError> {
@@ -118,7 +121,7 @@ impl PgReader {
         let mut first = Page { entries: Vec::new(), exhausted: true };
         if after.0 < base.floor && !ended.is_empty() {
             let query = sqlx::query(&self.statements.stragglers)
-                .bind(rows_max(limit))
+                .bind(rows_max(limit.entries_max))
                 .bind(bytes_max(limit))
                 .bind(after.0)
                 .bind(base.floor)
@@ -134,25 +137,27 @@ impl PgReader {
             entries_max: limit.entries_max.saturating_sub(first.entries.len()),
             bytes_max: limit.bytes_max.saturating_sub(used),
         };
+        let asked = self.pace.rows(left);
         let query = sqlx::query(&self.statements.page)
-            .bind(rows_max(left))
-            .bind(bytes_max(left))
+            .bind(rows_max(asked))
             .bind(after.0.max(base.floor))
             .bind(difference.ceiling)
             .bind(&base.snapshot)
-            .bind(&head.snapshot);
-        let rows = query.fetch_all(&mut self.connection).await.map_err(LogError::during("read entries"))?;
-        let second = page(rows, &self.source)?;
-        // At least one row comes whatever the limit; beside others it has to fit.
-        let fits = |bytes| left.entries_max > 0 && bytes <= left.bytes_max;
-        let second_bytes = second.entries.iter().map(|entry| entry.bytes()).sum::<usize>();
-        match first.entries.is_empty() || second.entries.is_empty() || fits(second_bytes) {
-            true => {
-                first.entries.extend(second.entries);
-                Ok(Page { exhausted: second.exhausted, ..first })
-            }
-            false => Ok(Page { exhausted: false, ..first }),
+            .bind(&head.snapshot)
+            .bind(inline_max(left, asked));
+        let read = async || -> Result<Cut, sqlx::Error> {
+            let rows = query.fetch_all(&mut self.connection).await?;
+            let mut cut = Cut::of(rows, left, asked, !first.entries.is_empty(), &mut self.pace)?;
+            cut.complete(&self.statements, &mut self.connection).await?;
+            Ok(cut)
+        };
+        let cut = read().await.map_err(LogError::during("read entries"))?;
+        let mut names = Names::default();
+        first.entries.reserve(cut.rows.len());
+        for row in &cut.rows {
+            first.entries.push(row::read(row, cut.payload(row))?.into_entry(&mut names, &self.source));
         }
+        Ok(Page { exhausted: cut.exhausted, ..first })
     }
 
     async fn exceptions(
@@ -163,7 +168,7 @@ impl PgReader {
     ) -> Result<Vec<Exception>, LogError> {
         let statement = if due { &self.statements.due } else { &self.statements.held };
         let rows = sqlx::query(statement)
-            .bind(rows_max(limit))
+            .bind(rows_max(limit.entries_max))
             .bind(bytes_max(limit))
             .bind(self.relay.as_str())
             .bind(after.0)
@@ -174,8 +179,8 @@ impl PgReader {
     }
 }
 
-fn rows_max(limit: PageLimit) -> i64 {
-    i64::try_from(limit.entries_max).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1)
+fn rows_max(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1)
 }
 
 fn bytes_max(limit: PageLimit) -> i64 {
@@ -191,36 +196,16 @@ fn page(rows: Vec<PgRow>, source: &Source) -> Result<Page, LogError> {
     let mut names = Names::default();
     let mut entries = Vec::with_capacity(rows.len());
     for row in &rows {
-        entries.push(columns(row)?.into_entry(&mut names, source));
+        entries.push(row::read(row, None)?.into_entry(&mut names, source));
     }
     Ok(Page { exhausted: usize::try_from(found) == Ok(entries.len()), entries })
 }
 
-fn columns(row: &PgRow) -> Result<Row<'_>, LogError> {
-    let read = || -> Result<Row<'_>, sqlx::Error> {
-        Ok(Row {
-            id: row.try_get("id")?,
-            message_id: RowId::Uuid(row.try_get("message_id")?),
-            topic: row.try_get("topic")?,
-            key: row.try_get("key")?,
-            kind: row.try_get("kind")?,
-            content_type: row.try_get("content_type")?,
-            headers: row.try_get("headers")?,
-            traceparent: row.try_get("traceparent")?,
-            tracestate: row.try_get("tracestate")?,
-            payload: row.try_get("payload")?,
-            enqueued_at: row.try_get("enqueued_at")?,
-            deliver_in: row.try_get("deliver_in")?,
-        })
-    };
-    read().map_err(LogError::during("read an entry"))
-}
-
 fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {
-    let state: String = row.try_get("state").map_err(LogError::during("read an exception"))?;
-    let attempts: i32 = row.try_get("attempts").map_err(LogError::during("read an exception"))?;
+    let state: String = row.try_get(Column::STATE).map_err(LogError::during("read an exception"))?;
+    let attempts: i32 = row.try_get(Column::ATTEMPTS).map_err(LogError::during("read an exception"))?;
     Ok(Exception {
-        entry: columns(row)?.into_entry(&mut Names::default(), source),
+        entry: row::read(row, None)?.into_entry(&mut Names::default(), source),
         state: state.parse().map_err(|error: crate::log::exception::UnknownState| LogError::Corrupt {
             what: "exception",
             problem: error.to_string(),

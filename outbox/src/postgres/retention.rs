@@ -12,9 +12,6 @@ use crate::log::{EntryId, LogError, RelayName};
 use crate::postgres::store::{PostgresLog, configure};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 
-/// How many segments the ring has.
-const SEGMENTS: i32 = 8;
-
 /// A lock that is not granted within 25 ms is given up and asked for again, so that nobody waits behind it for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -115,16 +112,13 @@ impl LogRetention for PostgresLog {
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
         let mut connection = self.retention().await?;
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };
-        for number in 0..SEGMENTS {
-            let before = self.list(&mut connection, keep).await?;
-            let bytes = before
-                .iter()
-                .find(|segment| i32::from(segment.number) == number && segment.held_back.is_none())
-                .map(|segment| segment.bytes.unwrap_or_default());
-            let Some(bytes) = bytes else { continue };
-            if self.empty(&mut connection, number, keep).await?.is_none() {
+        for segment in self.list(&mut connection, keep).await? {
+            if segment.held_back.is_some() {
+                continue;
+            }
+            if self.empty(&mut connection, segment.number.into(), keep).await?.is_none() {
                 expired.segments += 1;
-                expired.bytes = expired.bytes.map(|sum| sum + bytes);
+                expired.bytes = expired.bytes.zip(segment.bytes).map(|(sum, bytes)| sum + bytes);
             }
         }
         Ok(expired)

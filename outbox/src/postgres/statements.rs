@@ -2,12 +2,30 @@
 
 use migrations::{Identifier, Statement, Template};
 
-/// The columns of a message, in the order in which `reader::row` takes them.
+/// The columns of a message, in the order in which `row::read` takes them.
 macro_rules! columns {
+    ($payload:literal) => {
+        concat!(
+            "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::text AS headers, m.traceparent, \
+             m.tracestate, ",
+            $payload,
+            " AS payload, m.enqueued_at, extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in"
+        )
+    };
     () => {
-        "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::text AS headers, m.traceparent, \
-         m.tracestate, m.payload, m.enqueued_at, \
-         extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in"
+        columns!("m.payload")
+    };
+}
+
+/// The row lies where this message id puts it: the expression that the log is partitioned by, on both sides, so that one
+/// segment is looked into.
+macro_rules! same_segment {
+    ($message_id:literal) => {
+        concat!(
+            "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(",
+            $message_id,
+            "), 2) >> 2) & 7"
+        )
     };
 }
 
@@ -36,8 +54,12 @@ pub(super) struct Statements {
     /// $1 floor, $2 snapshot, $3 in flight: the position, whether there is anything new, whether anything in
     /// flight has ended. A scalar subquery parses the snapshot once and not for each row.
     pub(super) poll: Statement,
-    /// $1 rows, $2 bytes, $3 above this id, $4 ceiling, $5 base, $6 head: walks the primary key.
+    /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes with its row: walks the
+    /// primary key. Of a larger payload only the length comes. So a page is bounded without a window function, which
+    /// copies every row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
     pub(super) page: Statement,
+    /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with their rows.
+    pub(super) payloads: Statement,
     /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions: a huge one still costs a page only. Pairs are
     /// compared, and not `xid = …`, because then only the index on both can serve the order: with statistics of few
     /// large transactions the planner walked the primary key (1,609 buffers for one row of 100,000 against 4).
@@ -72,6 +94,7 @@ impl Statements {
             mark_snapshot: render(MARK_SNAPSHOT),
             poll: render(POLL),
             page: render(PAGE),
+            payloads: render(PAYLOADS),
             stragglers: render(STRAGGLERS),
             due: render(DUE),
             held: render(HELD),
@@ -118,12 +141,18 @@ SELECT (SELECT position FROM sequence),
         WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()))";
 
 const PAGE: &str = concat!(
-    "WITH run AS (SELECT ",
-    columns!(),
-    " FROM {schema}outbox_message AS m WHERE m.id > $3 AND m.id <= $4 \
-     AND NOT pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) \
-     AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) ORDER BY m.id LIMIT $1::bigint + 1) ",
-    cut!("*")
+    "SELECT ",
+    columns!("CASE WHEN octet_length(m.payload) <= $6 THEN m.payload END"),
+    ", octet_length(m.payload) AS bytes FROM {schema}outbox_message AS m WHERE m.id > $2 AND m.id <= $3 \
+     AND NOT pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)) \
+     AND pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) ORDER BY m.id LIMIT $1::bigint + 1"
+);
+
+const PAYLOADS: &str = concat!(
+    "SELECT m.id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id) \
+     CROSS JOIN LATERAL (SELECT id, payload FROM {schema}outbox_message WHERE id = wanted.id AND ",
+    same_segment!("wanted.message_id"),
+    " LIMIT 1) AS m"
 );
 
 const STRAGGLERS: &str = concat!(
@@ -136,7 +165,6 @@ const STRAGGLERS: &str = concat!(
 );
 
 /// The exceptions that a `chosen` list names, with their messages; an operator's edit replaces the row's content.
-/// The message id tells the segment (the expression that the log is partitioned by), so that one is looked into.
 /// LIMIT 1 keeps the planner from turning the lookups into a join that reads the whole table (measured without
 /// statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20).
 macro_rules! exceptions {
@@ -150,8 +178,9 @@ macro_rules! exceptions {
              FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception \
              WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e \
              LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_message \
-             WHERE id = e.id AND (get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(e.message_id), 2) >> 2) & 7 \
-             LIMIT 1) AS m ON true) ",
+             WHERE id = e.id AND ",
+            same_segment!("e.message_id"),
+            " LIMIT 1) AS m ON true) ",
             cut!("*")
         )
     };

@@ -12,6 +12,8 @@ use crate::connect::{InvalidUrl, sqlite_options};
 use crate::dialect::{Dialect, Fate, Inserted, Stored};
 use crate::failure::{Failure, classify};
 use crate::new_message::Prepared;
+use crate::sqlite::nodes;
+use crate::sqlite::statements::now;
 use crate::transaction::UnknownCommit;
 
 const INSERT: &str = "INSERT INTO outbox_message \
@@ -20,6 +22,8 @@ const INSERT: &str = "INSERT INTO outbox_message \
 
 const STORED: &str =
     "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
+
+const NOW: &str = concat!("SELECT ", now!());
 
 fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
@@ -96,6 +100,11 @@ impl Dialect for Sqlite {
         Ok(None)
     }
 
+    async fn now(connection: &mut SqliteConnection) -> Result<OffsetDateTime, sqlx::Error> {
+        let micros: i64 = sqlx::query_scalar(NOW).fetch_one(connection).await?;
+        Ok(OffsetDateTime::UNIX_EPOCH + time::Duration::microseconds(micros))
+    }
+
     /// A transaction that still runs holds the write lock, for which this waits.
     async fn fate(
         connection: &mut SqliteConnection,
@@ -108,6 +117,32 @@ impl Dialect for Sqlite {
         };
         let found = Self::stored(connection, &(), &commit.message_ids).await?;
         Ok(if found.is_empty() { Fate::RolledBack } else { Fate::Committed })
+    }
+
+    async fn take_node(
+        connection: &mut SqliteConnection,
+        (): &(),
+        holder: &str,
+        lease: Duration,
+    ) -> Result<Option<(i64, i64)>, sqlx::Error> {
+        nodes::take(connection, holder, lease).await
+    }
+
+    async fn renew_node(
+        connection: &mut SqliteConnection,
+        (): &(),
+        held: (i64, i64),
+        lease: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        nodes::renew(connection, held, lease).await
+    }
+
+    async fn release_node(
+        connection: &mut SqliteConnection,
+        (): &(),
+        held: (i64, i64),
+    ) -> Result<bool, sqlx::Error> {
+        nodes::release(connection, held).await
     }
 
     fn options(url: &str, _: bool) -> Result<SqliteConnectOptions, InvalidUrl> {

@@ -6,6 +6,7 @@
 mod admin;
 mod enqueue;
 mod keeper;
+mod nodes;
 #[cfg(test)]
 mod properties;
 mod reader;

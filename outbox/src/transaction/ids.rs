@@ -1,6 +1,7 @@
 //! The same message ids on every attempt.
 
 use message::MessageId;
+use message::token::{Mint, MintError};
 
 /// The ids that a piece of work has asked for, in order. A second attempt gets the same ones: its messages are the
 /// first attempt's, whatever became of that.
@@ -12,13 +13,13 @@ pub(crate) struct IdTape {
 
 impl IdTape {
     /// The next id.
-    pub(crate) fn next(&mut self) -> MessageId {
+    pub(crate) fn next(&mut self, ids: &dyn Mint) -> Result<MessageId, MintError> {
         if self.next == self.ids.len() {
-            self.ids.push(MessageId::new());
+            self.ids.push(ids.mint()?);
         }
         let id = self.ids[self.next];
         self.next += 1;
-        id
+        Ok(id)
     }
 
     /// Back to the first id.
@@ -30,13 +31,15 @@ impl IdTape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use message::token::ProcessIds;
 
     #[test]
     fn a_second_attempt_gets_the_same_ids() {
         let mut tape = IdTape::default();
-        let first = [tape.next(), tape.next()];
+        let next = |tape: &mut IdTape| tape.next(&ProcessIds).unwrap();
+        let first = [next(&mut tape), next(&mut tape)];
         tape.rewind();
-        assert_eq!([tape.next(), tape.next()], first);
-        assert!(tape.next() > first[1]);
+        assert_eq!([next(&mut tape), next(&mut tape)], first);
+        assert!(next(&mut tape) > first[1]);
     }
 }

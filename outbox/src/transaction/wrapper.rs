@@ -201,8 +201,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 
     fn prepare(&mut self, message: NewMessage) -> Result<Prepared, EnqueueError> {
-        let ids = &mut self.ids;
-        self.outbox.prepare(message, || ids.next(), self.inherited.as_ref())
+        let (tape, ids) = (&mut self.ids, &*self.outbox.settings.ids);
+        self.outbox.prepare(message, || tape.next(ids), self.inherited.as_ref())
     }
 
     async fn store(&mut self, messages: Vec<Prepared>) -> Result<Batch, EnqueueError> {

@@ -1,13 +1,73 @@
-//! What commands need of a pipeline's database.
+//! What commands need of a database: a pipeline's, or one that is named on the command line.
 
 use std::sync::Arc;
 
+use clap::Args;
+use migrations::{Dialect, Identifier};
 use outbox::admin::{self, LogAdmin};
-use outbox::log::{self, LogStore};
+use outbox::log::{self, LogError, LogOptions, LogStore};
 use outbox::retention::{self, LogRetention};
+use secrecy::{ExposeSecret as _, SecretString};
 
 use super::failure::Failure;
-use crate::config::PipelineConfig;
+use crate::config::{Database, PipelineConfig};
+
+/// A database that is named on the command line; the command has an argument `pipeline`, too.
+#[derive(Debug, Args)]
+pub(crate) struct NamedDatabase {
+    /// The database, instead of the configuration's: postgres://user@host/database or sqlite:file.db (?mode=rwc makes a
+    /// missing file). Better given by the variable, where it holds a password.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RELAY_DATABASE_URL",
+        hide_env_values = true,
+        conflicts_with = "pipeline"
+    )]
+    database: Option<String>,
+
+    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the search_path's.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) schema: Option<Identifier>,
+
+    /// Accept an unencrypted connection to another machine (with --database).
+    #[arg(long, requires = "database")]
+    allow_plaintext: bool,
+}
+
+/// A database to work on.
+pub(crate) struct Goal {
+    url: SecretString,
+    pub(crate) options: LogOptions,
+}
+
+impl NamedDatabase {
+    /// The database, if one is named.
+    pub(crate) fn goal(&self) -> Option<Goal> {
+        let url = SecretString::from(self.database.as_deref()?);
+        let options = LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
+        Some(Goal { url, options })
+    }
+
+    /// A pipeline's database. The schema of the command line goes before the configuration's.
+    pub(crate) fn of(&self, pipeline: &PipelineConfig) -> Result<Goal, Failure> {
+        let schema = self.schema.clone().or_else(|| pipeline.database.schema().cloned());
+        let options = pipeline.database.options().clone().schema(schema);
+        Ok(Goal { url: pipeline.database.url()?, options })
+    }
+}
+
+impl Goal {
+    /// Where it is, with its password.
+    pub(crate) fn url(&self) -> &str {
+        self.url.expose_secret()
+    }
+
+    /// What it is; refuses a URL that cannot be used.
+    pub(crate) fn dialect(&self) -> Result<Dialect, Failure> {
+        Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
+    }
+}
 
 /// The pipeline's log. Connects to nothing yet.
 pub(crate) fn store(pipeline: &PipelineConfig) -> Result<Arc<dyn LogStore>, Failure> {

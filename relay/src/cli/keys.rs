@@ -7,16 +7,15 @@ use inbox::keys::{ClaimError, Decision, IdempotencyKeys, KeyId, KeyOptions, Stuc
 use inbox::{Dialect as Store, StoreError};
 use migrations::{Dialect, Identifier};
 use outbox::connect::{postgres_options, sqlite_options};
-use outbox::log::{LogError, LogOptions};
-use secrecy::{ExposeSecret as _, SecretString};
+use outbox::log::LogError;
 use serde::Serialize;
 use sqlx::{Connection, Postgres, Sqlite};
 
 use super::config::OnePipeline;
+use super::database::NamedDatabase;
 use super::exit::Exit;
 use super::failure::{Failure, exit_of};
 use super::output::{Format, table};
-use crate::config::Database;
 
 /// What to do with keys whose lease has expired.
 #[derive(Debug, Subcommand)]
@@ -32,24 +31,8 @@ pub enum Keys {
 /// Where the tables are.
 #[derive(Debug, Args)]
 struct Place {
-    /// The database, instead of a pipeline's: postgres://user@host/database or sqlite:file.db. Better given by the variable,
-    /// where it holds a password.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "RELAY_DATABASE_URL",
-        hide_env_values = true,
-        conflicts_with = "pipeline"
-    )]
-    database: Option<String>,
-
-    /// The PostgreSQL schema of the tables. Default: the configuration's, or the search_path's.
-    #[arg(long, value_name = "NAME")]
-    schema: Option<Identifier>,
-
-    /// Accept an unencrypted connection to another machine (with --database).
-    #[arg(long, requires = "database")]
-    allow_plaintext: bool,
+    #[command(flatten)]
+    named: NamedDatabase,
 
     #[command(flatten)]
     pipeline: OnePipeline,
@@ -107,24 +90,19 @@ struct Decided {
     key: String,
 }
 
-/// One thing to do with the tables of a database.
-enum Act {
-    List(NonZeroU32),
-    Decide(Box<KeyId>, Decision, String),
-}
-
-enum Done {
-    Listed(Vec<StuckKey>),
-    Decided(bool),
+/// The keys of one database, and its pool.
+enum Opened {
+    Postgres(IdempotencyKeys<Postgres>),
+    Sqlite(IdempotencyKeys<Sqlite>),
 }
 
 impl Keys {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
             Self::List(List { place, limit }) => {
-                let Done::Listed(stuck) = place.act(Act::List(limit)).await? else {
-                    return Ok(Exit::Success);
-                };
+                let keys = place.open().await?;
+                let stuck = keys.stuck(limit).await?;
+                keys.close().await;
                 let lines: Vec<Line> = stuck.iter().map(Line::of).collect();
                 format.print(&lines, |lines| shown(lines))?;
                 Ok(Exit::Success)
@@ -145,8 +123,10 @@ impl Decide {
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        let done = self.place.act(Act::Decide(Box::new(id), decision, self.actor)).await?;
-        if matches!(done, Done::Decided(false)) {
+        let keys = self.place.open().await?;
+        let was_stuck = keys.decide(&id, decision, &self.actor).await?;
+        keys.close().await;
+        if !was_stuck {
             let help = "`relay keys list` shows the keys that are; one whose lease has not expired may still complete";
             return Err(Failure::with_help(Exit::Usage, format_args!("not stuck: {key}"), help));
         }
@@ -156,50 +136,62 @@ impl Decide {
 }
 
 impl Place {
-    async fn act(&self, act: Act) -> Result<Done, Failure> {
-        let (url, options) = match &self.database {
-            Some(url) => {
-                let options = LogOptions::default().allow_plaintext(self.allow_plaintext);
-                (SecretString::from(url.as_str()), options)
-            }
-            None => {
-                let pipeline = self.pipeline.read()?;
-                (pipeline.database.url()?, pipeline.database.options().clone())
-            }
+    async fn open(&self) -> Result<Opened, Failure> {
+        let goal = match self.named.goal() {
+            Some(goal) => goal,
+            None => self.named.of(&self.pipeline.read()?)?,
         };
-        let schema = self.schema.clone().or_else(|| options.schema.clone());
-        let url = url.expose_secret();
+        let (url, schema) = (goal.url(), goal.options.schema.clone());
         let invalid = |error| Failure::from(LogError::from(error));
-        match Database::check(url, &options).map_err(invalid)? {
+        Ok(match goal.dialect()? {
             Dialect::Postgres => {
-                let connect = postgres_options(url, options.allow_plaintext).map_err(invalid)?;
-                run::<Postgres>(connect.application_name("relay keys"), schema, act).await
+                let options = postgres_options(url, goal.options.allow_plaintext).map_err(invalid)?;
+                Opened::Postgres(open(options.application_name("relay keys"), schema).await?)
             }
-            Dialect::Sqlite => run::<Sqlite>(sqlite_options(url).map_err(invalid)?, schema, act).await,
+            Dialect::Sqlite => Opened::Sqlite(open(sqlite_options(url).map_err(invalid)?, schema).await?),
+        })
+    }
+}
+
+async fn open<DB: Store + outbox::Dialect>(
+    options: <DB::Connection as Connection>::Options,
+    schema: Option<Identifier>,
+) -> Result<IdempotencyKeys<DB>, Failure> {
+    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
+    let keys = IdempotencyKeys::open(pool, KeyOptions { schema, ..KeyOptions::default() }).await;
+    keys.map_err(|error| match error {
+        ClaimError::Schema(error) => Failure::from(error),
+        error => Failure::new(exit_of(error.fault()), told(&error)),
+    })
+}
+
+impl Opened {
+    async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, Failure> {
+        let stuck = match self {
+            Self::Postgres(keys) => keys.stuck(limit).await,
+            Self::Sqlite(keys) => keys.stuck(limit).await,
+        };
+        stuck.map_err(refused)
+    }
+
+    async fn decide(&self, id: &KeyId, decision: Decision, actor: &str) -> Result<bool, Failure> {
+        let was_stuck = match self {
+            Self::Postgres(keys) => keys.decide(id, decision, actor).await,
+            Self::Sqlite(keys) => keys.decide(id, decision, actor).await,
+        };
+        was_stuck.map_err(refused)
+    }
+
+    async fn close(self) {
+        match self {
+            Self::Postgres(keys) => keys.pool().close().await,
+            Self::Sqlite(keys) => keys.pool().close().await,
         }
     }
 }
 
-async fn run<DB: Store + outbox::Dialect>(
-    options: <DB::Connection as Connection>::Options,
-    schema: Option<Identifier>,
-    act: Act,
-) -> Result<Done, Failure> {
-    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions { schema, ..KeyOptions::default() }).await;
-    let keys = keys.map_err(|error| match error {
-        ClaimError::Schema(error) => Failure::from(error),
-        error => Failure::new(exit_of(error.fault()), told(&error)),
-    })?;
-    let refused = |error: StoreError| Failure::new(exit_of(error.fault()), told(&error));
-    let done = match act {
-        Act::List(limit) => Done::Listed(keys.stuck(limit).await.map_err(refused)?),
-        Act::Decide(id, decision, actor) => {
-            Done::Decided(keys.decide(&id, decision, &actor).await.map_err(refused)?)
-        }
-    };
-    pool.close().await;
-    Ok(done)
+fn refused(error: StoreError) -> Failure {
+    Failure::new(exit_of(error.fault()), told(&error))
 }
 
 /// With what the database said.

@@ -5,17 +5,16 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
 use outbox::connect::{postgres_options, sqlite_options};
-use outbox::log::{LogError, LogOptions};
-use secrecy::{ExposeSecret, SecretString};
+use outbox::log::LogError;
 use serde::Serialize;
 use sqlx::{ConnectOptions, Connection, Postgres, Sqlite};
 
 use super::config::{ConfigFile, find};
+use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, table};
 use super::roles::RolesScript;
-use crate::config::Database;
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,24 +42,8 @@ pub struct Target {
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
-    /// The database, instead of those of the configuration: postgres://user@host/database or
-    /// sqlite:file.db?mode=rwc. Better given by the variable, where it holds a password.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "RELAY_DATABASE_URL",
-        hide_env_values = true,
-        conflicts_with = "pipeline"
-    )]
-    database: Option<String>,
-
-    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the search_path's.
-    #[arg(long, value_name = "NAME")]
-    schema: Option<Identifier>,
-
-    /// Accept an unencrypted connection to another machine (with --database).
-    #[arg(long, requires = "database")]
-    allow_plaintext: bool,
+    #[command(flatten)]
+    named: NamedDatabase,
 
     /// Only the database of this pipeline.
     #[arg(long, value_name = "NAME")]
@@ -120,12 +103,6 @@ pub(crate) enum DialectName {
     Sqlite,
 }
 
-/// One database to migrate.
-struct Goal {
-    url: SecretString,
-    options: LogOptions,
-}
-
 /// What was found or done in one line of one database.
 #[derive(Debug, Serialize)]
 struct Outcome {
@@ -172,10 +149,8 @@ impl Target {
 
     /// The databases; one that several pipelines share appears once.
     fn goals(&self) -> Result<Vec<Goal>, Failure> {
-        if let Some(url) = &self.database {
-            let options =
-                LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
-            return Ok(vec![Goal { url: SecretString::from(url.as_str()), options }]);
+        if let Some(goal) = self.named.goal() {
+            return Ok(vec![goal]);
         }
         let config = self.config.read()?;
         let pipelines = match &self.pipeline {
@@ -184,14 +159,10 @@ impl Target {
         };
         let mut goals: Vec<Goal> = Vec::new();
         for pipeline in pipelines {
-            let schema = self.schema.clone().or_else(|| pipeline.database.schema().cloned());
-            let options = pipeline.database.options().clone().schema(schema);
-            let url = pipeline.database.url()?;
-            let same = |goal: &Goal| {
-                goal.url.expose_secret() == url.expose_secret() && goal.options.schema == options.schema
-            };
+            let found = self.named.of(pipeline)?;
+            let same = |goal: &Goal| goal.url() == found.url() && goal.options.schema == found.options.schema;
             if !goals.iter().any(same) {
-                goals.push(Goal { url, options });
+                goals.push(found);
             }
         }
         Ok(goals)
@@ -206,12 +177,8 @@ enum Act {
 }
 
 impl Goal {
-    fn dialect(&self) -> Result<Dialect, Failure> {
-        Database::check(self.url.expose_secret(), &self.options).map_err(|error| LogError::from(error).into())
-    }
-
     async fn each(&self, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
-        let url = self.url.expose_secret();
+        let url = self.url();
         let invalid = |error| Failure::from(LogError::from(error));
         match self.dialect()? {
             Dialect::Postgres => {
@@ -315,7 +282,7 @@ impl Script {
                 DialectName::Postgres => Dialect::Postgres,
                 DialectName::Sqlite => Dialect::Sqlite,
             };
-            self.render(dialect, self.target.schema.as_ref(), &lines, &mut scripts)?;
+            self.render(dialect, self.target.named.schema.as_ref(), &lines, &mut scripts)?;
         } else {
             for goal in self.target.goals()? {
                 self.render(goal.dialect()?, goal.options.schema.as_ref(), &lines, &mut scripts)?;

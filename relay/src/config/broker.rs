@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use brokers::{InvalidSetting, kafka, rabbitmq, sqs};
+use message::chunk::Encoding;
 use message::{Connector, SizeLimit};
 
 /// No message is smaller with its envelope.
@@ -44,6 +45,15 @@ impl Broker {
                 Err(InvalidSetting { setting: String::from("rabbitmq.payload_bytes_max"), problem })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// How it writes payloads.
+    #[must_use]
+    pub fn encoding(&self) -> Encoding {
+        match self {
+            Self::Kafka(_) | Self::Rabbitmq(_) => Encoding::Raw,
+            Self::Sqs(_) => Encoding::Base64,
         }
     }
 

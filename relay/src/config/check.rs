@@ -99,7 +99,7 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
     if let Err(InvalidSetting { setting, problem, .. }) = broker.check() {
         problems.add(format!("{path}.{setting}"), problem, None);
     }
-    let (settings, refusals) = engine::settings(&section.engine, broker.size_limit());
+    let (settings, refusals) = engine::settings(&section.engine, broker.size_limit(), broker.encoding());
     for (setting, problem) in refusals {
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }

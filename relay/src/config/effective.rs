@@ -77,6 +77,11 @@ fn fill_engine(engine: &mut Table, settings: &Settings) {
         DeadPolicy::Pass => "pass",
     };
     add(engine, "on_dead", Value::Text(on_dead.to_owned()));
+    let oversize = if settings.chunking.is_some() { "chunk" } else { "refuse" };
+    add(engine, "oversize", Value::Text(oversize.to_owned()));
+    if let Some(splitter) = &settings.chunking {
+        add(engine, "chunked_bytes_max", Value::Text(Size(splitter.chunked_bytes_max).to_string()));
+    }
 }
 
 /// Adds to a section, which is made when it is missing.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use message::SizeLimit;
+use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, Encoding, Splitter};
 
 use super::broker::MESSAGE_BYTES_MIN;
-use super::file::EngineSection;
+use super::file::{EngineSection, Oversize};
 use super::units::{Size, Time};
 use crate::engine::{RetryPolicy, Settings};
 
@@ -25,12 +26,24 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
 const GRACE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_MIN: usize = 64 << 10;
+/// Less than this leaves chunks little room beside the envelope.
+const CHUNKING_LIMIT_MIN: usize = 8 << 10;
+/// A message in chunks has at most so many times the limit: within the largest number of chunks in any encoding.
+const CHUNKED_LIMITS_MAX: usize = 1_024;
 
-/// The engine's settings for a destination that takes messages up to `limit`.
-pub(crate) fn settings(section: &EngineSection, limit: SizeLimit) -> (Settings, Vec<Refusal>) {
+/// The engine's settings for a destination that takes messages up to `limit` and writes payloads so.
+pub(crate) fn settings(
+    section: &EngineSection,
+    limit: SizeLimit,
+    encoding: Encoding,
+) -> (Settings, Vec<Refusal>) {
     let base = Settings::default();
     let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
     let time = |given: Option<Time>, default: Duration| given.map_or(default, |time| time.0);
+    let size_limit = SizeLimit {
+        destination: limit.destination,
+        message_bytes_max: section.message_bytes_max.map_or(limit.message_bytes_max, |size| size.0),
+    };
     let settings = Settings {
         window_bytes,
         // Unless it is given, a smaller window has smaller pages.
@@ -47,14 +60,42 @@ pub(crate) fn settings(section: &EngineSection, limit: SizeLimit) -> (Settings, 
             attempts_max: section.attempts_max.unwrap_or(base.retry.attempts_max),
         },
         on_dead: section.on_dead.unwrap_or(base.on_dead),
-        size_limit: SizeLimit {
-            destination: limit.destination,
-            message_bytes_max: section.message_bytes_max.map_or(limit.message_bytes_max, |size| size.0),
-        },
+        size_limit,
+        chunking: chunking(section, size_limit, encoding),
         ..base
     };
-    let refusals = refusals(&settings, limit);
+    let mut refusals = refusals(&settings, limit);
+    refusals.extend(chunking_refusals(section, &settings));
     (settings, refusals)
+}
+
+fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Option<Splitter> {
+    let most = CHUNKED_BYTES_MAX_DEFAULT.min(limit.message_bytes_max.saturating_mul(CHUNKED_LIMITS_MAX));
+    let chunked_bytes_max = section.chunked_bytes_max.map_or(most, |size| size.0);
+    let is_on = section.oversize == Some(Oversize::Chunk);
+    is_on.then_some(Splitter { limit, encoding, chunked_bytes_max })
+}
+
+fn chunking_refusals(section: &EngineSection, settings: &Settings) -> Vec<Refusal> {
+    let Some(splitter) = &settings.chunking else {
+        let problem = || String::from("has no meaning without oversize = \"chunk\"");
+        return section.chunked_bytes_max.map(|_| ("chunked_bytes_max", problem())).into_iter().collect();
+    };
+    let mut refusals = Vec::new();
+    let limit = settings.size_limit.message_bytes_max;
+    let bytes = splitter.chunked_bytes_max;
+    let most = CHUNKED_BYTES_MAX.min(limit.saturating_mul(CHUNKED_LIMITS_MAX));
+    if limit < CHUNKING_LIMIT_MIN {
+        let problem = format!("\"chunk\" needs chunks of at least {}", Size(CHUNKING_LIMIT_MIN));
+        refusals.push(("oversize", format!("{problem}; message_bytes_max is {}", Size(limit))));
+    } else if !(limit..=most).contains(&bytes) {
+        let (bytes, limit, most) = (Size(bytes), Size(limit), Size(most));
+        refusals.push((
+            "chunked_bytes_max",
+            format!("{bytes} is outside {limit} (message_bytes_max) to {most}, the most for that limit"),
+        ));
+    }
+    refusals
 }
 
 fn refusals(settings: &Settings, limit: SizeLimit) -> Vec<Refusal> {
@@ -120,7 +161,7 @@ mod tests {
     use super::*;
 
     fn refused(section: EngineSection) -> Vec<Refusal> {
-        settings(&section, SizeLimit::SQS).1
+        settings(&section, SizeLimit::SQS, Encoding::Base64).1
     }
 
     fn time(text: &str) -> Option<Time> {
@@ -133,21 +174,41 @@ mod tests {
 
     #[test]
     fn defaults_are_the_engines_with_the_brokers_limit() {
-        let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS);
+        let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS, Encoding::Base64);
         assert_eq!(refusals, []);
         assert_eq!(settings, Settings { size_limit: SizeLimit::SQS, ..Settings::default() });
     }
 
     #[test]
     fn a_small_window_has_small_pages() {
-        let (settings, refusals) =
-            settings(&EngineSection { window: size("1MiB"), ..EngineSection::default() }, SizeLimit::SQS);
+        let section = EngineSection { window: size("1MiB"), ..EngineSection::default() };
+        let (settings, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
         assert_eq!((refusals, settings.page_bytes), (vec![], 1 << 20));
+    }
+
+    #[test]
+    fn chunks_are_as_large_as_the_destination_takes() {
+        let section = EngineSection { oversize: Some(Oversize::Chunk), ..EngineSection::default() };
+        let (chunked, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        assert_eq!(refusals, []);
+        let splitter = Splitter {
+            limit: SizeLimit::SQS,
+            encoding: Encoding::Base64,
+            chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
+        };
+        assert_eq!(chunked.chunking, Some(splitter));
+        let small = EngineSection { message_bytes_max: size("8KiB"), ..section };
+        let (small, refusals) = settings(&small, SizeLimit::SQS, Encoding::Base64);
+        assert_eq!(
+            (refusals, small.chunking.map(|splitter| splitter.chunked_bytes_max)),
+            (vec![], Some(8 << 20))
+        );
     }
 
     #[test]
     fn every_bound_names_setting_value_and_limit() {
         let base = EngineSection::default;
+        let chunk = Some(Oversize::Chunk);
         for (section, setting, problem) in [
             (EngineSection { lease_ttl: time("900ms"), ..base() }, "lease_ttl", "900ms is outside 1s to 1h"),
             (
@@ -173,6 +234,26 @@ mod tests {
                 EngineSection { message_bytes_max: size("2MiB"), ..base() },
                 "message_bytes_max",
                 "SQS (1048576",
+            ),
+            (
+                EngineSection { chunked_bytes_max: size("9MiB"), ..base() },
+                "chunked_bytes_max",
+                "without oversize",
+            ),
+            (
+                EngineSection { oversize: chunk, chunked_bytes_max: size("1GiB"), ..base() },
+                "chunked_bytes_max",
+                "1GiB is outside 1MiB",
+            ),
+            (
+                EngineSection { oversize: chunk, chunked_bytes_max: size("9KiB"), ..base() },
+                "chunked_bytes_max",
+                "9KiB is outside 1MiB",
+            ),
+            (
+                EngineSection { oversize: chunk, message_bytes_max: size("4KiB"), ..base() },
+                "oversize",
+                "at least 8KiB; message_bytes_max is 4KiB",
             ),
             (EngineSection { message_bytes_max: size("9"), ..base() }, "message_bytes_max", "less than 1000"),
         ] {

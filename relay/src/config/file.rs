@@ -97,6 +97,19 @@ pub(crate) struct EngineSection {
     pub(crate) retry_initial: Option<Time>,
     pub(crate) retry_max: Option<Time>,
     pub(crate) on_dead: Option<DeadPolicy>,
+    pub(crate) oversize: Option<Oversize>,
+    pub(crate) chunked_bytes_max: Option<Size>,
+}
+
+/// What happens to a message that is larger than the destination takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Oversize {
+    /// It is parked as dead.
+    #[default]
+    Refuse,
+    /// It leaves in chunks.
+    Chunk,
 }
 
 /// How the relay logs.

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | [`reader`] | reads pages ahead, and exceptions when asked |
 //! | [`keeper`] | renews the lease, stores checkpoints |
+//! | `chunking` | splits what is larger than the destination takes, on its way to the publisher |
 //! | [`link`] | one session with the broker after another |
 //! | [`driver`] | moves everything between them while the lease is held |
 //! | `takeover` | everything that a new holder of the lease has to know, and the lease kept meanwhile |
@@ -25,6 +26,7 @@
 
 pub mod backoff;
 pub mod blocks;
+mod chunking;
 pub mod driver;
 pub mod judge;
 pub mod keeper;

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::backoff;
+use crate::engine::chunking::Chunking;
 use crate::engine::driver::{Ended, Lead};
 use crate::engine::settings::{RetryPolicy, Settings};
 use crate::engine::takeover::Takeover;
@@ -79,6 +80,10 @@ impl Pipeline {
         settings: Settings,
     ) -> Self {
         let holder = holder();
+        let connector = match settings.chunking {
+            Some(splitter) => Arc::new(Chunking::new(connector, splitter)),
+            None => connector,
+        };
         let (status, _) = watch::channel(Status { role: Role::Starting });
         Self {
             name,

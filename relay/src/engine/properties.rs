@@ -22,7 +22,7 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
     let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
     Item {
         id: EntryId(id),
-        message,
+        message: message.into(),
         origin: Origin::Log(Arc::clone(difference)),
         attempts: 0,
         in_flight: false,

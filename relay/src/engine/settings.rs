@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use message::SizeLimit;
+use message::chunk::Splitter;
+use message::limits::Oversize;
+use message::{Message, SizeLimit};
 
 /// What happens to a key whose entry is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
@@ -48,7 +50,7 @@ pub struct Settings {
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes over a killed
     /// relay after at most this long.
     pub lease_ttl: Duration,
-    /// The pause after an empty poll while messages are coming.
+    /// The pause after an empty poll while messages are coming; at most three times as long until a second after the last.
     pub poll_min: Duration,
     /// The pause to which an idle relay slows down.
     pub poll_max: Duration,
@@ -62,8 +64,10 @@ pub struct Settings {
     pub outage_delay_max: Duration,
     /// What happens to a key whose entry is dead.
     pub on_dead: DeadPolicy,
-    /// What the destination takes; larger entries are parked at once.
+    /// What the destination takes; larger entries are split, or parked at once.
     pub size_limit: SizeLimit,
+    /// How larger entries are split; without, they are parked.
+    pub chunking: Option<Splitter>,
 }
 
 impl Default for Settings {
@@ -82,11 +86,23 @@ impl Default for Settings {
             outage_delay_max: Duration::from_secs(15),
             on_dead: DeadPolicy::default(),
             size_limit: SizeLimit { destination: "the destination", message_bytes_max: 16 << 20 },
+            chunking: None,
         }
     }
 }
 
 impl Settings {
+    /// Whether a message can leave, whole or in chunks.
+    ///
+    /// # Errors
+    /// [`Oversize`] with its size and the limit.
+    pub fn check_size(&self, message: &Message) -> Result<(), Oversize> {
+        match &self.chunking {
+            Some(splitter) => splitter.check(message),
+            None => self.size_limit.check(message),
+        }
+    }
+
     /// How long the relay may publish after it asked for a lease or its renewal: a tenth is kept back for what
     /// is already on its way to the broker.
     #[must_use]

@@ -1,10 +1,16 @@
 //! When to look for new entries again.
 //!
-//! An empty poll costs the database about 20 µs, so polling every 1–2 ms while messages come and every 50 ms
-//! when none do is both fast and nearly free; and it needs no NOTIFY, which would serialise the commits of the
-//! business transactions.
+//! An empty poll costs the database about 20 µs, so polling every 1–3 ms while messages come, also when they come a few
+//! times a second only, and every 50 ms when none do is both fast and nearly free; and it needs no NOTIFY, which would
+//! serialise the commits of the business transactions.
 
 use std::time::Duration;
+
+/// So long after the last entry the next one is still expected soon: with ten messages a second each of them is found
+/// within 3 ms, and not after the pause of an idle relay.
+const ALERT: Duration = Duration::from_secs(1);
+/// The longest pause until then, as a multiple of the shortest.
+const ALERT_FACTOR: u32 = 3;
 
 /// The adaptive pause between polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,24 +18,29 @@ pub struct Pace {
     min: Duration,
     max: Duration,
     next: Duration,
+    /// All pauses since the last entry.
+    waited: Duration,
 }
 
 impl Pace {
-    /// Starts at the shortest pause.
+    /// Starts at the shortest pause, with nothing expected soon.
     #[must_use]
     pub fn new(min: Duration, max: Duration) -> Self {
-        Self { min, max: max.max(min), next: min }
+        Self { min, max: max.max(min), next: min, waited: ALERT }
     }
 
     /// A poll found entries: the next pause is the shortest.
     pub fn found(&mut self) {
         self.next = self.min;
+        self.waited = Duration::ZERO;
     }
 
-    /// A poll found nothing: the pause to make now; the one after it is half as long again.
+    /// A poll found nothing: the pause to make now; the one after it is half as long again, up to a bound.
     pub fn empty(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (self.next * 3 / 2).clamp(self.min, self.max);
+        self.waited = self.waited.saturating_add(pause);
+        let longest = if self.waited < ALERT { self.max.min(self.min * ALERT_FACTOR) } else { self.max };
+        self.next = (self.next * 3 / 2).clamp(self.min, longest);
         pause
     }
 }
@@ -45,5 +56,17 @@ mod tests {
         assert_eq!(pauses, [2000, 3000, 4500, 6750, 10125, 15187, 22781, 34171, 50000, 50000]);
         pace.found();
         assert_eq!(pace.empty(), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn the_pause_stays_short_for_a_second_after_an_entry() {
+        let mut pace = Pace::new(Duration::from_millis(1), Duration::from_millis(50));
+        pace.found();
+        let pauses: Vec<Duration> = (0..350).map(|_| pace.empty()).collect();
+        assert!(pauses[..330].iter().all(|pause| *pause <= Duration::from_millis(3)));
+        assert_eq!(*pauses.last().unwrap(), Duration::from_millis(50));
+        let mut slow = Pace::new(Duration::from_millis(40), Duration::from_millis(50));
+        slow.found();
+        assert!((0..50).all(|_| slow.empty() <= Duration::from_millis(50)));
     }
 }

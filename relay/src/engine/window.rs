@@ -26,7 +26,7 @@ pub struct Item {
     /// Its place in the log.
     pub id: EntryId,
     /// What to publish.
-    pub message: Message,
+    pub message: Arc<Message>,
     /// Where it came from.
     pub origin: Origin,
     /// Failed attempts that counted.
@@ -45,7 +45,7 @@ impl Item {
 
 #[derive(Debug)]
 enum Slot {
-    Open(Box<Item>),
+    Open(Item),
     /// Settled; remembered until everything before it is settled as well.
     Settled(Passed),
 }
@@ -114,7 +114,7 @@ impl Window {
     pub fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.message.wire_bytes();
-        self.push_slot(Slot::Open(Box::new(item)))
+        self.push_slot(Slot::Open(item))
     }
 
     /// Notes an entry of the log that is settled without being published (it stands beside the log now).
@@ -163,7 +163,7 @@ impl Window {
         self.open -= 1;
         self.bytes -= item.message.wire_bytes();
         self.advance();
-        Some(*item)
+        Some(item)
     }
 
     fn advance(&mut self) {
@@ -220,7 +220,7 @@ mod tests {
 
     fn item(id: i64, origin: Origin) -> Item {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "payload");
-        Item { id: EntryId(id), message, origin, attempts: 0, in_flight: false }
+        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: false }
     }
 
     #[test]

@@ -148,6 +148,7 @@ impl State {
     }
 
     fn arrive(&mut self, number: u64, Submission { ticket, message }: Submission) {
+        let message = Arc::unwrap_or_clone(message);
         let name = self.name(message.id);
         let is_lucky: bool = self.rng.random();
         let forgets = self.is_broken(Breakage::ConfirmBeforeStore);

@@ -50,6 +50,8 @@ pub enum BrokerAddress {
         topic: String,
         /// The consumer group.
         group: String,
+        /// Partitions that are this reader's own. None: the group shares them.
+        partitions: Vec<u16>,
     },
     /// RabbitMQ.
     Rabbitmq {
@@ -140,8 +142,13 @@ impl BrokerAddress {
     async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
         match self {
-            Self::Kafka { servers, topic, group } => {
+            Self::Kafka { servers, topic, group, partitions } => {
                 let mut config = kafka::GroupConfig::new(group, [topic]);
+                if !partitions.is_empty() {
+                    let own = |&partition| kafka::Partition { topic: topic.clone(), partition };
+                    config.partitions = partitions.iter().map(own).collect();
+                    config.topics.clear();
+                }
                 config.session_timeout_ms = 6_000;
                 kafka::Subscriber::new(kafka_config(servers), config).map_err(operator)?.subscribe().await
             }

@@ -172,7 +172,7 @@ impl Cast<'_> {
                 let name = format!("consumer-{consumer}-{number}");
                 let task = ConsumerTask {
                     database: self.database(Role::Consumer)?,
-                    broker: self.address(consumer)?,
+                    broker: self.address(consumer, number)?,
                     consumer: String::from(*consumer),
                     also: also.map(String::from),
                     batch: if is_shared { number == 1 } else { place == 1 },
@@ -185,13 +185,22 @@ impl Cast<'_> {
         Ok(tasks)
     }
 
-    fn address(&self, consumer: &str) -> Result<BrokerAddress, Failure> {
+    /// Where one of a consumer's processes receives. The mock's group coordinator ends its program (`member->resp` is
+    /// asserted) when a member asks again to join before it was answered, as it does after a fault: there the partitions
+    /// are divided beforehand.
+    fn address(&self, consumer: &str, number: usize) -> Result<BrokerAddress, Failure> {
         let (broker, topics) = (&self.stage.broker, self.plot.topics());
         Ok(match self.plot.pair.broker {
             BrokerKind::Kafka | BrokerKind::MockKafka => BrokerAddress::Kafka {
                 servers: self.kafka(Role::Consumer),
                 topic: topics.main,
                 group: format!("{}-{consumer}", self.plot.name),
+                partitions: match self.plot.pair.broker {
+                    BrokerKind::MockKafka => (0..broker::PARTITIONS)
+                        .filter(|partition| usize::from(*partition) % CONSUMERS == number)
+                        .collect(),
+                    _ => Vec::new(),
+                },
             },
             BrokerKind::Rabbitmq => BrokerAddress::Rabbitmq {
                 url: self.at(Role::Consumer, Peer::Broker, &broker.address)?,

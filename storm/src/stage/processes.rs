@@ -151,6 +151,9 @@ impl Processes {
         let in_order = tokio::time::timeout(limit, ended).await.is_ok();
         if !in_order {
             for name in self.of(role) {
+                if let Some(pid) = self.pid(&name).filter(|_| !limit.is_zero()) {
+                    eprintln!("{name} did not end within {limit:?}: {}", threads(pid));
+                }
                 let _ = self.signal(&name, Signal::KILL);
             }
             while keepers.join_next().await.is_some() {}
@@ -164,9 +167,10 @@ fn lock(slots: &Slots) -> MutexGuard<'_, BTreeMap<String, Slot>> {
 }
 
 async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<BTreeSet<Role>>) {
-    while !over.borrow_and_update().contains(&role) {
-        match start(&name, &slots) {
-            Ok(mut child) => {
+    loop {
+        match start(&name, &slots, || over.borrow_and_update().contains(&role)) {
+            Ok(None) => return,
+            Ok(Some(mut child)) => {
                 let _ = child.wait().await;
                 if let Some(slot) = lock(&slots).get_mut(&name) {
                     slot.pid = None;
@@ -181,8 +185,17 @@ async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<
     }
 }
 
-fn start(name: &str, slots: &Slots) -> Result<tokio::process::Child, Failure> {
+/// Starts a process, unless it is `over`. That is asked for with the slots locked: whoever ends a role says so first and
+/// signals afterwards, so that a process is either not started or signalled.
+fn start(
+    name: &str,
+    slots: &Slots,
+    over: impl FnOnce() -> bool,
+) -> Result<Option<tokio::process::Child>, Failure> {
     let mut slots = lock(slots);
+    if over() {
+        return Ok(None);
+    }
     let slot = slots.get_mut(name).ok_or("it was given up")?;
     let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
     // The kernel kills it when this process is gone, whichever way that went: no storm leaves anybody behind.
@@ -200,5 +213,15 @@ fn start(name: &str, slots: &Slots) -> Result<tokio::process::Child, Failure> {
         .spawn()?;
     slot.pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     slot.starts += 1;
-    Ok(child)
+    Ok(Some(child))
+}
+
+/// What every thread of a process does, for the report of one that does not end.
+fn threads(pid: Pid) -> String {
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten().map(|task| {
+        let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        format!("{} in {} ({})", read("comm").trim(), read("wchan"), read("syscall").trim())
+    });
+    threads.collect::<Vec<_>>().join("; ")
 }

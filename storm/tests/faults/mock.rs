@@ -137,7 +137,10 @@ async fn leaders_move(test: Stage) -> Outcome {
         seen.push(struck.detail);
     }
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
-    Ok(send(&producer).await?)
+    // A client that sees a leader go and come back within a millisecond may leave the partition with the wrong
+    // broker for good (librdkafka 2.12: the first move is still under way when the second one looks undone).
+    let newcomer = self::producer(&address, &[])?;
+    Ok(send(&newcomer).await?)
 }
 
 async fn a_broker_goes_and_comes_back(test: Stage) -> Outcome {

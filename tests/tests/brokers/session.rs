@@ -56,7 +56,7 @@ impl Session {
             self.last_ticket += 1;
             let ticket = Ticket(self.last_ticket);
             self.owed.insert(ticket, number);
-            batch.push(Submission { ticket, message });
+            batch.push(Submission { ticket, message: message.into() });
         }
         self.publisher.submit(batch).await;
     }

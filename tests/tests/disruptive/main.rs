@@ -103,7 +103,7 @@ async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
                 .with_key(OrderingKey::new(format!("key-{number}"))?)
                 .with_content_type(ContentType::json());
             ids.push(message.id);
-            publisher.submit(vec![Submission { ticket: Ticket(number), message }]).await;
+            publisher.submit(vec![Submission { ticket: Ticket(number), message: message.into() }]).await;
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         Ok::<_, tests::Failure>(publisher)

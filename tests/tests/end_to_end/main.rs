@@ -2,10 +2,12 @@
 //!
 //! Every case runs on PostgreSQL with each broker, and on SQLite with librdkafka's mock cluster.
 
+mod chunks;
 mod configuration;
 mod crashes;
 mod delivery;
 mod holding;
+mod keys;
 mod leadership;
 mod rotation;
 mod verify;
@@ -41,6 +43,7 @@ fn trials() -> Vec<Trial> {
         delivery::rolled_back_work_leaves_no_message,
         delivery::the_trace_context_arrives,
         delivery::a_scheduled_message_leaves_at_its_time,
+        chunks::a_message_in_chunks_arrives_whole_and_once,
         crashes::a_relay_that_is_killed_again_and_again_loses_nothing,
         leadership::a_stopped_leader_is_replaced_and_changes_nothing,
         leadership::a_terminated_leader_hands_over_at_once,
@@ -74,6 +77,7 @@ fn trials() -> Vec<Trial> {
         rotation::a_rotated_database_password_is_picked_up,
     ));
     trials.extend(configuration::trials());
+    trials.extend(keys::trials());
     trials
 }
 

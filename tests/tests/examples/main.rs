@@ -3,15 +3,27 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`program`] | building and running an example |
+//! | [`client`] | an HTTP client |
+//! | [`provider`] | a payment provider that honours idempotency keys |
 //! | [`producing`] | the order service, the embedded relay, plain SQL |
+//! | [`placed`] | orders that were placed and are relayed, for the consumers among the examples |
 //! | [`billing`] | from the order service to an invoice, over every broker |
+//! | [`payments`] | a consumer whose effect is elsewhere, killed in the middle |
+//! | [`orders_api`] | a web service whose requests are sent again |
 
 mod billing;
+mod client;
+mod orders_api;
+mod payments;
+mod placed;
 mod producing;
 mod program;
+mod provider;
 
 fn main() -> std::process::ExitCode {
     let mut trials = producing::trials();
     trials.extend(billing::trials());
+    trials.extend(payments::trials());
+    trials.extend(orders_api::trials());
     tests::run(trials)
 }

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use brokers::memory::Broker;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 use message::{KeyWindow, Message, Source, Topic};
 use outbox::log::{LogOptions, RelayName};
 use relay::engine::{Pipeline, Settings};
 use sqlx::Postgres;
-use tests::backends::all_are_required;
 use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -20,18 +19,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("order_service/postgres", &[Backend::Postgres], order_service),
         trial("embedded_relay/sqlite", &[], |_| embedded_relay()),
-        with_psql("plain_sql/postgres", |name| trial(name, &[Backend::Postgres], plain_sql)),
+        program::with("psql", "plain_sql/postgres", |name| trial(name, &[Backend::Postgres], plain_sql)),
     ]
-}
-
-/// A trial that also needs the program `psql`.
-fn with_psql(name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
-    let reason = "psql is not installed";
-    match std::process::Command::new("psql").arg("--version").output() {
-        Ok(_) => made(name),
-        Err(_) if all_are_required() => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
-    }
 }
 
 /// What the order service prints in an empty database.

@@ -1,21 +1,82 @@
 //! Building and running an example.
 
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tests::Failure;
-use tokio::process::Command;
+use libtest_mimic::{Failed, Trial};
+use tests::backends::all_are_required;
+use tests::{Failure, Outcome, Stage};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
 
 /// How long a program may run; only ever used up by a failing test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs an example with these settings; its standard output, line by line.
 pub(crate) async fn example(name: &str, settings: &[(&str, &str)]) -> Result<Vec<String>, Failure> {
-    let mut command = Command::new(folder()?.join(name));
+    let mut command = Command::new(path(name)?);
     command.envs(settings.iter().copied());
     lines(command).await
+}
+
+/// A trial that also needs a program of the machine. Without it, it is listed as ignored; with `OUTBOX_REQUIRE=all` it fails.
+pub(crate) fn with(program: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
+    let reason = format!("{program} is not installed");
+    match std::process::Command::new(program).arg("--version").output() {
+        Ok(_) => made(name),
+        Err(_) if all_are_required() => Trial::test(name, move || Err(Failed::from(reason))),
+        Err(_) => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
+    }
+}
+
+/// An example that runs until it is killed. Dropping it kills it, too.
+pub(crate) struct Running {
+    child: Child,
+    /// Where it listens, if it is a web service.
+    pub(crate) address: String,
+}
+
+impl Running {
+    /// Starts an example; what it says about errors is shown when the test fails.
+    pub(crate) fn start(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
+        let log = stage.folder().join(stage.unique(name));
+        // Several of one name write into one file.
+        if !log.exists() {
+            stage.show_on_failure(&log);
+        }
+        let log = std::fs::File::options().create(true).append(true).open(log)?;
+        let mut command = Command::new(path(name)?);
+        command.envs(settings.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        Ok(Self { child: command.kill_on_drop(true).spawn()?, address: String::new() })
+    }
+
+    /// Starts a web service on a port of its own; it listens.
+    pub(crate) async fn serve(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
+        let mut running = Self::start(stage, name, &[settings, &[("LISTEN", "127.0.0.1:0")]].concat())?;
+        let mut line = String::new();
+        let mut stdout = BufReader::new(running.child.stdout.as_mut().ok_or("no standard output")?);
+        tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await??;
+        let address = line.trim().strip_prefix("listening on http://");
+        running.address = address.ok_or_else(|| format!("{name} does not listen: {line:?}"))?.to_owned();
+        Ok(running)
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub(crate) async fn kill(mut self) -> Outcome {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(mut self) -> Result<ExitStatus, Failure> {
+        Ok(tokio::time::timeout(PATIENCE, self.child.wait()).await??)
+    }
+}
+
+/// Where an example is.
+pub(crate) fn path(name: &str) -> Result<PathBuf, Failure> {
+    Ok(folder()?.join(name))
 }
 
 /// Runs a command that must succeed; its standard output, line by line.
@@ -31,7 +92,8 @@ pub(crate) async fn lines(mut command: Command) -> Result<Vec<String>, Failure> 
     Ok(stdout.lines().map(str::to_owned).collect())
 }
 
-/// The folder of the examples, beside this test's own executable; they are brought up to date once per run.
+/// The folder of the examples, beside this test's own executable; they are brought up to date once per run. `OUTBOX_EXAMPLES`
+/// names another one.
 fn folder() -> Result<&'static Path, Failure> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOLDER.get_or_init(build) {
@@ -41,13 +103,18 @@ fn folder() -> Result<&'static Path, Failure> {
 }
 
 fn build() -> Result<PathBuf, String> {
+    if let Some(folder) = std::env::var_os("OUTBOX_EXAMPLES") {
+        return Ok(folder.into());
+    }
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     // target/<profile>/deps/<test>
     let profile = own.ancestors().nth(2).ok_or("this test does not lie in a target folder")?;
     let target = profile.parent().ok_or("this test does not lie in a target folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = std::process::Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "examples", "--bins", "--target-dir"]).arg(target);
+    let features = ["--features", "crash-points"];
+    build.args(["build", "--quiet", "--package", "examples", "--bins"]).args(features);
+    build.arg("--target-dir").arg(target);
     if profile.ends_with("release") {
         build.arg("--release");
     }

@@ -2,7 +2,7 @@
 
 use super::{
     fault::{Doing, Fault},
-    home::{Home, remove},
+    home::remove,
     install::{self, Turn},
     process::{run, which},
     settings,
@@ -25,9 +25,9 @@ pub(crate) struct Bundle {
     pub(crate) artifacts: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// Java and the folder with the bundle's jars; downloads them on first use.
-pub(crate) fn install(home: &Home, bundle: &Bundle, phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
-    let folder = settings::downloads_dir()?.join(home.name.as_str());
+/// Java and the folder with the bundle's jars; downloads them on first use. `name` is its folder among the downloads.
+pub(crate) fn install(name: &str, bundle: &Bundle, phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
+    let folder = settings::downloads_dir()?.join(name);
     let jars = folder.join(format!("lib-{}", bundle.version));
     if jars.is_dir() && runtime_is_usable() {
         return Ok(jars);
@@ -39,7 +39,7 @@ pub(crate) fn install(home: &Home, bundle: &Bundle, phase: &dyn Fn(&str)) -> Res
     }
     if !jars.is_dir() {
         fs::create_dir_all(&folder).doing(format_args!("cannot create {}", folder.display()))?;
-        download(&turn, home, bundle, &jars, phase)?;
+        download(&turn, bundle, &jars, phase)?;
     }
     Ok(jars)
 }
@@ -68,18 +68,13 @@ fn major(text: &str) -> Option<u32> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-fn download(
-    turn: &Turn,
-    home: &Home,
-    bundle: &Bundle,
-    jars: &Path,
-    phase: &dyn Fn(&str),
-) -> Result<(), Fault> {
+fn download(turn: &Turn, bundle: &Bundle, jars: &Path, phase: &dyn Fn(&str)) -> Result<(), Fault> {
     if which("mvn").is_none() {
         install::packages(turn, &["maven", JAVA_PACKAGE], phase)?;
     }
     phase(&format!("downloading version {} from Maven Central", bundle.version));
-    let project = home.write("pom.xml", &pom(bundle))?;
+    let project = jars.with_extension("pom.xml");
+    fs::write(&project, pom(bundle)).doing(format_args!("cannot write {}", project.display()))?;
     // Copied aside and renamed: a folder of the final name is complete.
     let aside = jars.with_extension("partial");
     remove(&aside)?;

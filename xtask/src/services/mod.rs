@@ -2,6 +2,7 @@
 
 mod certificates;
 mod commands;
+pub(crate) mod debezium;
 pub(crate) mod faketime;
 mod fault;
 mod home;
@@ -22,7 +23,7 @@ mod state;
 pub(crate) use certificates::DIR_VARIABLE as TLS_DIR_VARIABLE;
 pub(crate) use commands::{Command, run};
 pub(crate) use manager::{Outcome, UpReport, down, external, secure_addresses, up, version};
-pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir};
+pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir, wal_is_logical};
 
 use fault::Fault;
 use home::Home;

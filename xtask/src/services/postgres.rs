@@ -84,6 +84,7 @@ impl Service for Postgres {
         } else {
             String::new()
         };
+        let wal_level = if settings::wal_is_logical()? { "logical" } else { "replica" };
         let mut command = server.command("postgres");
         command.arg("-D").arg(&data);
         for (name, value) in [
@@ -93,6 +94,7 @@ impl Service for Postgres {
             ("max_connections", "200"),
             ("max_prepared_transactions", "20"),
             ("fsync", "on"),
+            ("wal_level", wal_level),
             ("log_timezone", "UTC"),
             ("timezone", "UTC"),
             ("ssl", "on"),

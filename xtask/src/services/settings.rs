@@ -45,6 +45,9 @@ pub(crate) const KAFKA_PROXIED: &str = "OUTBOX_KAFKA_PROXIED";
 /// limit on the size of files hits tables without hitting the log.
 pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 
+/// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when the server starts.
+pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
+
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
 pub(crate) const SQS_DURABLE: &str = "OUTBOX_SQS_DURABLE";
 
@@ -84,6 +87,15 @@ fn parse_segment(text: &str) -> Result<u32, Fault> {
         .ok()
         .filter(|size: &u32| size.is_power_of_two() && *size <= 1024)
         .ok_or_else(|| Fault::Failed(format!("{WAL_SEGMENT_MB}={text}: use a power of two from 1 to 1024")))
+}
+
+/// The value of [`WAL_LEVEL`]: whether the log can be decoded.
+pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
+    match given(WAL_LEVEL).as_deref() {
+        None | Some("replica") => Ok(false),
+        Some("logical") => Ok(true),
+        Some(other) => Err(Fault::Failed(format!("{WAL_LEVEL}={other}: use replica or logical"))),
+    }
 }
 
 /// The value of [`SQS_DURABLE`].

@@ -27,7 +27,7 @@ impl Service for Sqs {
     }
 
     fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
-        let programs = java::install(home, &BUNDLE, phase)?;
+        let programs = java::install(home.name.as_str(), &BUNDLE, phase)?;
         Ok(Installed { version: BUNDLE.version.to_owned(), programs })
     }
 

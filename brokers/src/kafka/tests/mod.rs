@@ -31,7 +31,7 @@ fn keyed(topic: &str, key: &str, payload: impl Into<bytes::Bytes>) -> Message {
 
 fn batch(first: u64, messages: impl IntoIterator<Item = Message>) -> Vec<Submission> {
     let numbered = messages.into_iter().zip(first..);
-    numbered.map(|(message, number)| Submission { ticket: Ticket(number), message }).collect()
+    numbered.map(|(message, number)| Submission { ticket: Ticket(number), message: message.into() }).collect()
 }
 
 async fn session(connector: &Connector) -> (Box<dyn Publisher>, UnboundedReceiver<Receipt>) {

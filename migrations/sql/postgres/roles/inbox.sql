@@ -16,7 +16,8 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter
+REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter,
+    {schema}inbox_chunk_set, {schema}inbox_chunk
     FROM PUBLIC, {consumer}, {observer};
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date)
     FROM PUBLIC, {consumer}, {observer};
@@ -27,6 +28,9 @@ GRANT SELECT, INSERT, UPDATE (result) ON {schema}inbox_message TO {consumer};
 GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
 GRANT SELECT, INSERT, UPDATE (deliveries, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};
+-- The right to change one column is the right to lock a row.
+GRANT SELECT, INSERT, UPDATE (bytes), DELETE ON {schema}inbox_chunk_set TO {consumer};
+GRANT SELECT, INSERT, DELETE ON {schema}inbox_chunk TO {consumer};
 GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
 GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date) TO {consumer};
 
@@ -34,6 +38,8 @@ GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_e
 GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at) ON {schema}inbox_message TO {observer};
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at) ON {schema}inbox_dead_letter TO {observer};
-GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}outbox_toolkit_migration TO {observer};
+GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
+GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}outbox_toolkit_migration
+    TO {observer};
 
 COMMIT;

@@ -18,11 +18,12 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_exception,
-    {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
+    {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_node, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean)
+    {schema}outbox_forget_relay(text, boolean), {schema}outbox_take_node(text, interval),
+    {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
     FROM PUBLIC, {producer}, {relay}, {observer};
 
 -- Producers append. They choose neither place nor transaction nor time of a row, and read no content: ids tell what
@@ -30,6 +31,10 @@ REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows
 GRANT INSERT (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at),
     SELECT (xid, id, message_id) ON {schema}outbox_message TO {producer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_stored(uuid[]) TO {producer};
+
+-- Producers that make ids lease the number of their node through functions that only ever move its epoch forwards.
+GRANT EXECUTE ON FUNCTION {schema}outbox_take_node(text, interval), {schema}outbox_renew_node(integer, bigint, interval),
+    {schema}outbox_release_node(integer, bigint) TO {producer};
 
 -- Relays, and operators who decide about dead messages, read the log and write only beside it. Decisions are added
 -- to the audit, and never changed.
@@ -52,7 +57,7 @@ GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, e
 GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at)
     ON {schema}outbox_exception TO {observer};
 GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_retention,
-    {schema}outbox_toolkit_migration TO {observer};
+    {schema}outbox_node, {schema}outbox_toolkit_migration TO {observer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval) TO {observer};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};
 

@@ -249,8 +249,14 @@ impl Reading {
         for record in records {
             match record.message {
                 Some(message) if range.contains(message.id.as_uuid()) => {
+                    // The last chunk stands for a message in chunks: the relay hands it over after the others.
+                    let fingerprint = match &message.chunk {
+                        None => Fingerprint::of(&message),
+                        Some(chunk) if chunk.is_last() => chunk.fingerprint(),
+                        Some(_) => continue,
+                    };
                     read.records += 1;
-                    seen.push((message.id.as_uuid(), Fingerprint::of(&message).as_bytes().to_vec()));
+                    seen.push((message.id.as_uuid(), fingerprint.as_bytes().to_vec()));
                 }
                 Some(_) => {}
                 None => read.unreadable += 1,

@@ -17,7 +17,7 @@ impl Machine {
             _ => self.blocks.resolve(key, parked.id),
         }
         self.changes.insert(parked.id, ExceptionChange::Park(parked.clone()));
-        self.events.push(Event::Parked(parked));
+        self.events.push(Event::Parked(Box::new(parked)));
     }
 
     pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId) {

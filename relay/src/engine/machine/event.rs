@@ -1,6 +1,8 @@
 //! What the machine tells, and what it wants to be stored.
 
-use message::{Fault, TraceContext};
+use std::sync::Arc;
+
+use message::{Fault, Message};
 use outbox::log::{Cursor, ExceptionChange, Parked};
 
 /// What happened, for logs and metrics.
@@ -8,16 +10,9 @@ use outbox::log::{Cursor, ExceptionChange, Parked};
 #[non_exhaustive]
 pub enum Event {
     /// The broker confirmed a message.
-    Published {
-        /// Its message id.
-        message_id: message::MessageId,
-        /// Its topic.
-        topic: message::Topic,
-        /// The trace in which it was enqueued.
-        trace: Option<TraceContext>,
-    },
+    Published(Arc<Message>),
     /// An entry was put beside the log.
-    Parked(Parked),
+    Parked(Box<Parked>),
     /// A topic stopped taking messages.
     TopicBlocked {
         /// The topic.

@@ -34,7 +34,7 @@ impl Machine {
         match (parked, entry.message) {
             (None, Ok(message)) => {
                 let origin = Origin::Log(Arc::clone(difference));
-                self.queue(Item { id, message, origin, attempts: 0, in_flight: false });
+                self.queue(Item { id, message: Arc::new(message), origin, attempts: 0, in_flight: false });
             }
             (Some(parked), _) => {
                 self.ahead.insert(id);
@@ -49,7 +49,7 @@ impl Machine {
     fn unacceptable(&self, entry: &Entry) -> Option<String> {
         match &entry.message {
             Err(invalid) => Some(invalid.problem.clone()),
-            Ok(message) => self.settings.size_limit.check(message).err().map(|error| error.to_string()),
+            Ok(message) => self.settings.check_size(message).err().map(|error| error.to_string()),
         }
     }
 
@@ -131,7 +131,7 @@ impl Machine {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
                 self.aside.insert(id);
-                self.queue(Item { id, message, origin, attempts, in_flight: false });
+                self.queue(Item { id, message: Arc::new(message), origin, attempts, in_flight: false });
             }
         }
     }

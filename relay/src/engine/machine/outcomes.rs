@@ -32,11 +32,7 @@ impl Machine {
             self.resolve(item.key(), item.id);
         }
         self.unblock_topic(item.message.topic.as_str());
-        self.events.push(Event::Published {
-            message_id: item.message.id,
-            trace: item.message.trace,
-            topic: item.message.topic,
-        });
+        self.events.push(Event::Published(item.message));
     }
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {

@@ -1,5 +1,7 @@
 //! What leaves for the publisher.
 
+use std::sync::Arc;
+
 use message::{KeyWindow, Submission};
 use outbox::log::ExceptionState;
 
@@ -52,7 +54,7 @@ impl Machine {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = true;
                 self.in_flight += 1;
-                batch.push(Submission { ticket, message: item.message.clone() });
+                batch.push(Submission { ticket, message: Arc::clone(&item.message) });
             }
         }
         batch

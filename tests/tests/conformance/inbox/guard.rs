@@ -22,6 +22,7 @@ cases! { "inbox/guard":
         a_duplicate_gets_the_stored_result,
         a_reused_id_is_refused_before_any_effect,
         ids_outside_the_window_are_refused_with_both_times,
+        what_is_refused_by_its_time_is_counted_once,
         a_batch_admits_each_message_once,
         an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
         a_rolled_back_savepoint_gives_no_proof,
@@ -196,6 +197,25 @@ async fn ids_outside_the_window_are_refused_with_both_times<DB: TestDatabase>(da
         assert!(matches!(admit(&mut tx, "billing", &inside).await.unwrap(), Admission::Fresh(_)));
     }
     assert_eq!(tx.commit().await.unwrap().len(), 2);
+}
+
+async fn what_is_refused_by_its_time_is_counted_once<DB: TestDatabase>(database: &Database<DB>) {
+    let counters = tests::Counters::installed();
+    let inbox = database.inbox().await;
+    let window = inbox.window();
+    let name = format!("counted-{}", message::MessageId::new());
+    let old = message_of(window.oldest_accepted_at() - Duration::from_secs(60), "old");
+    let early = message_of(window.newest_accepted_at() + Duration::from_secs(600), "early");
+    let counted = |reason| counters.value("inbox_refused_total", &[("consumer", &name), ("reason", reason)]);
+    let mut tx = inbox.begin().await.unwrap();
+    assert!(admit(&mut tx, &name, &old).await.is_err() && admit(&mut tx, &name, &early).await.is_err());
+    assert!(admit(&mut tx, &name, &message("present")).await.is_ok());
+    assert_eq!((counted("too_old"), counted("from_the_future")), (1, 1));
+    let candidates = [&old, &early].map(|message| Candidate { scope: Scope::none(), message });
+    let refused = tx.admit_batch(&consumer(&name), &candidates).await.unwrap();
+    assert!(refused.iter().all(Result::is_err));
+    assert_eq!((counted("too_old"), counted("from_the_future")), (2, 2));
+    tx.rollback().await.unwrap();
 }
 
 async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<DB>) {

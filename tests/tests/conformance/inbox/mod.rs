@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 mod broker;
+mod chunks;
 mod database;
 mod dead_letters;
 mod guard;
@@ -17,7 +18,7 @@ use message::{EventType, Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-    [dead_letters::trials(), guard::trials(), retention::trials(), runner::trials()]
+    [chunks::trials(), dead_letters::trials(), guard::trials(), retention::trials(), runner::trials()]
         .into_iter()
         .flatten()
         .collect()

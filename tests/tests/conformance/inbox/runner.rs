@@ -27,6 +27,7 @@ cases! { "inbox/runner":
         a_batch_takes_effect_once_and_its_culprit_is_found,
         a_failing_message_holds_only_its_key_and_dies_at_the_bound,
         refused_and_malformed_deliveries_are_dead_lettered_and_settled,
+        a_message_refused_by_its_time_is_buried_and_counted_once,
         a_crash_between_commit_and_settle_is_harmless,
         a_crash_between_effect_and_commit_is_harmless,
         lost_sessions_and_settlements_are_harmless,
@@ -46,18 +47,20 @@ type Then = dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync;
 
 /// A handler that writes its effect, then does what a test tells it to.
 #[derive(Clone)]
-struct Effect<DB> {
+pub(super) struct Effect<DB> {
     then: Arc<Then>,
     calls: Arc<Mutex<Vec<(String, u32)>>>,
     database: std::marker::PhantomData<fn() -> DB>,
 }
 
 impl<DB> Effect<DB> {
-    fn new(then: impl Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync + 'static) -> Self {
+    pub(super) fn new(
+        then: impl Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync + 'static,
+    ) -> Self {
         Self { then: Arc::new(then), calls: Arc::default(), database: std::marker::PhantomData }
     }
 
-    fn works() -> Self {
+    pub(super) fn works() -> Self {
         Self::new(|_, _| Ok(()))
     }
 
@@ -93,7 +96,11 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Effect<DB> {
 
 const QUICK: Backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(4) };
 
-fn builder<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, handler: Effect<DB>) -> ConsumerBuilder<DB> {
+pub(super) fn builder<DB: TestDatabase>(
+    inbox: &Inbox<DB>,
+    broker: &Broker,
+    handler: Effect<DB>,
+) -> ConsumerBuilder<DB> {
     let broker = broker.clone();
     Consumer::builder(inbox.clone(), consumer("billing"))
         .subscription(move || {
@@ -105,19 +112,19 @@ fn builder<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, handler: Effect
         .keep_alive_interval(Duration::from_millis(20))
 }
 
-struct Running {
+pub(super) struct Running {
     shutdown: Shutdown,
     task: JoinHandle<Result<(), RunError>>,
 }
 
-fn start<DB: TestDatabase>(builder: ConsumerBuilder<DB>) -> Running {
+pub(super) fn start<DB: TestDatabase>(builder: ConsumerBuilder<DB>) -> Running {
     let shutdown = Shutdown::new();
     let task = tokio::spawn(builder.build().unwrap().run(shutdown.clone()));
     Running { shutdown, task }
 }
 
 impl Running {
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.shutdown.graceful.cancel();
         self.task.await.unwrap().unwrap();
     }
@@ -128,7 +135,7 @@ fn three_keys(count: usize) -> Vec<Message> {
 }
 
 /// Payloads are `key:number`; numbers of one key ascend, and each is there once.
-fn assert_once_and_in_order(effects: &[String], expected: usize) {
+pub(super) fn assert_once_and_in_order(effects: &[String], expected: usize) {
     assert_eq!(effects.iter().collect::<HashSet<_>>().len(), expected, "each once: {effects:?}");
     assert_eq!(effects.len(), expected);
     for key in ["0:", "1:", "2:"] {
@@ -257,6 +264,42 @@ async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: Test
     let mut reasons: Vec<_> = dead.iter().map(|letter| letter.reason.as_str()).collect();
     reasons.sort_unstable();
     assert_eq!(reasons, ["from_the_future", "key_reused", "malformed", "rejected", "too_old"]);
+}
+
+/// Alone and in a batch, which takes what is refused out and once more.
+async fn a_message_refused_by_its_time_is_buried_and_counted_once<DB: TestDatabase>(database: &Database<DB>) {
+    let counters = tests::Counters::installed();
+    let inbox = database.inbox().await;
+    for batch in [None, NonZeroUsize::new(4)] {
+        let hour = Duration::from_secs(3_600);
+        let now = inbox.window().now;
+        let (old, early) = (message_of(now - 24 * 20 * hour, "old"), message_of(now + hour, "early"));
+        let broker = Broker::new([message("present"), old.clone(), early.clone()]);
+        let name = format!("counted-{}", MessageId::new());
+        let source = broker.clone();
+        let mut consuming = Consumer::builder(inbox.clone(), consumer(&name))
+            .subscription(move || {
+                let broker = source.clone();
+                async move { Ok(broker.subscribe()) }
+            })
+            .handler(Effect::works());
+        if let Some(batch) = batch {
+            consuming = consuming.batch(batch);
+        }
+        let running = start(consuming);
+        broker.drained().await;
+        running.stop().await;
+        for (reason, message) in [("too_old", old), ("from_the_future", early)] {
+            let labels = [("consumer", name.as_str()), ("reason", reason)];
+            assert_eq!(counters.value("inbox_refused_total", &labels), 1, "{reason}");
+            assert_eq!(counters.value("inbox_dead_total", &labels), 1, "{reason}");
+            let dead = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+            let letter =
+                dead.iter().find(|dead| dead.consumer == name && dead.message_id == Some(message.id));
+            let told = &letter.unwrap().error;
+            assert!(told.contains(&message.id.generated_at().to_string()), "{told}");
+        }
+    }
 }
 
 async fn a_crash_between_commit_and_settle_is_harmless<DB: TestDatabase>(database: &Database<DB>) {

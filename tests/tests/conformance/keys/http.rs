@@ -21,8 +21,10 @@ key_cases! { "keys/http":
     every {
         a_request_that_is_sent_again_gets_the_stored_response,
         what_cannot_be_done_is_answered_with_a_problem,
+        a_key_that_may_have_lost_its_record_is_answered_with_a_problem,
         what_is_not_stored_is_rolled_back_and_runs_again,
         a_stream_is_refused_and_does_not_hang,
+        a_stream_after_an_effect_elsewhere_is_refused_for_good,
         another_tenants_key_never_replays,
         a_request_whose_client_is_gone_runs_to_its_end,
         a_leased_request_is_in_flight_then_replayed,
@@ -56,10 +58,7 @@ async fn place<DB: Keys>(
     shop.calls.lock().await.push(body);
     match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
         "wait" => shop.go.acquire().await.unwrap().forget(),
-        "stream" => {
-            let endless = stream::unfold((), |()| async { Some((Ok::<_, std::io::Error>("more"), ())) });
-            return Body::from_stream(endless).into_response();
-        }
+        "stream" => return endless(),
         "leak" => {
             let held = held.clone();
             drop(tx);
@@ -79,6 +78,11 @@ async fn place<DB: Keys>(
     (StatusCode::CREATED, headers, vec![0, 255, order as u8]).into_response()
 }
 
+fn endless() -> Response<Body> {
+    let endless = stream::unfold((), |()| async { Some((Ok::<_, std::io::Error>("more"), ())) });
+    Body::from_stream(endless).into_response()
+}
+
 /// An effect elsewhere: it is noted in the shop.
 async fn charge(
     State(shop): State<Arc<Shop>>,
@@ -88,6 +92,7 @@ async fn charge(
     shop.calls.lock().await.push(format!("{} {attempt}", id.key()));
     match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
         "wait" => shop.go.acquire().await.unwrap().forget(),
+        "stream" => return endless(),
         "" => {}
         status => return (status.parse::<StatusCode>().unwrap(), "no").into_response(),
     }
@@ -252,6 +257,30 @@ async fn what_cannot_be_done_is_answered_with_a_problem<DB: Keys>(db: Database<D
     assert_eq!((all_effects(&db).await, app.calls().await), (1, 1), "nothing of it has run");
 }
 
+async fn a_key_that_may_have_lost_its_record_is_answered_with_a_problem<DB: Keys>(db: Database<DB>) {
+    let tokens = ClaimOptions::default().tokens(Duration::from_secs(300));
+    let app = app(&db, |(orders, charges)| (orders.claim(tokens), charges.claim(tokens))).await;
+    let hour = Duration::from_secs(3_600);
+    let now = time::OffsetDateTime::now_utc();
+    let made_at = |at| format!("\"{}\"", message::MessageId::derived(at, ["k"]).unwrap());
+    let (old, early, present) = (made_at(now - 24 * hour), made_at(now + hour), made_at(now));
+    for path in [ASK, CHARGE] {
+        for (key, code) in [
+            (&old, "idempotency_key_too_old"),
+            (&early, "idempotency_key_too_far_ahead"),
+            (&String::from("\"8e03978e\""), "idempotency_key_malformed"),
+        ] {
+            let answer = app.send(Ask { key, ..path }).await;
+            assert_eq!((answer.status, answer.code().as_str()), (400, code));
+        }
+    }
+    assert_eq!((all_effects(&db).await, app.calls().await), (0, 0), "nothing has run");
+    for is_replayed in [false, true] {
+        let answer = app.send(Ask { key: &present, ..ASK }).await;
+        assert_eq!((answer.status, answer.is_replayed()), (201, is_replayed));
+    }
+}
+
 async fn what_is_not_stored_is_rolled_back_and_runs_again<DB: Keys>(db: Database<DB>) {
     let app = app(&db, |layers| layers).await;
     for status in ["500", "503", "401", "403", "408", "409", "425", "429"] {
@@ -271,6 +300,15 @@ async fn a_stream_is_refused_and_does_not_hang<DB: Keys>(db: Database<DB>) {
     assert_eq!((streaming.status, streaming.code().as_str()), (500, "response_not_storable"));
     assert_eq!(all_effects(&db).await, 0, "nothing of it is stored");
     assert_eq!(app.send(ASK).await.status, 201);
+}
+
+async fn a_stream_after_an_effect_elsewhere_is_refused_for_good<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let first = app.send(Ask { order: "stream", ..CHARGE }).await;
+    assert_eq!((first.status, first.code().as_str()), (500, "response_not_storable"));
+    let again = app.send(Ask { order: "stream", ..CHARGE }).await;
+    assert!(again.is_replayed() && again.body == first.body, "{again:?}");
+    assert_eq!(app.calls().await, 1, "the effect is not made again");
 }
 
 /// Every combination of tenant, method, route and key is a request of its own.

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod cost;
 mod http;
 mod lease;
 mod rotation;
+mod tokens;
 mod transaction;
 mod unknown_commit;
 
@@ -31,10 +33,18 @@ macro_rules! key_cases {
 use key_cases;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [http::trials(), lease::trials(), rotation::trials(), transaction::trials(), unknown_commit::trials()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        cost::trials(),
+        http::trials(),
+        lease::trials(),
+        rotation::trials(),
+        tokens::trials(),
+        transaction::trials(),
+        unknown_commit::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// What tests do to the tables in a database's own words.

@@ -10,6 +10,7 @@ cases! { "outbox/log":
     every {
         a_new_relay_starts_before_the_first_entry,
         pages_are_cut_by_rows_and_bytes_and_end_exactly,
+        payloads_of_every_length_come_whole_in_pages_of_bounded_size,
         a_cursor_inside_a_difference_goes_on_where_it_stood,
         a_rollback_and_a_savepoint_leave_nothing,
         rows_of_plain_sql_are_read,
@@ -47,6 +48,31 @@ async fn pages_are_cut_by_rows_and_bytes_and_end_exactly<DB: TestDialect>(db: Da
         lengths.push((page.entries.len(), page.exhausted));
     }
     assert_eq!(lengths, [(7, false), (13, false), (14, true), (3, false), (1, false), (14, true)]);
+    db
+}
+
+/// The lengths change within a page and from page to page, so that payloads come both ways: with their rows and after them.
+async fn payloads_of_every_length_come_whole_in_pages_of_bounded_size<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let length = |n: usize| [10, 0, 70_000, 1_500, 9_000, 3][n % 6] * (1 + 3 * (n / 30 % 2));
+    let payload = |n: usize| -> Vec<u8> { (0..length(n)).map(|byte| (byte * 31 + n) as u8).collect() };
+    db.enqueue((0..120).map(|n| NewMessage::new("orders").payload(payload(n)))).await;
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    for (entries_max, bytes_max) in [(1_000, 100_000), (1_000, 8_000), (40, 2 << 20), (1, 1)] {
+        let mut follower = Follower::new(db.reader().await, cursor.clone());
+        follower.limit = PageLimit { entries_max, bytes_max };
+        let mut found = 0;
+        while let Some(page) = follower.next().await {
+            let lengths = page.iter().map(|entry| entry.message.as_ref().unwrap().payload.len());
+            assert!(page.len() <= entries_max && (page.len() == 1 || lengths.sum::<usize>() <= bytes_max));
+            for entry in page {
+                assert!(entry.message.unwrap().payload == payload(found), "payload {found}");
+                found += 1;
+            }
+        }
+        assert_eq!(found, 120);
+    }
     db
 }
 

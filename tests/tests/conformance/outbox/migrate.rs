@@ -47,14 +47,14 @@ async fn ten_at_once<DB: Dialect>(url: &str) -> Vec<usize> {
 async fn ten_processes_migrate_sqlite_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}?mode=rwc", directory.path().join("outbox.db").display());
-    assert_eq!(ten_at_once::<Sqlite>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    assert_eq!(ten_at_once::<Sqlite>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
 }
 
 async fn ten_processes_migrate_postgres_at_once() {
     let Some(url) = postgres_database().await else {
         return eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
     };
-    assert_eq!(ten_at_once::<Postgres>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
+    assert_eq!(ten_at_once::<Postgres>(&url).await, [0, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
     on("drop", |db: Database<Postgres>| async move {
         let (_, name) = url.rsplit_once('/').unwrap();
         db.run(&format!("DROP DATABASE {name}")).await;
@@ -102,7 +102,7 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         assert!(matches!(error, MigrateError::NoSuchSchema { .. }), "{error}");
 
         connection.execute("CREATE SCHEMA \"order\"").await.unwrap();
-        let script = migrator.sql(1..=3).unwrap();
+        let script = migrator.sql(1..=4).unwrap();
         connection.execute(sqlx::AssertSqlSafe(script)).await.unwrap();
         migrator.check(&mut connection).await.unwrap();
         assert!(migrator.up(&mut connection).await.unwrap().is_empty());

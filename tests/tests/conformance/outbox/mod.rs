@@ -2,15 +2,18 @@
 
 mod concurrency;
 mod cost;
+mod drift;
 mod keeper;
 mod log;
 mod migrate;
+mod nodes;
 mod producer;
 mod restore;
 mod retention;
 mod roles;
 mod snapshots;
 mod support;
+mod transaction_ids;
 pub(crate) mod unknown_commit;
 
 use libtest_mimic::Trial;
@@ -20,14 +23,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         concurrency::trials(),
         cost::trials(),
+        drift::trials(),
         keeper::trials(),
         log::trials(),
         migrate::trials(),
+        nodes::trials(),
         producer::trials(),
         restore::trials(),
         retention::trials(),
         roles::trials(),
         snapshots::trials(),
+        transaction_ids::trials(),
         unknown_commit::trials(),
     ]
     .into_iter()

@@ -26,7 +26,7 @@ cases! { "roles":
 /// Missing privilege, in the table of SQLSTATEs.
 const DENIED: &str = "42501";
 
-const PRODUCER: [&str; 20] = [
+const PRODUCER: [&str; 23] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT topic, key FROM outbox_message",
@@ -44,11 +44,14 @@ const PRODUCER: [&str; 20] = [
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_expire_segment(0, '0')",
     "SELECT outbox_forget_relay('main', true)",
+    "SELECT * FROM outbox_node",
+    "UPDATE outbox_node SET epoch = 1",
+    "DELETE FROM outbox_node",
     "SELECT * FROM outbox_message_0",
     "UPDATE outbox_toolkit_migration SET version = 9",
     "SELECT * FROM inbox_message",
 ];
-const RELAY: [&str; 16] = [
+const RELAY: [&str; 17] = [
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
     "UPDATE outbox_message SET xid = '3'",
     "UPDATE outbox_message SET payload = ''",
@@ -64,15 +67,19 @@ const RELAY: [&str; 16] = [
     "DELETE FROM outbox_toolkit_migration",
     "SELECT setval('outbox_message_id_seq', 1)",
     "UPDATE business SET n = 2",
+    "SELECT outbox_take_node('r', '30 s')",
     "SELECT * FROM inbox_message",
 ];
-const CONSUMER: [&str; 13] = [
+const CONSUMER: [&str; 16] = [
     "DELETE FROM inbox_message",
     "TRUNCATE inbox_message",
     "UPDATE inbox_message SET processed_at = now()",
     "UPDATE inbox_retention SET retained_from = now()",
     "DELETE FROM inbox_retention",
     "UPDATE inbox_dead_letter SET payload = ''",
+    "UPDATE inbox_chunk SET payload = ''",
+    "UPDATE inbox_chunk_set SET begun_at = now()",
+    "TRUNCATE inbox_chunk",
     "CREATE TABLE more (n integer)",
     "SELECT * FROM outbox_message",
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
@@ -95,18 +102,21 @@ const SERVICE: [&str; 12] = [
     "SELECT * FROM inbox_message",
     "SELECT outbox_rebase_rows()",
 ];
-const OBSERVER: [&str; 16] = [
+const OBSERVER: [&str; 19] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT edited_payload FROM outbox_exception",
     "SELECT result FROM inbox_message",
     "SELECT payload FROM inbox_dead_letter",
     "SELECT headers FROM inbox_dead_letter",
+    "SELECT payload FROM inbox_chunk",
+    "DELETE FROM inbox_chunk_set",
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
     "UPDATE outbox_relay SET epoch = 99",
     "DELETE FROM outbox_exception",
     "SELECT outbox_expire_segment(0, '0')",
     "SELECT outbox_forget_relay('main', true)",
+    "SELECT outbox_release_node(0, 1)",
     "INSERT INTO inbox_attempt (consumer, scope, message_id, attempts, last_error, next_at) VALUES ('c', '', gen_random_uuid(), 1, '', now())",
     "SELECT inbox_create_days(current_date, current_date)",
     "SELECT inbox_expire_days('2000-01-01')",

@@ -1,0 +1,271 @@
+//! Messages in chunks: kept until the last one comes, then handled once, as the whole that they were.
+//!
+//! A chunk is stored in the transaction whose commit permits its acknowledgement. The transaction that stores the last
+//! missing one reads all of them, checks the fingerprint that each promised, removes them and goes on with the whole
+//! message as with any other: inbox row, effect and removal commit together. The row of the set is locked first, so of
+//! two transactions with the last two chunks the second waits for the first, and then sees its chunk.
+
+use message::{Chunk, Fingerprint, Message, MessageId};
+use sqlx::Transaction;
+use time::OffsetDateTime;
+
+use crate::dialect::{ChunkSet, Dialect};
+use crate::error::AdmitError;
+use crate::guard::{Duplicate, compare, key};
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Scope};
+use crate::refusal::Refusal;
+use crate::store_error::StoreError;
+use crate::telemetry;
+
+/// What became of a message that may be a chunk.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a whole message is to be admitted"]
+pub enum Gathered {
+    /// It is whole, or was the last missing chunk: admit this message, in the same transaction.
+    Whole(Message),
+    /// It is kept until the others come. Commit, and settle its delivery.
+    Kept {
+        /// How many chunks are there now.
+        held: u32,
+        /// How many there are to be.
+        count: u32,
+    },
+    /// The message took effect before. Commit, and settle its delivery.
+    Duplicate(Duplicate),
+}
+
+/// A message of which chunks are missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incomplete {
+    /// Whose handler waits for it.
+    pub consumer: String,
+    /// For which scope.
+    pub scope: String,
+    /// The message.
+    pub id: MessageId,
+    /// The fingerprint of the whole, as its chunks promise it.
+    pub fingerprint: Fingerprint,
+    /// The topic or queue of its first chunk.
+    pub topic: String,
+    /// The ordering key.
+    pub key: Option<String>,
+    /// The event type.
+    pub kind: String,
+    /// The CloudEvents source.
+    pub source: String,
+    /// The CloudEvents time.
+    pub time: OffsetDateTime,
+    /// The media type.
+    pub content_type: String,
+    /// The bytes of the whole payload.
+    pub bytes: u64,
+    /// When its first chunk came, by the database's clock.
+    pub begun_at: OffsetDateTime,
+    /// What is there, for each way in which the message was split.
+    pub splits: Vec<Split>,
+}
+
+/// The chunks of one way of splitting a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// How many there are to be.
+    pub count: u32,
+    /// The indices of those that are there, ascending.
+    pub held: Vec<u32>,
+}
+
+impl Split {
+    /// The indices of those that are missing.
+    pub fn missing(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.count).filter(|index| self.held.binary_search(index).is_err())
+    }
+}
+
+impl Incomplete {
+    /// The split of which the most is there.
+    pub(crate) fn nearest(&self) -> Option<&Split> {
+        // Shares compared as cross products: 2 of 3 is more than 3 of 5.
+        self.splits.iter().max_by(|one, other| {
+            let share = |held: &Split, of: &Split| held.held.len() as u64 * u64::from(of.count);
+            share(one, other).cmp(&share(other, one))
+        })
+    }
+
+    /// What is missing, in words: `2 of 5 chunks, 1 and 3–5 are missing`, counted from 1 as people do.
+    pub(crate) fn state(&self) -> String {
+        let Some(split) = self.nearest() else { return String::from("no chunk") };
+        let runs = runs(split.missing());
+        let shown = runs.iter().take(RUNS_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if runs.len() > RUNS_SHOWN { ", …" } else { "" };
+        format!("{} of {} chunks, missing {shown}{more}", split.held.len(), split.count)
+    }
+}
+
+/// Runs of missing chunks in one text, at most.
+const RUNS_SHOWN: usize = 16;
+
+/// Runs of ascending numbers, counted from 1: `1`, `3–5`.
+fn runs(indices: impl Iterator<Item = u32>) -> Vec<String> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in indices.map(|index| index + 1) {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last)| if first == last { format!("{first}") } else { format!("{first}–{last}") };
+    runs.into_iter().map(text).collect()
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Puts messages in chunks together, in the caller's own transaction: call it before [`admit`](Self::admit) with every
+    /// message, and admit only what is [`Gathered::Whole`]. A message that is no chunk comes back as it is.
+    ///
+    /// The transaction reads what others have committed (READ COMMITTED, PostgreSQL's default); on SQLite begin it with
+    /// `BEGIN IMMEDIATE`.
+    ///
+    /// # Errors
+    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there and do not make the message
+    /// that they promised; [`dead_letter_whole`](Self::dead_letter_whole) keeps it and forgets the chunks. Not
+    /// cancel-safe: when the future was dropped, roll back as well.
+    pub async fn gather(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Gathered, AdmitError> {
+        let gathered = self.gather_uncounted(tx, consumer, scope, message).await;
+        if let Err(AdmitError::Refused(refusal)) = &gathered {
+            telemetry::refused(consumer, refusal);
+        }
+        gathered
+    }
+
+    async fn gather_uncounted(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+    ) -> Result<Gathered, AdmitError> {
+        let Some(chunk) = message.chunk.as_deref() else { return Ok(Gathered::Whole(message.clone())) };
+        self.judge(tx, message.id, false).await?;
+        self.judge_chunk(chunk, message)?;
+        let failed = StoreError::during;
+        let set = ChunkSet { key: key(consumer, scope, message.id), fingerprint: chunk.fingerprint() };
+        let statements = self.statements();
+        let promised_bytes = DB::hold_set(tx, statements, set, message, chunk.bytes())
+            .await
+            .map_err(failed("hold a set of chunks"))?;
+        // After the lock: whoever completed the message before has committed by now.
+        let stored = DB::find(tx, statements, set.key).await.map_err(failed("look for an inbox row"))?;
+        if let Some(stored) = stored {
+            DB::remove_set(tx, statements, set).await.map_err(failed("remove late chunks"))?;
+            return Ok(Gathered::Duplicate(compare(stored, consumer, message)?));
+        }
+        if promised_bytes != chunk.bytes() {
+            let problem = format!(
+                "it says that the whole has {} bytes, an earlier chunk said {promised_bytes}",
+                chunk.bytes()
+            );
+            return Err(Refusal::Chunk { id: message.id, problem }.into());
+        }
+        DB::keep_chunk(tx, statements, set, chunk, &message.payload).await.map_err(failed("keep a chunk"))?;
+        let count = chunk.count();
+        let held = DB::count_chunks(tx, statements, set, count).await.map_err(failed("count chunks"))?;
+        if held < count {
+            return Ok(Gathered::Kept { held, count });
+        }
+        let payload = DB::read_chunks(tx, statements, set, count).await.map_err(failed("read chunks"))?;
+        DB::remove_set(tx, statements, set).await.map_err(failed("remove chunks"))?;
+        match chunk.assemble(message, payload.clone()) {
+            Ok(whole) => Ok(Gathered::Whole(whole)),
+            Err(found) => {
+                let whole = Box::new(Message { payload, ..message.clone() });
+                Err(AdmitError::Damaged { whole, promised: chunk.fingerprint(), found })
+            }
+        }
+    }
+
+    /// Whether a chunk is there.
+    pub(crate) async fn keeps(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        id: MessageId,
+        chunk: &Chunk,
+    ) -> Result<bool, StoreError> {
+        let set = ChunkSet { key: key(consumer, scope, id), fingerprint: chunk.fingerprint() };
+        DB::has_chunk(connection, self.statements(), set, chunk)
+            .await
+            .map_err(StoreError::during("look for a chunk"))
+    }
+
+    /// Whether this inbox takes such chunks at all.
+    fn judge_chunk(&self, chunk: &Chunk, message: &Message) -> Result<(), Refusal> {
+        let refused = |problem| Refusal::Chunk { id: message.id, problem };
+        chunk.check(message.payload.len()).map_err(|error| refused(error.to_string()))?;
+        let bytes_max = self.options().chunked_bytes_max;
+        if chunk.bytes() > bytes_max as u64 {
+            let bytes = chunk.bytes();
+            return Err(refused(format!(
+                "the whole has {bytes} bytes; this inbox puts together at most {bytes_max}: raise chunked_bytes_max, then \
+                 publish the message again"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Messages of which chunks are missing, the oldest first, at most `limit`. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn incomplete(&self, limit: std::num::NonZeroU32) -> Result<Vec<Incomplete>, StoreError> {
+        let mut connection = self.acquire("list incomplete messages").await?;
+        DB::incomplete(&mut connection, self.statements(), None, limit.get())
+            .await
+            .map_err(StoreError::during("list incomplete messages"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incomplete(splits: &[(u32, &[u32])]) -> Incomplete {
+        let id = MessageId::new();
+        let splits =
+            splits.iter().map(|(count, held)| Split { count: *count, held: held.to_vec() }).collect();
+        Incomplete {
+            consumer: String::from("billing"),
+            scope: String::new(),
+            id,
+            fingerprint: Fingerprint::from([0; 32]),
+            topic: String::from("orders"),
+            key: None,
+            kind: String::from("order.placed"),
+            source: String::from("/orders"),
+            time: id.generated_at(),
+            content_type: String::from("application/json"),
+            bytes: 9,
+            begun_at: id.generated_at(),
+            splits,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_in_runs() {
+        for (splits, told) in [
+            (&[(5, &[1][..])][..], "1 of 5 chunks, missing 1, 3–5"),
+            (&[(3, &[0, 1][..]), (5, &[0, 1, 2][..])][..], "2 of 3 chunks, missing 3"),
+            (&[(3, &[0][..]), (2, &[1][..])][..], "1 of 2 chunks, missing 1"),
+        ] {
+            assert_eq!(incomplete(splits).state(), told);
+        }
+        let every_second: Vec<u32> = (0..4_000).step_by(2).collect();
+        assert!(incomplete(&[(4_000, &every_second)]).state().len() < 200);
+    }
+}

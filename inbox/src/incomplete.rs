@@ -1,0 +1,99 @@
+//! Messages of which chunks are missing for too long: dead-lettered, told and counted, never dropped in silence.
+
+use bytes::Bytes;
+use message::Fingerprint;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::chunks::Incomplete;
+use crate::day::back;
+use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
+use crate::dialect::{ChunkSet, Dialect, Key};
+use crate::inbox::Inbox;
+use crate::store_error::StoreError;
+use crate::telemetry;
+
+/// Messages that one maintenance expires at most; the next one goes on.
+const EXPIRED_MAX: u32 = 1_000;
+
+impl Incomplete {
+    fn set(&self) -> ChunkSet<'_> {
+        let key = Key { consumer: &self.consumer, scope: &self.scope, id: self.id.as_uuid() };
+        ChunkSet { key, fingerprint: self.fingerprint }
+    }
+
+    /// Its dead letter with what has come: evidence, and nothing to apply. Its fingerprint is that of the fragment, so that
+    /// the message itself, published again, is not taken for a dead one.
+    fn into_letter(self, fragment: Bytes) -> DeadLetter {
+        let error = format!(
+            "{} of {} bytes came since {}: {}; publish it again from its outbox",
+            fragment.len(),
+            self.bytes,
+            self.begun_at,
+            self.state()
+        );
+        DeadLetter {
+            id: DeadLetterId(Uuid::now_v7()),
+            subject: self.id.as_uuid(),
+            fingerprint: Fingerprint::of_parts(&self.kind, &self.content_type, &fragment),
+            message_id: Some(self.id),
+            consumer: self.consumer,
+            scope: self.scope,
+            topic: self.topic,
+            key: self.key,
+            kind: Some(self.kind),
+            source: Some(self.source),
+            time: Some(self.time),
+            content_type: Some(self.content_type),
+            headers: Vec::new(),
+            trace: None,
+            payload: fragment,
+            reason: Reason::Incomplete,
+            error,
+            attempts: 0,
+            deliveries: 1,
+            origin: String::from("the chunks kept in the inbox"),
+            dead_at: OffsetDateTime::UNIX_EPOCH,
+            resolved: None,
+        }
+    }
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Dead-letters the messages whose first chunk came too long ago. How many.
+    pub(crate) async fn expire_incomplete(&self) -> Result<u64, StoreError> {
+        let before = back(self.window().now, self.options().incomplete_retention);
+        let what = "list incomplete messages";
+        let mut connection = self.acquire(what).await?;
+        let overdue = DB::incomplete(&mut connection, self.statements(), Some(before), EXPIRED_MAX)
+            .await
+            .map_err(StoreError::during(what))?;
+        // A pool of one would wait for itself.
+        drop(connection);
+        let mut expired = 0;
+        for incomplete in overdue {
+            expired += u64::from(self.expire_one(incomplete.set()).await?);
+        }
+        Ok(expired)
+    }
+
+    async fn expire_one(&self, set: ChunkSet<'_>) -> Result<bool, StoreError> {
+        let failed = StoreError::during;
+        let mut tx = self.begin_raw("begin to expire an incomplete message").await?;
+        // Read anew under its lock: its last chunk may be coming at this moment.
+        let locked =
+            DB::lock_set(&mut tx, self.statements(), set).await.map_err(failed("lock a set of chunks"))?;
+        let Some(incomplete) = locked else { return Ok(false) };
+        let count = incomplete.nearest().map_or(0, |split| split.count);
+        let fragment =
+            DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;
+        let letter = incomplete.into_letter(fragment);
+        DB::bury(&mut tx, self.statements(), &letter).await.map_err(failed("store a dead letter"))?;
+        DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+        tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
+        telemetry::incomplete(&letter.consumer);
+        tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,
+            error = letter.error, "incomplete: dead-lettered");
+        Ok(true)
+    }
+}

@@ -1,0 +1,184 @@
+//! Chunks on PostgreSQL.
+
+use bytes::{Bytes, BytesMut};
+use futures_util::TryStreamExt as _;
+use message::{Chunk, Fingerprint, Message, MessageId};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Postgres, Row as _};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::statements::Statements;
+use crate::chunks::{Incomplete, Split};
+use crate::dialect::{ChunkSet, Key, group_splits, parts};
+
+/// A statement with the key of a set as its first four parameters.
+macro_rules! of_set {
+    ($query:expr, $set:expr) => {
+        $query
+            .bind($set.key.id)
+            .bind($set.key.consumer)
+            .bind($set.key.scope)
+            .bind(&$set.fingerprint.as_bytes()[..])
+    };
+}
+
+/// A small number as PostgreSQL's integer.
+fn integer(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+impl parts::Chunks for Postgres {
+    async fn hold_set(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+        envelope: &Message,
+        bytes: u64,
+    ) -> Result<u64, sqlx::Error> {
+        let held: i64 = of_set!(sqlx::query_scalar(&statements.hold_set), set)
+            .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+            .bind(envelope.topic.as_str())
+            .bind(envelope.key.as_ref().map(message::OrderingKey::as_str))
+            .bind(envelope.kind.as_str())
+            .bind(envelope.source.as_str())
+            .bind(envelope.time)
+            .bind(envelope.content_type.as_str())
+            .fetch_one(connection)
+            .await?;
+        Ok(held.unsigned_abs())
+    }
+
+    async fn keep_chunk(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+        chunk: &Chunk,
+        payload: &[u8],
+    ) -> Result<(), sqlx::Error> {
+        of_set!(sqlx::query(&statements.keep_chunk), set)
+            .bind(integer(chunk.count()))
+            .bind(integer(chunk.index()))
+            .bind(payload)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    async fn count_chunks(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+        count: u32,
+    ) -> Result<u32, sqlx::Error> {
+        let held: i64 = of_set!(sqlx::query_scalar(&statements.count_chunks), set)
+            .bind(integer(count))
+            .fetch_one(connection)
+            .await?;
+        Ok(u32::try_from(held).unwrap_or(u32::MAX))
+    }
+
+    async fn has_chunk(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+        chunk: &Chunk,
+    ) -> Result<bool, sqlx::Error> {
+        of_set!(sqlx::query_scalar(&statements.has_chunk), set)
+            .bind(integer(chunk.count()))
+            .bind(integer(chunk.index()))
+            .fetch_one(connection)
+            .await
+    }
+
+    async fn read_chunks(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+        count: u32,
+    ) -> Result<Bytes, sqlx::Error> {
+        let mut chunks =
+            of_set!(sqlx::query(&statements.read_chunks), set).bind(integer(count)).fetch(connection);
+        let mut payload = BytesMut::new();
+        while let Some(row) = chunks.try_next().await? {
+            payload.extend_from_slice(row.try_get(0)?);
+        }
+        Ok(payload.freeze())
+    }
+
+    async fn remove_set(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+    ) -> Result<(), sqlx::Error> {
+        of_set!(sqlx::query(&statements.remove_chunks), set).execute(&mut *connection).await?;
+        of_set!(sqlx::query(&statements.remove_set), set).execute(connection).await?;
+        Ok(())
+    }
+
+    async fn incomplete(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        begun_before: Option<OffsetDateTime>,
+        limit: u32,
+    ) -> Result<Vec<Incomplete>, sqlx::Error> {
+        let rows = sqlx::query(&statements.incomplete)
+            .bind(begun_before)
+            .bind(i64::from(limit))
+            .fetch_all(&mut *connection)
+            .await?;
+        let mut incomplete = Vec::with_capacity(rows.len());
+        for row in rows {
+            incomplete.push(with_splits(connection, statements, &row).await?);
+        }
+        Ok(incomplete)
+    }
+
+    async fn lock_set(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        set: ChunkSet<'_>,
+    ) -> Result<Option<Incomplete>, sqlx::Error> {
+        let row = of_set!(sqlx::query(&statements.lock_set), set).fetch_optional(&mut *connection).await?;
+        match row {
+            Some(row) => with_splits(connection, statements, &row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// A set and the numbers of its chunks.
+async fn with_splits(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    row: &PgRow,
+) -> Result<Incomplete, sqlx::Error> {
+    let mut incomplete = decode(row)?;
+    let key = Key { consumer: &incomplete.consumer, scope: &incomplete.scope, id: incomplete.id.as_uuid() };
+    let set = ChunkSet { key, fingerprint: incomplete.fingerprint };
+    let numbers: Vec<(i32, i32)> =
+        of_set!(sqlx::query_as(&statements.chunk_numbers), set).fetch_all(connection).await?;
+    let numbers = numbers.into_iter().map(|(chunks, number)| (chunks.unsigned_abs(), number.unsigned_abs()));
+    incomplete.splits = group_splits(numbers);
+    Ok(incomplete)
+}
+
+fn decode(row: &PgRow) -> Result<Incomplete, sqlx::Error> {
+    let id: Uuid = row.try_get("message_id")?;
+    let fingerprint: [u8; 32] = row.try_get("fingerprint")?;
+    Ok(Incomplete {
+        consumer: row.try_get("consumer")?,
+        scope: row.try_get("scope")?,
+        id: MessageId::try_from(id).map_err(|error| sqlx::Error::Decode(error.into()))?,
+        fingerprint: Fingerprint::from(fingerprint),
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        kind: row.try_get("kind")?,
+        source: row.try_get("source")?,
+        time: row.try_get("time")?,
+        content_type: row.try_get("content_type")?,
+        bytes: row.try_get::<i64, _>("bytes")?.unsigned_abs(),
+        begun_at: row.try_get("begun_at")?,
+        splits: Vec::<Split>::new(),
+    })
+}

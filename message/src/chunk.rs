@@ -1,0 +1,297 @@
+//! A message in chunks: one that is larger than its destination takes, split under its own id. Pure.
+//!
+//! Each chunk is a message with the envelope of the whole, a part of the payload, and a [`Chunk`] that says which part.
+//! The split follows from two numbers: a payload of `bytes` in `count` chunks has ⌈bytes / count⌉ bytes in each chunk and
+//! the rest in the last. So chunks with the same count and fingerprint always fit together, whoever split the message and
+//! when, and chunks of two splits (the limit was changed in between) are told apart by their count.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::fingerprint::Fingerprint;
+use crate::limits::{Oversize, SizeLimit};
+use crate::message::Message;
+
+/// The largest number of chunks of one message.
+pub const CHUNKS_MAX: u32 = 4_096;
+
+/// The largest message in chunks, by default: what a relay splits and what an inbox puts together again.
+pub const CHUNKED_BYTES_MAX_DEFAULT: usize = 64 << 20;
+
+/// The largest message in chunks that can be configured.
+pub const CHUNKED_BYTES_MAX: usize = 512 << 20;
+
+/// A destination that leaves less room than this beside the envelope gets no chunks.
+const PIECE_BYTES_MIN: usize = 512;
+
+/// The CloudEvents extension attributes of a chunk, without any binding's prefix.
+pub const ATTRIBUTES: [&str; 4] = ["chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"];
+
+/// Which part of which message a chunk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    index: u32,
+    count: u32,
+    bytes: u64,
+    fingerprint: Fingerprint,
+}
+
+/// What a chunk says about itself cannot be. The message's fault; not retryable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidChunk {
+    /// There is no such number of chunks.
+    #[error("a message in {count} chunks: accepted are 1 to {CHUNKS_MAX}")]
+    Count {
+        /// The number given.
+        count: u32,
+    },
+    /// The index lies outside.
+    #[error("chunk {index} of {count}: indices go from 0 to one less than the count")]
+    Index {
+        /// The index given.
+        index: u32,
+        /// The number of chunks.
+        count: u32,
+    },
+    /// So many bytes do not make so many chunks.
+    #[error("{bytes} bytes do not make {count} chunks that all hold something, or are too many")]
+    Split {
+        /// The bytes of the whole payload.
+        bytes: u64,
+        /// The number of chunks.
+        count: u32,
+    },
+    /// The payload is not the part that it is said to be.
+    #[error("chunk {index} of {count} has {found} bytes; of a payload of {bytes} bytes it holds {expected}")]
+    Length {
+        /// The index.
+        index: u32,
+        /// The number of chunks.
+        count: u32,
+        /// The bytes of the whole payload.
+        bytes: u64,
+        /// What the chunk should hold.
+        expected: u64,
+        /// What it holds.
+        found: u64,
+    },
+    /// An attribute is missing or is not what it should be.
+    #[error("the attribute {name} of a chunk is {}; send {expected}", .found.as_deref().unwrap_or("missing"))]
+    Attribute {
+        /// The attribute.
+        name: &'static str,
+        /// The beginning of its value, if there is one.
+        found: Option<String>,
+        /// What is accepted.
+        expected: &'static str,
+    },
+}
+
+impl Chunk {
+    /// Chunk `index` (from 0) of `count` of a message whose whole payload has `bytes` bytes and which, as a whole, has this
+    /// fingerprint.
+    ///
+    /// # Errors
+    /// [`InvalidChunk`]: no such count, index or split.
+    pub fn new(index: u32, count: u32, bytes: u64, fingerprint: Fingerprint) -> Result<Self, InvalidChunk> {
+        if !(1..=CHUNKS_MAX).contains(&count) {
+            return Err(InvalidChunk::Count { count });
+        }
+        if index >= count {
+            return Err(InvalidChunk::Index { index, count });
+        }
+        // The last chunk holds something, or another count would be the same split.
+        let piece = bytes.div_ceil(u64::from(count));
+        if bytes > CHUNKED_BYTES_MAX as u64 || piece * u64::from(count - 1) >= bytes {
+            return Err(InvalidChunk::Split { bytes, count });
+        }
+        Ok(Self { index, count, bytes, fingerprint })
+    }
+
+    /// Which chunk it is, from 0.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How many chunks there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether it is the last one.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.count
+    }
+
+    /// The bytes of the whole payload.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The fingerprint of the whole message: [`Fingerprint::of`] before it was split.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Which bytes of the whole payload it holds.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        let piece = self.bytes.div_ceil(u64::from(self.count));
+        let start = piece * u64::from(self.index);
+        start..(start + piece).min(self.bytes)
+    }
+
+    /// Checks the length of the payload that came with it.
+    ///
+    /// # Errors
+    /// [`InvalidChunk::Length`].
+    pub fn check(&self, payload_bytes: usize) -> Result<(), InvalidChunk> {
+        let Range { start, end } = self.range();
+        let (expected, found) = (end - start, payload_bytes as u64);
+        if expected == found {
+            return Ok(());
+        }
+        let Self { index, count, bytes, .. } = *self;
+        Err(InvalidChunk::Length { index, count, bytes, expected, found })
+    }
+
+    /// Its attributes, by [`ATTRIBUTES`].
+    pub(crate) fn attributes(&self) -> [(&'static str, Cow<'static, str>); 4] {
+        let [index, count, bytes, fingerprint] = ATTRIBUTES;
+        [
+            (index, Cow::Owned(self.index.to_string())),
+            (count, Cow::Owned(self.count.to_string())),
+            (bytes, Cow::Owned(self.bytes.to_string())),
+            (fingerprint, Cow::Owned(self.fingerprint.to_string())),
+        ]
+    }
+
+    /// Reads its attributes; nothing where there is none of them. A message with some of them is no message: taking it
+    /// for a whole one would apply a fragment.
+    pub(crate) fn read<'a>(
+        attribute: impl Fn(&str) -> Option<&'a str>,
+        payload_bytes: usize,
+    ) -> Result<Option<Self>, InvalidChunk> {
+        if ATTRIBUTES.iter().all(|name| attribute(name).is_none()) {
+            return Ok(None);
+        }
+        let [index, count, bytes, fingerprint] = ATTRIBUTES;
+        let required =
+            |name, expected| attribute(name).ok_or(InvalidChunk::Attribute { name, found: None, expected });
+        let wrong = |name, value: &str, expected| InvalidChunk::Attribute {
+            name,
+            found: Some(format!("{:?}", value.chars().take(64).collect::<String>())),
+            expected,
+        };
+        let number = |name| {
+            let (expected, value) = ("a whole number", required(name, "a whole number")?);
+            value.parse::<u64>().map_err(|_| wrong(name, value, expected))
+        };
+        let small =
+            |name| u32::try_from(number(name)?).map_err(|_| wrong(name, "a huge number", "a smaller one"));
+        let digest = required(fingerprint, "64 hexadecimal digits")?;
+        let digest = digest.parse().map_err(|_| wrong(fingerprint, digest, "64 hexadecimal digits"))?;
+        let chunk = Self::new(small(index)?, small(count)?, number(bytes)?, digest)?;
+        chunk.check(payload_bytes)?;
+        Ok(Some(chunk))
+    }
+
+    /// The whole message, from the envelope of one of its chunks and the bytes of all, in their order.
+    ///
+    /// # Errors
+    /// The fingerprint of what was put together, when it is not the one that every chunk promised.
+    pub fn assemble(&self, envelope: &Message, payload: impl Into<Bytes>) -> Result<Message, Fingerprint> {
+        let whole = Message { payload: payload.into(), chunk: None, ..envelope.clone() };
+        let found = Fingerprint::of(&whole);
+        if found == self.fingerprint { Ok(whole) } else { Err(found) }
+    }
+}
+
+/// How a destination writes payloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// As they are.
+    Raw,
+    /// In base64, inside a JSON text (SQS): four bytes for three, and an envelope whose texts are repeated and escaped.
+    Base64,
+}
+
+/// Splits messages that are larger than a destination takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Splitter {
+    /// What the destination takes.
+    pub limit: SizeLimit,
+    /// How it writes payloads.
+    pub encoding: Encoding,
+    /// The largest message in chunks, in bytes with its envelope.
+    pub chunked_bytes_max: usize,
+}
+
+impl Splitter {
+    /// The chunks of a message; nothing for one that fits as it is. They share its payload.
+    ///
+    /// # Errors
+    /// [`Oversize`]: it is larger than any number of chunks may be together, or its headers leave no room.
+    pub fn split(&self, message: &Message) -> Result<Option<Vec<Message>>, Oversize> {
+        self.check(message)?;
+        if message.payload.len() <= self.room(message.envelope_bytes()) {
+            return Ok(None);
+        }
+        let piece = self.piece(message);
+        let (bytes, count) = (message.payload.len(), message.payload.len().div_ceil(piece.max(1)));
+        let fingerprint = Fingerprint::of(message);
+        let refused = |_| self.oversize(message);
+        let count = u32::try_from(count).map_err(|_| self.oversize(message))?;
+        let chunks = (0..count).map(|index| {
+            let chunk = Chunk::new(index, count, bytes as u64, fingerprint).map_err(refused)?;
+            let Range { start, end } = chunk.range();
+            let (start, end) = (usize::try_from(start), usize::try_from(end));
+            let payload = message.payload.slice(start.unwrap_or(bytes)..end.unwrap_or(bytes));
+            Ok(Message { payload, chunk: Some(Box::new(chunk)), ..message.clone() })
+        });
+        chunks.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Whether the message can leave, in chunks or whole.
+    ///
+    /// # Errors
+    /// [`Oversize`] as for [`split`](Self::split).
+    pub fn check(&self, message: &Message) -> Result<(), Oversize> {
+        let fits = message.payload.len() <= self.room(message.envelope_bytes());
+        let piece = self.piece(message);
+        let chunks_max = CHUNKS_MAX as usize;
+        let splits = piece >= PIECE_BYTES_MIN && message.payload.len().div_ceil(piece) <= chunks_max;
+        let within = message.wire_bytes() <= self.chunked_bytes_max;
+        if fits || (splits && within) { Ok(()) } else { Err(self.oversize(message)) }
+    }
+
+    /// The payload of a chunk, at most.
+    fn piece(&self, message: &Message) -> usize {
+        self.room(message.envelope_bytes() + crate::message::CHUNK_BYTES)
+    }
+
+    fn room(&self, envelope_bytes: usize) -> usize {
+        let bytes_max = self.limit.message_bytes_max;
+        match self.encoding {
+            Encoding::Raw => bytes_max.saturating_sub(envelope_bytes),
+            Encoding::Base64 => bytes_max.saturating_sub(4 * envelope_bytes) / 4 * 3,
+        }
+    }
+
+    fn oversize(&self, message: &Message) -> Oversize {
+        let limit = SizeLimit { message_bytes_max: self.chunked_bytes_max, ..self.limit };
+        limit.exceeded_by(message)
+    }
+}
+
+#[cfg(test)]
+#[path = "chunk_tests.rs"]
+mod tests;

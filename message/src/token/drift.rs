@@ -1,0 +1,211 @@
+//! Which times are accepted. Pure: no clock, no database.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::pair::Token;
+use crate::fault::Fault;
+
+/// How old, and how far ahead of the clock, an accepted token may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriftWindow {
+    age_max: Duration,
+    skew_max: Duration,
+}
+
+/// A window with an end out of its bounds. The program's or the operator's fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
+pub struct InvalidWindow {
+    /// Which end.
+    pub what: &'static str,
+    /// Its value.
+    pub value: Duration,
+    /// The smallest accepted.
+    pub min: Duration,
+    /// The largest accepted.
+    pub max: Duration,
+}
+
+impl DriftWindow {
+    /// The shortest age: a shorter one would refuse what is only slow.
+    pub const AGE_MIN: Duration = Duration::from_secs(60);
+    /// The longest age: no record here is kept for longer.
+    pub const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
+    /// The largest skew.
+    pub const SKEW_MAX: Duration = Duration::from_secs(86_400);
+    /// 14 days back and 5 minutes ahead: what an inbox accepts by default.
+    pub const DEFAULT: Self =
+        Self { age_max: Duration::from_secs(14 * 86_400), skew_max: Duration::from_secs(300) };
+
+    /// As far back and ahead as can be set.
+    pub const WIDEST: Self = Self { age_max: Self::AGE_MAX, skew_max: Self::SKEW_MAX };
+
+    /// A window of [`AGE_MIN`](Self::AGE_MIN) to [`AGE_MAX`](Self::AGE_MAX) back and up to
+    /// [`SKEW_MAX`](Self::SKEW_MAX) ahead.
+    ///
+    /// # Errors
+    /// [`InvalidWindow`] with the value and its bounds.
+    pub fn new(age_max: Duration, skew_max: Duration) -> Result<Self, InvalidWindow> {
+        let bounded = |what, value, min, max| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidWindow { what, value, min, max }) }
+        };
+        bounded("greatest age of ids", age_max, Self::AGE_MIN, Self::AGE_MAX)?;
+        bounded("allowed clock skew", skew_max, Duration::ZERO, Self::SKEW_MAX)?;
+        Ok(Self { age_max, skew_max })
+    }
+
+    /// What is accepted at a moment.
+    #[must_use]
+    pub fn at(&self, now: OffsetDateTime) -> AcceptedTimes {
+        let signed = |duration: Duration| duration.try_into().unwrap_or(time::Duration::MAX);
+        AcceptedTimes {
+            oldest_accepted_at: now.saturating_sub(signed(self.age_max)),
+            newest_accepted_at: now.saturating_add(signed(self.skew_max)),
+        }
+    }
+}
+
+impl Default for DriftWindow {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// The times that are accepted at a moment, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AcceptedTimes {
+    /// The oldest.
+    pub oldest_accepted_at: OffsetDateTime,
+    /// The newest.
+    pub newest_accepted_at: OffsetDateTime,
+}
+
+impl AcceptedTimes {
+    /// Judges a token by its time.
+    ///
+    /// # Errors
+    /// [`Drift`].
+    pub fn judge(&self, token: impl Into<Token>) -> Result<(), Drift> {
+        let token = token.into();
+        let Self { oldest_accepted_at, newest_accepted_at } = *self;
+        if token.generated_at < oldest_accepted_at {
+            Err(Drift::TooOld { token, oldest_accepted_at })
+        } else if token.generated_at > newest_accepted_at {
+            Err(Drift::TooFarAhead { token, newest_accepted_at })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A token whose time is not accepted. The fault of whoever made it; sending it again does not help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Drift {
+    /// Its record may have expired: nobody can tell whether it was used before.
+    #[error(
+        "token {} was made at {}, and tokens from before {oldest_accepted_at} are not remembered: find out whether it \
+         took effect, then make a new one if it did not",
+        token.id,
+        token.generated_at
+    )]
+    TooOld {
+        /// The token.
+        token: Token,
+        /// The oldest time that is accepted at present.
+        oldest_accepted_at: OffsetDateTime,
+    },
+    /// It would outlive its record and sort behind all that others make meanwhile.
+    #[error(
+        "token {} was made at {}, and the newest accepted time is {newest_accepted_at}: correct the clock, or the \
+         business time, that it was made from",
+        token.id,
+        token.generated_at
+    )]
+    TooFarAhead {
+        /// The token.
+        token: Token,
+        /// The newest time that is accepted at present.
+        newest_accepted_at: OffsetDateTime,
+    },
+}
+
+impl Drift {
+    /// The refused token.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        match self {
+            Self::TooOld { token, .. } | Self::TooFarAhead { token, .. } => *token,
+        }
+    }
+
+    /// Whose fault it is: always the token's maker's, the message's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        Fault::Message
+    }
+
+    /// The word in metrics and logs.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::TooOld { .. } => "too_old",
+            Self::TooFarAhead { .. } => "too_far_ahead",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+    use uuid::Uuid;
+
+    const NOW: OffsetDateTime = datetime!(2026-03-15 12:00 UTC);
+
+    fn judged(at: OffsetDateTime) -> &'static str {
+        let token = Token { generated_at: at, id: Uuid::nil() };
+        DriftWindow::DEFAULT.at(NOW).judge(token).map_or_else(|drift| drift.as_str(), |()| "accepted")
+    }
+
+    #[test]
+    fn both_ends_are_accepted_and_nothing_beyond() {
+        for (at, verdict) in [
+            (datetime!(2026-03-01 11:59:59.999 UTC), "too_old"),
+            (datetime!(2026-03-01 12:00 UTC), "accepted"),
+            (NOW, "accepted"),
+            (datetime!(2026-03-15 12:05 UTC), "accepted"),
+            (datetime!(2026-03-15 12:05:00.001 UTC), "too_far_ahead"),
+        ] {
+            assert_eq!(judged(at), verdict, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_drift_names_both_times() {
+        for (at, other) in [
+            (datetime!(2026-02-01 0:00 UTC), "2026-03-01 12:00:00.0"),
+            (datetime!(2026-04-01 0:00 UTC), "2026-03-15 12:05:00.0"),
+        ] {
+            let drift = DriftWindow::DEFAULT.at(NOW).judge(Token { generated_at: at, id: Uuid::nil() });
+            let told = drift.unwrap_err().to_string();
+            assert!(told.contains(&at.to_string()) && told.contains(other), "{told}");
+        }
+    }
+
+    #[test]
+    fn ends_out_of_bounds_are_refused_with_their_bounds() {
+        let day = Duration::from_secs(86_400);
+        assert!(DriftWindow::new(DriftWindow::AGE_MAX, DriftWindow::SKEW_MAX).is_ok());
+        assert!(DriftWindow::new(Duration::ZERO, day).is_err() && DriftWindow::new(367 * day, day).is_err());
+        let told = DriftWindow::new(day, 2 * day).unwrap_err().to_string();
+        assert_eq!(told, "the allowed clock skew of 172800s is out of bounds; choose 0ns to 86400s");
+    }
+
+    #[test]
+    fn the_ends_of_time_are_computed_with() {
+        let earliest = time::PrimitiveDateTime::MIN.assume_utc();
+        assert_eq!(DriftWindow::DEFAULT.at(earliest).oldest_accepted_at, earliest);
+    }
+}

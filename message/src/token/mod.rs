@@ -1,0 +1,30 @@
+//! What names a message or request once and for ever, and the ways to make it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`pair`] | [`Token`]: an identity and the time it was made at |
+//! | [`drift`] | [`DriftWindow`], [`Drift`]: which times are accepted, and why another is not |
+//! | [`clock`] | [`Clock`]: where generators take the time from |
+//! | [`mint`] | [`Mint`]: whatever makes message ids |
+//! | [`monotonic`] | [`Monotonic`]: ids that ascend in one process |
+//! | [`node`] | [`NodeTerm`], [`NodeMint`]: ids that name a numbered node |
+//! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |
+//!
+//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to choose is told in
+//! `docs/tokens.md`, how tokens, message ids and idempotency keys relate in ADR 12.
+
+pub mod clock;
+pub mod drift;
+pub mod mint;
+pub mod monotonic;
+pub mod node;
+pub mod pair;
+pub mod transaction;
+
+pub use clock::{Clock, SystemClock};
+pub use drift::{AcceptedTimes, Drift, DriftWindow, InvalidWindow};
+pub use mint::{Mint, MintError, ProcessIds};
+pub use monotonic::Monotonic;
+pub use node::{NodeMint, NodeTerm, Stale};
+pub use pair::Token;
+pub use transaction::TransactionStamp;

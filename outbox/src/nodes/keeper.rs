@@ -1,0 +1,117 @@
+//! Takes a number, keeps it, and takes another one when it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::token::NodeTerm;
+use sqlx::Pool;
+use tokio::sync::{mpsc, oneshot};
+
+use super::error::NodeError;
+use super::handle::Shared;
+use super::options::NodeOptions;
+use crate::dialect::Dialect;
+use crate::telemetry;
+
+/// What the handle asks of its keeper.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Renew now.
+    Renew(oneshot::Sender<Result<(), NodeError>>),
+    /// Give the number back, and end.
+    Close(oneshot::Sender<Result<(), NodeError>>),
+}
+
+/// The task behind a node. No call to the database is ever dropped half-way.
+pub(super) struct Keeper<DB: Dialect> {
+    pub(super) pool: Pool<DB>,
+    pub(super) statements: DB::Statements,
+    pub(super) options: NodeOptions,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl<DB: Dialect> Keeper<DB> {
+    /// Until the last handle is gone.
+    pub(super) async fn run(self, mut commands: mpsc::Receiver<Command>) {
+        loop {
+            match tokio::time::timeout(self.pause(), commands.recv()).await {
+                Err(_) => {
+                    if let Err(error) = self.keep().await {
+                        tracing::warn!(%error, "the number of this node could not be renewed");
+                    }
+                }
+                // Whoever asked may be gone.
+                Ok(Some(Command::Renew(done))) => drop(done.send(self.keep().await)),
+                Ok(Some(Command::Close(done))) => return drop(done.send(self.give_back().await)),
+                Ok(None) => {
+                    if let Err(error) = self.give_back().await {
+                        tracing::debug!(%error, "the number of this node is left to its lease");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Renews the lease, or takes another number when somebody else has this one.
+    pub(super) async fn keep(&self) -> Result<(), NodeError> {
+        let Some(term) = self.shared.mint().term() else { return self.take().await };
+        // Before the question: the database counts from a later moment on.
+        let asked_at = self.options.clock.elapsed();
+        let mut connection = self.pool.acquire().await.map_err(NodeError::during("renew a node number"))?;
+        let held = (i64::from(term.number), i64::from(term.epoch));
+        let is_held = DB::renew_node(&mut connection, &self.statements, held, self.options.lease)
+            .await
+            .map_err(NodeError::during("renew a node number"))?;
+        drop(connection);
+        if is_held {
+            self.shared.mint().hold(NodeTerm { until: asked_at + self.options.relied_on(), ..term });
+            return Ok(());
+        }
+        self.shared.mint().give_up();
+        telemetry::number_lost();
+        tracing::error!(
+            number = term.number,
+            epoch = term.epoch,
+            "another node has the number of this one, which was not renewed in time; another number is taken"
+        );
+        self.take().await
+    }
+
+    pub(super) async fn take(&self) -> Result<(), NodeError> {
+        let asked_at = self.options.clock.elapsed();
+        let mut connection = self.pool.acquire().await.map_err(NodeError::during("lease a node number"))?;
+        let (holder, lease) = (&self.options.holder, self.options.lease);
+        let (number, epoch) = DB::take_node(&mut connection, &self.statements, holder, lease)
+            .await
+            .map_err(NodeError::during("lease a node number"))?
+            .ok_or(NodeError::AllTaken)?;
+        let (Ok(small), Ok(short)) = (u16::try_from(number), u32::try_from(epoch)) else {
+            return Err(NodeError::Corrupt { number, epoch });
+        };
+        let until = asked_at + self.options.relied_on();
+        self.shared.mint().hold(NodeTerm { number: small, epoch: short, salt: rand::random(), until });
+        telemetry::number_taken();
+        tracing::info!(number, epoch, "this node has a number");
+        Ok(())
+    }
+
+    async fn give_back(&self) -> Result<(), NodeError> {
+        let Some(term) = self.shared.mint().term() else { return Ok(()) };
+        // No id after it: the number may be somebody else's at once.
+        self.shared.mint().give_up();
+        let failed = NodeError::during("take a node number back");
+        let mut connection = match self.pool.acquire().await {
+            Ok(connection) => connection,
+            Err(error) => return Err(failed(error)),
+        };
+        let held = (i64::from(term.number), i64::from(term.epoch));
+        DB::release_node(&mut connection, &self.statements, held).await.map(drop).map_err(failed)
+    }
+
+    /// A third of the lease leaves two more tries; without a number, sooner.
+    fn pause(&self) -> Duration {
+        let parts = if self.shared.mint().term().is_some() { 3 } else { 10 };
+        self.options.lease / parts
+    }
+}

@@ -1,0 +1,435 @@
+//! Messages in chunks: the handler runs once with the whole, whatever order, repetition or crash lies between.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::inbox::broker::Broker;
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::runner::{Effect, assert_once_and_in_order, builder, start};
+use crate::inbox::{consumer, keyed, message};
+use inbox::{
+    Admission, AdmitError, Candidate, CommitError, ConfirmError, CrashPoint, DeadLetterQuery, Gathered,
+    HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
+    RunError, Scope, Shutdown,
+};
+use message::chunk::{Encoding, Splitter};
+use message::{Chunk, Committed, Message, SizeLimit};
+use migrations::Dialect as Name;
+use rand::seq::SliceRandom as _;
+
+cases! { "inbox/chunks":
+    every {
+        chunks_between_others_take_effect_once_in_the_order_of_their_key,
+        any_order_and_any_repetition_gives_the_whole_once,
+        of_the_last_two_chunks_the_second_sees_the_first,
+        racing_consumers_of_chunks_apply_once,
+        a_crash_between_chunks_is_harmless,
+        chunks_of_two_splits_do_not_mix,
+        missing_chunks_expire_for_all_to_see,
+        hostile_chunks_are_refused_and_harm_nobody,
+        a_damaged_whole_is_dead_lettered_before_any_effect,
+        a_failing_message_dies_whole_and_is_redriven_whole,
+        a_chunk_that_was_rolled_back_gives_no_proof,
+        all_chunks_in_one_transaction_are_proven_together,
+    }
+}
+
+const LARGE: usize = 5_000;
+
+/// So small that a large message has several chunks.
+fn split_at(message_bytes_max: usize, message: &Message) -> Vec<Message> {
+    let limit = SizeLimit { destination: "the test", message_bytes_max };
+    let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 };
+    splitter.split(message).unwrap().expect("larger than the limit")
+}
+
+fn chunks_of(message: &Message) -> Vec<Message> {
+    let chunks = split_at(2_000, message);
+    assert!(chunks.len() >= 3, "{}", chunks.len());
+    chunks
+}
+
+fn large(text: &str) -> Message {
+    message(&format!("{text}{}", "x".repeat(LARGE)))
+}
+
+/// Gathers one delivery and applies what is whole, as a service without the runner does.
+async fn consume<DB: TestDatabase>(
+    inbox: &Inbox<DB>,
+    message: &Message,
+) -> Result<(bool, Committed), AdmitError> {
+    let billing = consumer("billing");
+    let mut tx = inbox.begin().await.unwrap();
+    let mut applied = false;
+    if let Gathered::Whole(whole) = tx.gather(&billing, &Scope::none(), message).await?
+        && let Admission::Fresh(_) = tx.admit(&billing, &Scope::none(), &whole).await?
+    {
+        assert_eq!(whole.chunk, None);
+        DB::apply(&mut tx, "billing", &whole).await.unwrap();
+        applied = true;
+    }
+    let [proof] = <[Committed; 1]>::try_from(tx.commit().await.unwrap()).unwrap();
+    Ok((applied, proof))
+}
+
+async fn assert_nothing_waits<DB: TestDatabase>(inbox: &Inbox<DB>) {
+    assert_eq!(inbox.incomplete(NonZeroU32::MAX).await.unwrap(), []);
+}
+
+async fn chunks_between_others_take_effect_once_in_the_order_of_their_key<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    // The batch is large enough to hold chunks and what comes behind them on their key.
+    for batch in [None, NonZeroUsize::new(40)] {
+        let inbox = database.inbox().await;
+        let mut deliveries = Vec::new();
+        for number in 0..30 {
+            let key = number % 3;
+            let text = format!("{key}:{number:03}");
+            if number % 4 == 1 {
+                let whole = keyed(&format!("key-{key}"), &format!("{text}{}", "x".repeat(LARGE)));
+                let chunks = chunks_of(&whole);
+                // The relay crashed half-way once, and sent all of them again.
+                deliveries.extend(chunks[..2].iter().chain(&chunks).cloned());
+            } else {
+                deliveries.push(keyed(&format!("key-{key}"), &text));
+            }
+        }
+        let sent = deliveries.len();
+        let broker = Broker::new(deliveries);
+        let consumer = builder(&inbox, &broker, Effect::works());
+        let running = start(if let Some(batch) = batch { consumer.batch(batch) } else { consumer });
+        broker.drained().await;
+        running.stop().await;
+        assert_once_and_in_order(&DB::effects(&database.pool, "billing").await, 30);
+        assert_eq!(broker.counts(), (sent, 0, 1));
+        assert_nothing_waits(&inbox).await;
+        let mut tx = database.admin.begin().await.unwrap();
+        for statement in ["DELETE FROM effect", "DELETE FROM inbox_message"] {
+            DB::sql(&mut tx, statement).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+}
+
+async fn any_order_and_any_repetition_gives_the_whole_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let mut expected = Vec::new();
+    for round in 0..20 {
+        let whole = large(&format!("{round}:"));
+        let chunks = chunks_of(&whole);
+        let mut arrivals: Vec<_> = chunks.iter().chain(&chunks).chain(&chunks[..1]).collect();
+        arrivals.shuffle(&mut rand::rng());
+        let order: Vec<_> = arrivals.iter().map(|chunk| chunk.chunk.as_ref().unwrap().index()).collect();
+        let mut applied = 0;
+        for chunk in &arrivals {
+            let (fresh, proof) = consume(&inbox, chunk).await.unwrap();
+            assert_eq!(proof.subject(), whole.id.as_uuid());
+            applied += u32::from(fresh);
+        }
+        assert_eq!(applied, 1, "{order:?}");
+        // The same message whole, from a relay without the limit, is its duplicate.
+        assert!(!consume(&inbox, &whole).await.unwrap().0, "{order:?}");
+        expected.push(String::from_utf8(whole.payload.to_vec()).unwrap());
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await, expected);
+    assert_nothing_waits(&inbox).await;
+}
+
+async fn of_the_last_two_chunks_the_second_sees_the_first<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let billing = consumer("billing");
+    let whole = large("one");
+    let chunks = chunks_of(&whole);
+    let (last, others) = chunks.split_last().unwrap();
+    let (first, between) = others.split_first().unwrap();
+    for chunk in between {
+        assert!(!consume(&inbox, chunk).await.unwrap().0);
+    }
+    let mut tx = inbox.begin().await.unwrap();
+    let gathered = tx.gather(&billing, &Scope::none(), first).await.unwrap();
+    assert!(matches!(gathered, Gathered::Kept { .. }), "{gathered:?}");
+    let mut racing = {
+        let (inbox, last) = (inbox.clone(), last.clone());
+        tokio::spawn(async move { consume(&inbox, &last).await.unwrap().0 })
+    };
+    // It has to wait; one that does not look at the lock says at once that a chunk is missing.
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut racing).await;
+    assert!(early.is_err(), "did not wait: {early:?}");
+    drop(tx.commit().await.unwrap());
+    assert!(racing.await.unwrap(), "the first chunk was there");
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+    assert_nothing_waits(&inbox).await;
+}
+
+async fn racing_consumers_of_chunks_apply_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for round in 0..10 {
+        let whole = large(&format!("{round}:"));
+        let chunks = chunks_of(&whole);
+        let racing = chunks.iter().chain(&chunks).map(|chunk| {
+            let (inbox, chunk) = (inbox.clone(), chunk.clone());
+            tokio::spawn(async move { consume(&inbox, &chunk).await.unwrap().0 })
+        });
+        let mut applied = 0;
+        for task in racing.collect::<Vec<_>>() {
+            applied += u32::from(task.await.unwrap());
+        }
+        assert_eq!(applied, 1);
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 10);
+    assert_nothing_waits(&inbox).await;
+}
+
+async fn a_crash_between_chunks_is_harmless<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    let chunks = chunks_of(&whole);
+    let broker = Broker::new(chunks.clone());
+    // Each consumer comes one commit further than the one before, then is gone without having settled it.
+    for commits in 1..=2 * chunks.len() {
+        let shutdown = Shutdown::new();
+        let abort = shutdown.abort.clone();
+        let left = AtomicUsize::new(commits);
+        let crash = move |point, _| {
+            if point == CrashPoint::AfterCommit && left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                abort.cancel();
+            }
+        };
+        let one_at_a_time = builder(&inbox, &broker, Effect::works()).concurrency(NonZeroUsize::MIN);
+        let crashed = one_at_a_time.prefetch(NonZeroUsize::MIN).crash_hook(crash).build().unwrap();
+        let crashed = crashed.run(shutdown.clone());
+        tokio::select! {
+            crashed = crashed => assert!(matches!(crashed, Err(RunError::Aborted { .. })), "{crashed:?}"),
+            () = broker.drained() => {}
+        }
+    }
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    let effects = DB::effects(&database.pool, "billing").await;
+    assert_eq!(effects, [String::from_utf8(whole.payload.to_vec()).unwrap()]);
+    assert_nothing_waits(&inbox).await;
+}
+
+async fn chunks_of_two_splits_do_not_mix<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    let (few, many) = (split_at(3_000, &whole), split_at(1_500, &whole));
+    assert_ne!(few.len(), many.len());
+    for chunk in many[..many.len() - 1].iter().chain(&few[1..]) {
+        assert!(!consume(&inbox, chunk).await.unwrap().0);
+    }
+    let [waiting] = &inbox.incomplete(NonZeroU32::MAX).await.unwrap()[..] else { panic!("one message") };
+    let missing: Vec<Vec<u32>> = waiting.splits.iter().map(|split| split.missing().collect()).collect();
+    assert_eq!(missing, [vec![0], vec![u32::try_from(many.len()).unwrap() - 1]]);
+    assert!(consume(&inbox, &few[0]).await.unwrap().0);
+    assert!(!consume(&inbox, &many[0]).await.unwrap().0, "late");
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+    assert_nothing_waits(&inbox).await;
+}
+
+/// Puts the beginning of everything that waits two days back.
+async fn two_days_pass<DB: TestDatabase>(database: &Database<DB>) {
+    let mut tx = database.admin.begin().await.unwrap();
+    let statement = match DB::DIALECT {
+        Name::Postgres => "UPDATE inbox_chunk_set SET begun_at = begun_at - interval '2 days'",
+        Name::Sqlite => "UPDATE inbox_chunk_set SET begun_at = begun_at - 172800000000",
+    };
+    DB::sql(&mut tx, statement).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    let chunks = chunks_of(&whole);
+    for (at, chunk) in chunks.iter().enumerate() {
+        if at != 1 {
+            assert!(!consume(&inbox, chunk).await.unwrap().0);
+        }
+    }
+    let [waiting] = &inbox.incomplete(NonZeroU32::MAX).await.unwrap()[..] else { panic!("one message") };
+    assert_eq!(
+        (waiting.id, waiting.consumer.as_str(), waiting.bytes),
+        (whole.id, "billing", whole.payload.len() as u64)
+    );
+    assert_eq!(waiting.splits[0].missing().collect::<Vec<_>>(), [1]);
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0, "it is not overdue");
+    two_days_pass(database).await;
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1);
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
+    assert_nothing_waits(&inbox).await;
+    let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
+    assert_eq!((letter.reason, letter.message_id), (Reason::Incomplete, Some(whole.id)));
+    let told = format!("{} of {} chunks, missing 2", chunks.len() - 1, chunks.len());
+    assert!(letter.error.contains(&told), "{}", letter.error);
+    // There is nothing to redrive: a fragment never reaches a handler.
+    let handler = Effect::works();
+    let redriven = inbox.redrive(&consumer("billing"), letter.id, &handler, RedriveOptions::default()).await;
+    assert!(matches!(redriven, Err(RedriveError::NotAMessage { .. })), "{redriven:?}");
+    assert!(DB::effects(&database.pool, "billing").await.is_empty());
+    // Published again, it takes effect, also when the broker says that it delivers again.
+    let broker = Broker::new(chunks);
+    broker.lose_settlements(1);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+}
+
+async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: &Database<DB>) {
+    let options = InboxOptions { chunked_bytes_max: LARGE + 100, ..database.options() };
+    let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
+    let billing = consumer("billing");
+    let whole = large("one");
+    let chunks = chunks_of(&whole);
+    let fingerprint = chunks[0].chunk.as_ref().unwrap().fingerprint();
+    let count = u32::try_from(chunks.len()).unwrap();
+    assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
+
+    // Another total for the same message; a payload of another length; more than this inbox takes.
+    let mut longer = chunks[1].clone();
+    let total = Chunk::new(1, count, LARGE as u64 + 50, fingerprint).unwrap();
+    longer.payload = vec![b'y'; usize::try_from(total.range().end - total.range().start).unwrap()].into();
+    longer.chunk = Some(Box::new(total));
+    let mut cut = chunks[1].clone();
+    cut.payload = cut.payload.slice(1..);
+    let huge = split_at(2_000, &message(&"x".repeat(2 * LARGE)));
+    for (hostile, told) in
+        [(&longer, "an earlier chunk said"), (&cut, "holds"), (&huge[0], "puts together at most")]
+    {
+        let refused = consume(&inbox, hostile).await.unwrap_err();
+        assert!(matches!(&refused, AdmitError::Refused(Refusal::Chunk { .. })), "{refused:?}");
+        assert!(refused.to_string().contains(told), "{refused}");
+    }
+    // A consumer that does not gather refuses fragments, alone and in a batch.
+    let mut tx = inbox.begin().await.unwrap();
+    let admitted = tx.admit(&billing, &Scope::none(), &chunks[1]).await;
+    assert!(matches!(admitted, Err(AdmitError::Refused(Refusal::Fragment { index: 1, .. }))), "{admitted:?}");
+    let other = message("other");
+    let candidates = [&chunks[1], &other].map(|message| Candidate { scope: Scope::none(), message });
+    let admitted = tx.admit_batch(&billing, &candidates).await.unwrap();
+    assert!(matches!(admitted[..], [Err(Refusal::Fragment { .. }), Ok(Admission::Fresh(_))]), "{admitted:?}");
+    tx.rollback().await.unwrap();
+
+    // The runner dead-letters them, and the message itself takes effect.
+    let broker = Broker::new([longer, cut, huge[0].clone()]);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.settled_at_least(3).await;
+    chunks.into_iter().for_each(|chunk| broker.send(Ok(chunk)));
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+    let letters = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    assert_eq!(letters.len(), 3);
+    for letter in letters {
+        assert_eq!(letter.reason, Reason::Malformed);
+        assert!(letter.headers.iter().any(|(name, _)| name == "ce_chunkindex"), "{letter:?}");
+        assert!(letter.message().is_err(), "a fragment is nothing to redrive");
+    }
+    assert_nothing_waits(&inbox).await;
+}
+
+async fn a_damaged_whole_is_dead_lettered_before_any_effect<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    let mut chunks = chunks_of(&whole);
+    let intact = chunks.clone();
+    let mut bytes = chunks[1].payload.to_vec();
+    bytes[7] ^= 1;
+    chunks[1].payload = bytes.into();
+    for chunk in &chunks[..chunks.len() - 1] {
+        assert!(!consume(&inbox, chunk).await.unwrap().0);
+    }
+    let damaged = consume(&inbox, chunks.last().unwrap()).await;
+    assert!(matches!(damaged, Err(AdmitError::Damaged { .. })), "{damaged:?}");
+    let broker = Broker::new([chunks.last().unwrap().clone()]);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    assert!(DB::effects(&database.pool, "billing").await.is_empty());
+    let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
+    assert_eq!((letter.reason, letter.payload.len()), (Reason::Malformed, whole.payload.len()));
+    assert!(letter.message().is_err(), "what is damaged is nothing to redrive");
+    assert_nothing_waits(&inbox).await;
+    // Sent again without the damage, it takes effect.
+    for chunk in intact {
+        broker.send(Ok(chunk));
+    }
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+}
+
+async fn a_failing_message_dies_whole_and_is_redriven_whole<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let whole = large("one");
+    let chunks = chunks_of(&whole);
+    let broker = Broker::new(chunks.clone());
+    let calls = std::sync::Arc::new(AtomicU32::new(0));
+    let counted = std::sync::Arc::clone(&calls);
+    let failing = Effect::new(move |message, _| {
+        assert_eq!(message.chunk, None);
+        counted.fetch_add(1, Ordering::Relaxed);
+        Err(HandlerError::retry("always"))
+    });
+    let running = start(builder(&inbox, &broker, failing).attempts_max(3));
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
+    assert_nothing_waits(&inbox).await;
+    let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
+    assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 3));
+    assert_eq!(letter.message().unwrap(), whole);
+    let handler = Effect::works();
+    let redriven = inbox.redrive(&consumer("billing"), letter.id, &handler, RedriveOptions::default()).await;
+    assert_eq!(redriven.unwrap(), Redriven::Now(Resolution::Applied));
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+    for chunk in &chunks {
+        assert!(!consume(&inbox, chunk).await.unwrap().0, "late");
+    }
+    assert_nothing_waits(&inbox).await;
+}
+
+async fn a_chunk_that_was_rolled_back_gives_no_proof<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let billing = consumer("billing");
+    let chunks = chunks_of(&large("one"));
+    let mut tx = inbox.begin().await.unwrap();
+    DB::sql(&mut tx, "SAVEPOINT before").await.unwrap();
+    let gathered = tx.gather(&billing, &Scope::none(), &chunks[0]).await.unwrap();
+    assert!(matches!(gathered, Gathered::Kept { held: 1, .. }), "{gathered:?}");
+    DB::sql(&mut tx, "ROLLBACK TO SAVEPOINT before").await.unwrap();
+    let committed = tx.commit().await;
+    assert!(matches!(committed, Err(CommitError::RolledBack { .. })), "{committed:?}");
+    let confirmed = inbox.confirm(&billing, &Scope::none(), &chunks[0]).await;
+    assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "{confirmed:?}");
+    assert_nothing_waits(&inbox).await;
+    assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
+    drop(inbox.confirm(&billing, &Scope::none(), &chunks[0]).await.unwrap());
+}
+
+async fn all_chunks_in_one_transaction_are_proven_together<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let billing = consumer("billing");
+    let whole = large("one");
+    let chunks = chunks_of(&whole);
+    let mut tx = inbox.begin().await.unwrap();
+    let (last, others) = chunks.split_last().unwrap();
+    for chunk in others {
+        let gathered = tx.gather(&billing, &Scope::none(), chunk).await.unwrap();
+        assert!(matches!(gathered, Gathered::Kept { .. }), "{gathered:?}");
+    }
+    let gathered = tx.gather(&billing, &Scope::none(), last).await.unwrap();
+    assert_eq!(gathered, Gathered::Whole(whole.clone()));
+    let admitted = tx.admit(&billing, &Scope::none(), &whole).await.unwrap();
+    assert!(matches!(admitted, Admission::Fresh(_)), "{admitted:?}");
+    let proofs = tx.commit().await.unwrap();
+    assert_eq!(proofs.len(), chunks.len());
+    assert_nothing_waits(&inbox).await;
+}

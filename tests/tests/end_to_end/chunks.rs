@@ -1,0 +1,121 @@
+//! Messages that are larger than their broker takes.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
+use message::chunk::{Encoding, Splitter};
+use message::{ContentType, EventType, Message, OrderingKey, Receipts, SizeLimit, Submission, Ticket, Topic};
+use sqlx::Transaction;
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
+
+const RELAY: &str = "orders";
+/// What the relay is told that the broker takes.
+const LIMIT: usize = 32 << 10;
+const ENGINE: &str = "message_bytes_max = \"32KiB\"\noversize = \"chunk\"\n";
+
+/// Writes the effect of an order, which is only readable whole.
+struct Apply;
+
+#[async_trait]
+impl<DB: Dialect> Handler<DB> for Apply {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let order: serde_json::Value = serde_json::from_slice(&message.payload)
+            .map_err(|error| HandlerError::reject("a fragment").with_source(error))?;
+        let key = order["key"].as_str().ok_or_else(|| HandlerError::reject("no key"))?;
+        let insert = format!("INSERT INTO effect (fact) VALUES ('{key}#{}')", order["seq"]);
+        <DB as Dialect>::execute(tx, &insert)
+            .await
+            .map_err(|error| HandlerError::retry(error.to_string()))?;
+        Ok(None)
+    }
+}
+
+/// Goal: A9 and C9. Messages of three times the limit, among small ones of their keys, take effect once, whole and in order,
+/// although a relay stopped between two chunks, and another is killed.
+/// Oracle: the checker; the handler reads JSON of which a fragment is none; nothing is left incomplete.
+pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), ENGINE)?;
+    let inbox = Inbox::open(shop.database.consumer.clone(), InboxOptions::default()).await?;
+    let (broker, topic) = (Arc::clone(&shop.broker), shop.topic.clone());
+    let consumer = Consumer::builder(inbox.clone(), ConsumerName::new("shop")?)
+        .subscription(move || {
+            let (broker, topic) = (Arc::clone(&broker), topic.clone());
+            async move {
+                let subscribed = broker.subscribe("shop", &topic).await;
+                subscribed.map_err(|failure| message::SubscriptionError::lost(failure.to_string()))
+            }
+        })
+        .handler(Apply)
+        .prefetch(NonZeroUsize::new(64).ok_or("zero")?)
+        .build()?;
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(consumer.run(shutdown.clone()));
+
+    let mut tx = shop.begin().await?;
+    let half_sent = shop.place_large_in(&mut tx, "key-0", 3 * LIMIT).await?;
+    tx.commit().await?;
+    begin_to_send(&shop, half_sent).await?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    shop.applied(1).await?;
+    place(&shop).await?;
+    shop.applied(3).await?;
+    relay.kill().await?;
+    place(&shop).await?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    shop.settled().await?;
+    // The last chunks can be on their way once more: the killed relay had not noted what it had sent.
+    eventually("nothing is left incomplete", || async {
+        let left = shop.database.integer("SELECT count(*) FROM inbox_chunk").await?;
+        Ok((left == 0).then_some(()))
+    })
+    .await?;
+    shutdown.graceful.cancel();
+    running.await??;
+    relay.stop().await
+}
+
+/// Small and large orders of three keys.
+async fn place<DB: Dialect>(shop: &Shop<DB>) -> Outcome {
+    for number in 0..12 {
+        let mut tx = shop.begin().await?;
+        let padding = if number % 2 == 0 { 3 * LIMIT } else { 0 };
+        shop.place_large_in(&mut tx, &format!("key-{}", number % 3), padding).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+/// Sends the first two chunks of an order, and no more, as a relay does that stops there.
+async fn begin_to_send<DB: Dialect>(
+    shop: &Shop<DB>,
+    (id, payload): (message::MessageId, Vec<u8>),
+) -> Outcome {
+    let message = Message::new(Topic::new(shop.topic.as_str())?, EventType::new("order.placed")?, payload)
+        .with_id(id)
+        .with_key(OrderingKey::new("key-0")?)
+        .with_content_type(ContentType::json());
+    let limit = SizeLimit { destination: "the test", message_bytes_max: LIMIT };
+    let splitter = Splitter { limit, encoding: Encoding::Base64, chunked_bytes_max: 1 << 20 };
+    let chunks = splitter.split(&message)?.ok_or("the order is not large")?;
+    assert!(chunks.len() > 2, "{}", chunks.len());
+    let (receipts, mut received) = Receipts::channel();
+    let mut publisher = shop.broker.connector()?.connect(receipts).await?;
+    for (number, message) in (0..).zip(chunks.into_iter().take(2)) {
+        publisher.submit(vec![Submission { ticket: Ticket(number), message: message.into() }]).await;
+        received.recv().await.ok_or("no receipt")?.outcome.map_err(Failure::from)?;
+    }
+    publisher.close(std::time::Duration::from_secs(5)).await;
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! `relay keys`: what an operator decides about idempotency keys whose holder is gone.
+
+use std::time::Duration;
+
+use inbox::keys::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions, OnExpired};
+use libtest_mimic::Trial;
+use message::Fingerprint;
+use serde_json::Value;
+use sqlx::{Postgres, Sqlite};
+use tests::eventually::when;
+use tests::relay_process::relay;
+use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let name = "an_operator_decides_about_stuck_keys";
+    vec![
+        trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
+        trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
+    ]
+}
+
+const OPERATION: &str = "POST /charges";
+
+/// Goal: an operator finds the keys of a service that died, lets one run again and gives the other one up. Oracle: the
+/// program's list; what the next claims come to.
+async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::migrated(&stage).await?;
+    let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
+    for key in ["again", "never"] {
+        assert!(matches!(claim(&keys, key).await?, Claimed::Acquired(_)), "{key}");
+    }
+    let listed = eventually("both leases are over", || async {
+        let listed = list(&database.url).await?;
+        Ok(when(listed.len() == 2).map(|()| listed))
+    })
+    .await?;
+    for line in &listed {
+        let told = [&line["scope"], &line["operation"], &line["attempt"]];
+        assert_eq!(told, [&Value::from("tenant-1"), &Value::from(OPERATION), &Value::from(1)], "{line}");
+    }
+    assert!(matches!(claim(&keys, "again").await?, Claimed::Stuck { .. }), "nobody runs it meanwhile");
+
+    for (verb, key, word) in [("release", "again", "released"), ("discard", "never", "discarded")] {
+        let (code, told) = decide(&database.url, verb, key).await?;
+        assert!(code == Some(0) && told.contains(word), "{told}");
+        let (code, told) = decide(&database.url, verb, key).await?;
+        assert!(code == Some(2) && told.contains("not stuck"), "decided twice: {told}");
+    }
+    let Claimed::Acquired(again) = claim(&keys, "again").await? else { return Err("not released".into()) };
+    assert_eq!(again.attempt(), 2);
+    again.complete(Ending::Succeeded, b"charged").await?;
+    assert!(matches!(claim(&keys, "never").await?, Claimed::Discarded { .. }));
+    assert!(list(&database.url).await?.is_empty(), "nothing is left to decide");
+    Ok(())
+}
+
+async fn claim<DB: Dialect>(keys: &IdempotencyKeys<DB>, key: &str) -> Result<Claimed<Claim<DB>>, Failure> {
+    let options = ClaimOptions::default().lease(Duration::from_secs(1)).on_expired(OnExpired::Refuse);
+    let id = KeyId::of_texts("tenant-1", OPERATION, key)?;
+    Ok(keys.claim(&id, Fingerprint::of_parts("charge", "", b"1250"), &options).await?)
+}
+
+async fn list(url: &str) -> Result<Vec<Value>, Failure> {
+    let output = relay(&["keys", "list", "--database", url, "--output", "json"]).await?;
+    if output.status.success() {
+        return Ok(serde_json::from_slice(&output.stdout)?);
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into())
+}
+
+/// The exit code, and everything that was told.
+async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String), Failure> {
+    let which = ["--scope", "tenant-1", "--operation", OPERATION, "--key", key, "--actor", "alice"];
+    let output = relay(&[&["keys", verb, "--database", url][..], &which[..]].concat()).await?;
+    let told = [output.stdout, output.stderr].concat();
+    Ok((output.status.code(), String::from_utf8_lossy(&told).into_owned()))
+}

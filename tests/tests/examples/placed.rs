@@ -1,0 +1,47 @@
+//! Orders that were placed by the order service, and a relay that publishes them.
+
+use message::Source;
+use outbox::log::{LogOptions, RelayName};
+use relay::engine::{Pipeline, Settings};
+use sqlx::Postgres;
+use tests::{Backend, Database, Failure, Stage, brokers};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::producing::PLACED;
+use crate::program;
+
+/// What a consumer of the orders needs.
+pub(crate) struct Placed {
+    pub(crate) database: Database<Postgres>,
+    pub(crate) topic: String,
+    relay: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Placed {
+    /// Runs the order service, and begins to relay what it has enqueued.
+    pub(crate) async fn relayed(stage: &Stage, backend: Backend) -> Result<Self, Failure> {
+        let broker = brokers::open(backend).await?;
+        let topic = broker.topic_name(stage, "orders");
+        broker.create_topic(stage, &topic).await?;
+        let database = Database::<Postgres>::empty(stage).await?;
+        let printed =
+            program::example("order_service", &[("DATABASE_URL", &database.url), ("TOPIC", &topic)]).await?;
+        assert_eq!(printed, PLACED);
+
+        let store = outbox::log::open(&database.url, Source::new("/orders")?, LogOptions::default())?;
+        let name = RelayName::new("orders")?;
+        let pipeline = Pipeline::new(name, store, broker.connector()?, Settings::default());
+        let stop = CancellationToken::new();
+        let relay = tokio::spawn(pipeline.run(stop.clone()));
+        Ok(Self { database, topic, relay, stop })
+    }
+
+    /// Stops the relay; what it has published stays.
+    pub(crate) async fn stop(self) -> Result<Database<Postgres>, Failure> {
+        self.stop.cancel();
+        self.relay.await?;
+        Ok(self.database)
+    }
+}

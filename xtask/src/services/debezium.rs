@@ -1,0 +1,23 @@
+//! Debezium's connector and the Kafka Connect that runs it, for those who compare with it: jars, and no service of ours.
+
+use super::{
+    fault::Fault,
+    java::{self, Bundle},
+};
+use std::path::PathBuf;
+
+const BUNDLE: Bundle = Bundle {
+    version: "3.3.1",
+    artifacts: &[
+        ("io.debezium", "debezium-connector-postgres", "3.3.1.Final"),
+        ("org.apache.kafka", "connect-runtime", "4.1.0"),
+        // As for Kafka itself.
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
+        ("org.apache.logging.log4j", "log4j-core", "2.24.3"),
+    ],
+};
+
+/// Java and the folder with the jars; downloads them on first use.
+pub(crate) fn install(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
+    java::install("debezium", &BUNDLE, phase)
+}
