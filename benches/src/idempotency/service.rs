@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use inbox::Scope;
@@ -11,14 +12,20 @@ use inbox::http::{HeldTransaction, IdempotencyLayer};
 use inbox::keys::{IdempotencyKeys, KeyOptions};
 use outbox::{NewMessage, Outbox};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use sqlx::{PgPool, Postgres, Transaction};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::Failure;
 
-pub(super) const TABLE: &str =
-    "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents bigint NOT NULL)";
+pub(super) const TABLES: &str = "
+CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents bigint NOT NULL);
+CREATE TABLE key_by_hand (
+    tenant text, operation text, key text, fingerprint bytea NOT NULL, response bytea,
+    claimed_at timestamptz NOT NULL DEFAULT now(), processed_at timestamptz, PRIMARY KEY (tenant, operation, key));
+-- Whoever deletes what is old needs it.
+CREATE INDEX ON key_by_hand (claimed_at)";
 
 /// A service that runs.
 pub(super) struct Service {
@@ -67,7 +74,7 @@ impl axum::response::IntoResponse for Refused {
 
 type Answer = Result<(StatusCode, Json<Placed>), Refused>;
 
-/// What both do.
+/// What all do.
 async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder) -> Answer {
     let id: i64 = sqlx::query_scalar("INSERT INTO orders (cents) VALUES ($1) RETURNING id")
         .bind(order.cents)
@@ -80,6 +87,34 @@ async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder
 async fn bare(State(shop): State<Shop>, Json(order): Json<NewOrder>) -> Answer {
     let mut tx = shop.pool.begin().await?;
     let placed = place(&shop, &mut tx, &order).await?;
+    tx.commit().await?;
+    Ok(placed)
+}
+
+async fn by_hand(State(shop): State<Shop>, headers: HeaderMap, body: Bytes) -> Answer {
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).ok_or("no key")?;
+    let order: NewOrder = serde_json::from_slice(&body)?;
+    let mut tx = shop.pool.begin().await?;
+    let claimed = sqlx::query(
+        "INSERT INTO key_by_hand (tenant, operation, key, fingerprint) VALUES ('tenant', '/by-hand', $1, $2) \
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(key)
+    .bind(&Sha256::digest(&body)[..])
+    .execute(&mut *tx)
+    .await?;
+    if claimed.rows_affected() == 0 {
+        return Err(Refused("a key came twice".into()));
+    }
+    let placed = place(&shop, &mut tx, &order).await?;
+    sqlx::query(
+        "UPDATE key_by_hand SET response = $2, processed_at = now() \
+         WHERE tenant = 'tenant' AND operation = '/by-hand' AND key = $1",
+    )
+    .bind(key)
+    .bind(serde_json::to_vec(&placed.1.0)?)
+    .execute(&mut *tx)
+    .await?;
     tx.commit().await?;
     Ok(placed)
 }
@@ -103,6 +138,7 @@ pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Fail
         .route("/keyed", post(keyed))
         .route_layer(layer)
         .route("/bare", post(bare))
+        .route("/by-hand", post(by_hand))
         .with_state(Shop { pool: pool.clone(), outbox: Outbox::new() });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

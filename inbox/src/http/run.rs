@@ -75,7 +75,7 @@ impl<S> Call<S> {
     }
 }
 
-/// Key, effects and response commit together, or nothing does.
+/// Key, effects and response commit together, or nothing does. The service runs each call to its end.
 pub(super) async fn transactional<S, DB, B, R>(
     settings: &Settings<DB>,
     id: KeyId,
@@ -87,7 +87,8 @@ where
     B: From<Bytes>,
     R: Body + From<Bytes>,
 {
-    let claimed = waiting(settings, || settings.keys.begin(&id, call.fingerprint, &settings.claim)).await;
+    let claimed =
+        waiting(settings, || settings.keys.begin_here(&id, call.fingerprint, &settings.claim)).await;
     let tx = match acquired(claimed) {
         Ok(tx) => tx,
         Err(response) => return Ok(*response),
@@ -101,7 +102,7 @@ where
         }
         return Ok(response);
     };
-    match tx.commit(ending, &stored.encode()).await {
+    match tx.commit_here(ending, &stored.encode()).await {
         Ok(()) => Ok(response),
         Err(error) => Ok(answer::not_committed(&error).response()),
     }

@@ -107,10 +107,20 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         fingerprint: Fingerprint,
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
+        let (keys, id, options) = (self.clone(), id.clone(), *options);
+        let begun = async move { Ok(keys.begin_here(&id, fingerprint, &options).await) };
+        self.to_its_end(begun, |_| async {}).await?
+    }
+
+    /// As [`begin`](Self::begin), for a caller that runs to its end anyway. Not cancel-safe.
+    pub(crate) async fn begin_here(
+        &self,
+        id: &KeyId,
+        fingerprint: Fingerprint,
+        options: &ClaimOptions,
+    ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
-        let keys = self.clone();
-        let begun = self.to_its_end(async move { keys.begin_now(ask, dated).await }, |_| async {});
-        begun.await?.map_err(ClaimError::Drift)
+        self.begin_now(ask, dated).await?.map_err(ClaimError::Drift)
     }
 
     /// Forgets what has outlived the retention, if it is time: true when it did. Claims notice by themselves when it is;

@@ -66,7 +66,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// answer for half a minute: the next request with the key finds out.
     pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let outcome = outcome.to_vec();
-        match tokio::spawn(self.finish(ending, outcome)).await {
+        match tokio::spawn(async move { self.commit_here(ending, &outcome).await }).await {
             Ok(result) => result,
             Err(error) => Err(CommitError::Unknown { source: Box::new(error) }),
         }
@@ -82,9 +82,10 @@ impl<DB: Dialect> KeyTransaction<DB> {
         keys.to_its_end(work, |_| async {}).await
     }
 
-    async fn finish(mut self, ending: Ending, outcome: Vec<u8>) -> Result<(), CommitError> {
+    /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.
+    pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
-        let end = (ending, &outcome[..]);
+        let end = (ending, outcome);
         match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end).await {
             Ok(true) => {}
             Ok(false) => {
