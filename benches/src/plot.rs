@@ -14,7 +14,7 @@ const FONT: &str = "sans-serif";
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 90, 160), RGBColor(200, 80, 0), RGBColor(0, 130, 70), RGBColor(130, 60, 140)];
 
-/// Lines over a logarithmic x axis.
+/// Lines over logarithmic axes: loads, backlogs and what they come to span orders of magnitude.
 #[derive(Debug)]
 pub(crate) struct Plot {
     /// Of the file, without its ending.
@@ -50,15 +50,19 @@ impl Plot {
         area: &DrawingArea<B, Shift>,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let xs = points().fold((f64::MAX, f64::MIN), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
-        let top = points().fold(f64::MIN_POSITIVE, |high, (_, y)| high.max(*y)) * 1.1;
+        let span = |values: &mut dyn Iterator<Item = f64>| {
+            values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| (low.min(value), high.max(value)))
+        };
+        let xs = span(&mut points().map(|(x, _)| *x));
+        let ys = span(&mut points().map(|(_, y)| *y));
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(area)
             .caption(self.title, (FONT, 22))
             .margin(16)
+            .margin_right(48)
             .x_label_area_size(44)
             .y_label_area_size(76)
-            .build_cartesian_2d((xs.0..xs.1).log_scale(), 0.0..top)?;
+            .build_cartesian_2d((xs.0..xs.1).log_scale(), (ys.0 * 0.8..ys.1 * 1.25).log_scale())?;
         chart
             .configure_mesh()
             .x_desc(self.x)

@@ -65,7 +65,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Admits many messages in the caller's transaction: results per message, in their order. Of a message that
     /// is twice in the batch, the first is fresh and the second its duplicate, or refused if it differs.
     ///
-    /// One round trip when all are fresh, two when there are duplicates.
+    /// On PostgreSQL one round trip for every 200 messages, and another one when there are duplicates.
     ///
     /// # Errors
     /// [`AdmitError`], never a refusal: refusals stand in the results. Roll the transaction back. Not cancel-safe.

@@ -156,6 +156,8 @@ fn settings(schedule: &Schedule) -> Settings {
         window_entries: schedule.window_entries.into(),
         page_entries: schedule.page_entries.into(),
         lease_ttl: Duration::from_millis(1_500),
+        // Seldom, because most polls find nothing and would take most of a schedule's time.
+        poll_min: Duration::from_millis(15),
         poll_max: Duration::from_millis(100),
         checkpoint_interval: Duration::from_millis(80),
         shutdown_grace: Duration::from_millis(800),

@@ -114,7 +114,7 @@ fn report(loads: &[Load], fsync_ms: f64) -> Report {
     let mut report = Report::new("latency");
     let mut rows = Vec::new();
     let mut lines =
-        ["commit → broker, p50", "commit → broker, p99", "commit → effect, p50", "commit → effect, p99"]
+        ["commit to broker, p50", "commit to broker, p99", "commit to effect, p50", "commit to effect, p99"]
             .map(|name| Line { name: name.to_owned(), points: Vec::new() });
     for load in loads {
         let legs = [&load.to_commit, &load.to_broker, &load.to_effect]
@@ -160,7 +160,7 @@ fn report(loads: &[Load], fsync_ms: f64) -> Report {
     );
     report.plot(Plot {
         name: "latency-by-load",
-        title: "Latency under open-loop load, PostgreSQL → Kafka → inbox",
+        title: "Latency under open-loop load: PostgreSQL to Kafka to inbox",
         x: "messages per second",
         y: "milliseconds",
         lines: lines.into(),

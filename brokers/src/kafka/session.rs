@@ -15,7 +15,12 @@ use super::fault;
 use super::outcomes::Outcomes;
 
 /// How long one turn of the thread serves callbacks before it looks for the end of the session.
-const TURN: Duration = Duration::from_millis(20);
+///
+/// The client library waits for whole milliseconds and then asks without waiting until the rest is over. So the rest is as short
+/// as a thread takes to wake up: with 20 ms flat an idle relay spent 5 % of a core on it.
+const TURN: Duration = Duration::from_micros(50_050);
+/// How long is waited at a time for the cluster to answer.
+const SLICE: Duration = Duration::from_millis(20);
 /// How long the thread waits at the end for the outcomes of what it has purged.
 const PURGE_MAX: Duration = Duration::from_secs(5);
 
@@ -67,7 +72,7 @@ impl Session {
                 return Err(outcomes.lost());
             }
             // In slices: the client library does not wake up when the answer arrives without any topic.
-            if producer.client().fetch_cluster_id(TURN).is_some() {
+            if producer.client().fetch_cluster_id(SLICE).is_some() {
                 outcomes.connected();
                 return Ok(());
             }

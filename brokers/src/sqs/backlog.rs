@@ -55,14 +55,14 @@ impl Backlog {
     /// The next batch in the order of submission, at most `bytes_max` large; empty when everything that waits
     /// has a message of its group in flight.
     pub(super) fn take(&mut self, bytes_max: usize) -> Vec<Item> {
-        let (mut batch, mut bytes, mut passed) = (Vec::new(), 0, VecDeque::new());
+        let (mut batch, mut bytes, mut passed) = (Vec::new(), 0, Vec::new());
         while batch.len() < BATCH_ENTRIES_MAX
             && let Some(item) = self.waiting.pop_front()
         {
             if item.deduplication.is_some()
                 && item.group.as_ref().is_some_and(|group| self.busy.contains(group))
             {
-                passed.push_back(item);
+                passed.push(item);
                 continue;
             }
             if !batch.is_empty() && bytes + item.record.bytes() > bytes_max {
@@ -75,8 +75,8 @@ impl Backlog {
             }
             batch.push(item);
         }
-        passed.append(&mut self.waiting);
-        self.waiting = passed;
+        // Not the other way round: whatever waits behind, a whole window perhaps, stays where it is.
+        passed.into_iter().rev().for_each(|item| self.waiting.push_front(item));
         self.in_flight += usize::from(!batch.is_empty());
         batch
     }

@@ -27,18 +27,20 @@ statements! {
     /// The guard for many, ordered so that two racing batches wait for each other and do not deadlock.
     insert_batch = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) \
         SELECT id, $1, scope, fingerprint FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
-        ORDER BY id, scope ON CONFLICT (message_id, consumer, scope) DO NOTHING \
+        ORDER BY id, scope COLLATE pg_catalog.\"C\" ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING message_id, scope, processed_at";
     find = "SELECT fingerprint, result, processed_at FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    /// The bounds let the planner skip the partitions of other days.
+    /// The bounds let the planner skip the partitions of other days. OFFSET keeps each lookup one by the index: joined freely, the
+    /// planner would rather read a whole day than look 500 times (5,400 messages a second where 100 at once made 11,200).
     find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at \
-        FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) \
-        JOIN {schema}inbox_message m ON m.message_id = u.id AND m.scope = u.scope AND m.consumer = $1 \
-        WHERE m.message_id BETWEEN $4 AND $5";
-    count = "SELECT count(*) FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) \
-        JOIN {schema}inbox_message m ON m.message_id = u.id AND m.scope = u.scope AND m.consumer = $1 \
-        WHERE m.message_id BETWEEN $4 AND $5";
+        FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k \
+            WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
+            OFFSET 0) AS m";
+    count = "SELECT count(*) FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT \
+            FROM {schema}inbox_message k \
+            WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
+            OFFSET 0) AS m";
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 

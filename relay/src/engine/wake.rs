@@ -10,7 +10,7 @@ use std::time::Duration;
 /// within 3 ms, and not after the pause of an idle relay.
 const ALERT: Duration = Duration::from_secs(1);
 /// The longest pause until then, as a multiple of the shortest.
-const ALERT_FACTOR: u32 = 3;
+const ALERT_FACTOR: u32 = 2;
 
 /// The adaptive pause between polls.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 
 mod broker;
 mod chunks;
+mod cost;
 mod database;
 mod dead_letters;
 mod guard;
@@ -18,10 +19,17 @@ use message::{EventType, Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-    [chunks::trials(), dead_letters::trials(), guard::trials(), retention::trials(), runner::trials()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        chunks::trials(),
+        cost::trials(),
+        dead_letters::trials(),
+        guard::trials(),
+        retention::trials(),
+        runner::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Long enough for a loaded machine; reached only when something hangs.
