@@ -31,8 +31,10 @@ statements! {
         RETURNING message_id, scope, processed_at";
     find = "SELECT fingerprint, result, processed_at FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    /// The bounds let the planner skip the partitions of other days. OFFSET keeps each lookup one by the index: joined freely, the
-    /// planner would rather read a whole day than look 500 times (5,400 messages a second where 100 at once made 11,200).
+    /// The bounds let the planner skip the partitions of other days.
+    ///
+    /// OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole days (of ids from anywhere in a
+    /// day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
     find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at \
         FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k \
             WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
