@@ -88,12 +88,13 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     ) -> Result<Claimed<Claim<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
         let keys = self.clone();
-        let claimed = self.to_its_end(async move { keys.claim_now(ask, dated).await }, |lost| async move {
-            if let Ok(Ok(Claimed::Acquired(claim))) = lost {
-                give_back(claim).await;
-            }
-        });
-        claimed.await?.map_err(ClaimError::Drift)
+        let claimed =
+            self.to_its_end(async move { Ok(keys.claim_now(ask, dated).await) }, |lost| async move {
+                if let Ok(Ok(Claimed::Acquired(claim))) = lost {
+                    give_back(claim).await;
+                }
+            });
+        claimed.await?
     }
 
     /// Begins a transaction that holds a key: for effects in this database. It runs at the isolation level READ COMMITTED.
@@ -120,7 +121,37 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
-        self.begin_now(ask, dated).await?.map_err(ClaimError::Drift)
+        let mut tx =
+            DB::begin_holding(&self.0.pool).await.map_err(StoreError::during("begin a transaction"))?;
+        let found = DB::hold(&mut tx, &self.0.statements, &ask)
+            .await
+            .map_err(StoreError::during("hold an idempotency key"))?;
+        self.rotate_when_due(&found);
+        let id = ask.id.clone();
+        let drift = drift(dated, &found);
+        let claimed = match Claimed::of(judge(found, &ask.asked)) {
+            Ok(attempt) => {
+                if let Some(drift) = drift {
+                    tx.rollback().await.map_err(StoreError::during("roll back"))?;
+                    return Err(refused(&id, drift));
+                }
+                reached(crash_points::AFTER_CLAIM);
+                Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
+            }
+            Err(replay @ Claimed::Replay(_)) => {
+                // It rolls back while the answer is on its way: who reads a stored outcome waits for no lock.
+                drop(tx);
+                replay
+            }
+            Err(refused) => {
+                // The key may be locked: whoever asks next would find it in flight, although nobody works on it.
+                tx.rollback().await.map_err(StoreError::during("roll back"))?;
+                refused
+            }
+        };
+        tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
+        telemetry::claimed(id.operation(), claimed.as_str());
+        Ok(claimed)
     }
 
     /// Forgets what has outlived the retention, if it is time: true when it did. Claims notice by themselves when it is;
@@ -148,11 +179,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         Ok((Ask { id: id.clone(), asked, lease: options.lease, retention }, dated?))
     }
 
-    async fn claim_now(
-        &self,
-        ask: Ask,
-        dated: Option<Dated>,
-    ) -> Result<Result<Claimed<Claim<DB>>, Drift>, StoreError> {
+    async fn claim_now(&self, ask: Ask, dated: Option<Dated>) -> Result<Claimed<Claim<DB>>, ClaimError> {
         let found =
             again("claim an idempotency key", || DB::claim(&self.0.pool, &self.0.statements, &ask)).await?;
         self.rotate_when_due(&found);
@@ -163,7 +190,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
                 let claim = Claim::new(self.clone(), id.clone(), asked.holder, attempt, lease);
                 if let Some(drift) = drift {
                     give_back(claim).await;
-                    return Ok(Err(refused(&id, drift)));
+                    return Err(refused(&id, drift));
                 }
                 reached(crash_points::AFTER_CLAIM);
                 Claimed::Acquired(claim)
@@ -172,45 +199,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         };
         tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
         telemetry::claimed(id.operation(), claimed.as_str());
-        Ok(Ok(claimed))
-    }
-
-    async fn begin_now(
-        &self,
-        ask: Ask,
-        dated: Option<Dated>,
-    ) -> Result<Result<Claimed<KeyTransaction<DB>>, Drift>, StoreError> {
-        let mut tx =
-            DB::begin_holding(&self.0.pool).await.map_err(StoreError::during("begin a transaction"))?;
-        let found = DB::hold(&mut tx, &self.0.statements, &ask)
-            .await
-            .map_err(StoreError::during("hold an idempotency key"))?;
-        self.rotate_when_due(&found);
-        let id = ask.id.clone();
-        let drift = drift(dated, &found);
-        let claimed = match Claimed::of(judge(found, &ask.asked)) {
-            Ok(attempt) => {
-                if let Some(drift) = drift {
-                    tx.rollback().await.map_err(StoreError::during("roll back"))?;
-                    return Ok(Err(refused(&id, drift)));
-                }
-                reached(crash_points::AFTER_CLAIM);
-                Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
-            }
-            Err(replay @ Claimed::Replay(_)) => {
-                // It rolls back while the answer is on its way: who reads a stored outcome waits for no lock.
-                drop(tx);
-                replay
-            }
-            Err(refused) => {
-                // The key may be locked: whoever asks next would find it in flight, although nobody works on it.
-                tx.rollback().await.map_err(StoreError::during("roll back"))?;
-                refused
-            }
-        };
-        tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
-        telemetry::claimed(id.operation(), claimed.as_str());
-        Ok(Ok(claimed))
+        Ok(claimed)
     }
 
     /// Rotates in the background, one at a time in this process.
@@ -270,10 +259,10 @@ fn drift(dated: Option<Dated>, found: &Found) -> Option<Drift> {
     dated.and_then(|dated| dated.judge(found.read_at).err())
 }
 
-fn refused(id: &KeyId, drift: Drift) -> Drift {
+fn refused(id: &KeyId, drift: Drift) -> ClaimError {
     tracing::warn!(key = %id, %drift, "an idempotency key was refused by its time");
     telemetry::claimed(id.operation(), drift.as_str());
-    drift
+    ClaimError::Drift(drift)
 }
 
 /// Gives a claim back that nobody uses.

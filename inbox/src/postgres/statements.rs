@@ -20,6 +20,18 @@ macro_rules! statements {
     };
 }
 
+/// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to `$5`.
+///
+/// OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole days (of ids from anywhere in a
+/// day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
+macro_rules! looked_up {
+    () => {
+        "FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k \
+            WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
+            OFFSET 0) AS m"
+    };
+}
+
 statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or takes over.
     insert = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) \
@@ -33,16 +45,9 @@ statements! {
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     /// The bounds let the planner skip the partitions of other days.
     ///
-    /// OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole days (of ids from anywhere in a
-    /// day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
-    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at \
-        FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k \
-            WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
-            OFFSET 0) AS m";
-    count = "SELECT count(*) FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT \
-            FROM {schema}inbox_message k \
-            WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
-            OFFSET 0) AS m";
+    /// See `looked_up!`.
+    find_batch = concat!("SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at ", looked_up!());
+    count = concat!("SELECT count(*) ", looked_up!());
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 

@@ -24,6 +24,7 @@ cases! { "inbox/guard":
         ids_outside_the_window_are_refused_with_both_times,
         what_is_refused_by_its_time_is_counted_once,
         a_batch_admits_each_message_once,
+        racing_batches_in_opposite_order_apply_once,
         an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
         a_rolled_back_savepoint_gives_no_proof,
         a_result_is_not_stored_from_another_transaction,
@@ -252,6 +253,35 @@ async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<
     let subjects: Vec<_> = proofs.iter().map(Committed::subject).collect();
     let expected: Vec<_> = messages[..301].iter().map(|message| message.id.as_uuid()).collect();
     assert_eq!(subjects, expected);
+}
+
+/// Goal: consumers with the same long batch, each in an order of its own, wait for each other. Oracle: none of them fails, as in a
+/// deadlock one would, and each message is fresh once.
+async fn racing_batches_in_opposite_order_apply_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for round in 0..10 {
+        let messages: Vec<_> = (0..900).map(|n| message(&format!("{round}-{n}"))).collect();
+        let racing = [false, true].map(|is_reversed| {
+            let (inbox, mut messages) = (inbox.clone(), messages.clone());
+            if is_reversed {
+                messages.reverse();
+            }
+            tokio::spawn(async move {
+                let candidates: Vec<_> =
+                    messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+                let mut tx = inbox.begin().await.unwrap();
+                let admissions = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
+                let fresh = admissions.iter().filter(|one| matches!(one, Ok(Admission::Fresh(_)))).count();
+                assert_eq!(tx.commit().await.unwrap().len(), candidates.len());
+                fresh
+            })
+        });
+        let mut fresh = 0;
+        for racer in racing {
+            fresh += racer.await.unwrap();
+        }
+        assert_eq!(fresh, messages.len());
+    }
 }
 
 async fn an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit<DB: TestDatabase>(
