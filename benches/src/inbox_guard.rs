@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use inbox::{Admission, Candidate, ConsumerName, Inbox, InboxOptions, Scope};
+use inbox::{Admission, Candidate, ConsumerName, Inbox, InboxOptions, InboxTransaction, Scope};
 use message::{EventType, Message, MessageId, Topic};
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
 use time::OffsetDateTime;
 
 use crate::Failure;
@@ -29,31 +29,66 @@ enum Ids {
     Foreign,
 }
 
+/// What is around the effects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guarding {
+    /// Nothing: a transaction with the effects.
+    Bare,
+    /// Each transaction is begun anew.
+    Begun,
+    /// Each transaction but the first is begun by the commit before it.
+    Chained,
+}
+
+/// How a handler applies the effects of one transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effects {
+    /// A statement for each message.
+    OneByOne,
+    /// One statement for all.
+    AtOnce,
+}
+
 /// One way to handle messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
+    guarding: Guarding,
+    effects: Effects,
     /// Messages per transaction.
     batch: usize,
     /// Messages that were seen before, in hundredths.
     duplicates: usize,
     ids: Ids,
-    guarded: bool,
 }
 
-const FRESH: Case = Case { batch: 1, duplicates: 0, ids: Ids::TimeOrdered, guarded: true };
+const FRESH: Case = Case {
+    guarding: Guarding::Begun,
+    effects: Effects::OneByOne,
+    batch: 1,
+    duplicates: 0,
+    ids: Ids::TimeOrdered,
+};
+const CHAINED: Case = Case { guarding: Guarding::Chained, ..FRESH };
+const HUNDRED: Case = Case { batch: 100, effects: Effects::AtOnce, ..FRESH };
+
+impl Case {
+    /// The same without the inbox.
+    fn bare(self) -> Self {
+        Self { batch: self.batch, effects: self.effects, guarding: Guarding::Bare, ..FRESH }
+    }
+}
 
 fn cases() -> Vec<Case> {
-    let bare = |batch| Case { batch, guarded: false, ..FRESH };
-    let mut cases = vec![bare(1), FRESH];
+    let mut cases = vec![FRESH.bare(), FRESH, CHAINED];
     cases.push(Case { duplicates: 1, ..FRESH });
     cases.push(Case { duplicates: 100, ..FRESH });
     cases.push(Case { ids: Ids::Foreign, ..FRESH });
     for batch in [10, 100, 500] {
-        cases.push(bare(batch));
-        cases.push(Case { batch, ..FRESH });
-        cases.push(Case { batch, duplicates: 100, ..FRESH });
+        let fresh = Case { batch, ..FRESH };
+        cases.extend([fresh.bare(), fresh, Case { duplicates: 100, ..fresh }]);
     }
     cases.push(Case { batch: 100, ids: Ids::Foreign, ..FRESH });
+    cases.extend([HUNDRED.bare(), HUNDRED]);
     cases
 }
 
@@ -75,7 +110,9 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
             let which = (turn + round) % cases.len();
             let case = cases[which];
             progress.set_message(format!("{case:?}"));
-            rates[which].push(measure(&inbox, &pool, case, run.options.quick).await?);
+            // In a task, as handlers run: the main thread would have to be woken for each answer.
+            let measured = tokio::spawn(measure(inbox.clone(), pool.clone(), case, run.options.quick));
+            rates[which].push(measured.await??);
             progress.inc(1);
         }
     }
@@ -90,29 +127,41 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
 fn report(all: &[(Case, Vec<f64>)], remembered: u32) -> Report {
     let none = Vec::new();
     let rates = |case: Case| all.iter().find(|(other, _)| *other == case).map_or(&none, |(_, rates)| rates);
-    let bare = |batch| rates(Case { batch, guarded: false, ..FRESH });
     let mut report = Report::new("inbox");
     report.table(
         format!("messages per second, one client, {remembered} messages remembered beforehand"),
-        ["guard", "batch", "duplicates, %", "ids", "messages per second", "over bare of the same batch"],
+        [
+            "guard",
+            "batch",
+            "effects",
+            "duplicates, %",
+            "ids",
+            "messages per second",
+            "over bare of the same batch",
+        ],
         all.iter().map(|(case, figures)| {
             [
-                if case.guarded { "inbox" } else { "bare" }.into(),
+                match case.guarding {
+                    Guarding::Bare => "bare",
+                    Guarding::Begun => "inbox",
+                    Guarding::Chained => "inbox, chained",
+                }
+                .into(),
                 case.batch.into(),
+                if case.effects == Effects::AtOnce { "at once" } else { "one by one" }.into(),
                 case.duplicates.into(),
                 if case.ids == Ids::Foreign { "foreign" } else { "time-ordered" }.into(),
                 Spread::of(figures).into(),
-                Spread::of_ratios(figures, bare(case.batch)).into(),
+                Spread::of_ratios(figures, rates(case.bare())).into(),
             ]
         }),
     );
-    let ratio = |over: Case, under: &[f64]| Spread::of_ratios(rates(over), under).median;
-    report.at_least("one by one: inbox / bare", 0.8, ratio(FRESH, bare(1)));
-    let hundred = Case { batch: 100, ..FRESH };
-    report.at_least("batch of 100 / one by one", 10.0, ratio(hundred, rates(FRESH)));
+    let ratio = |over: Case, under: Case| Spread::of_ratios(rates(over), rates(under)).median;
+    report.at_least("one by one: inbox, chained / bare", 0.8, ratio(CHAINED, FRESH.bare()));
+    report.at_least("batch of 100, effects at once / one by one", 10.0, ratio(HUNDRED, CHAINED));
     for batch in [1, 100] {
-        let fresh = rates(Case { batch, ..FRESH });
-        let duplicates = Case { batch, duplicates: 100, ..FRESH };
+        let fresh = Case { batch, ..FRESH };
+        let duplicates = Case { duplicates: 100, ..fresh };
         report.at_least(format!("batch of {batch}: all duplicates / fresh"), 1.0, ratio(duplicates, fresh));
     }
     report
@@ -138,50 +187,53 @@ fn fresh(ids: Ids, count: usize) -> Result<Vec<Message>, Failure> {
 
 async fn remember(inbox: &Inbox<Postgres>, count: u32) -> Result<(), Failure> {
     for _ in 0..count / 1_000 {
-        admit(inbox, &fresh(Ids::TimeOrdered, 1_000)?, false).await?;
+        let mut tx = inbox.begin().await?;
+        admit(&mut tx, &fresh(Ids::TimeOrdered, 1_000)?).await?;
+        tx.commit().await?;
     }
     Ok(())
 }
 
-/// One transaction; the effects of the fresh ones.
-async fn admit(inbox: &Inbox<Postgres>, messages: &[Message], effects: bool) -> Result<(), Failure> {
+/// Which of the messages are fresh.
+async fn admit<'m>(
+    tx: &mut InboxTransaction<Postgres>,
+    messages: &'m [Message],
+) -> Result<Vec<&'m Message>, Failure> {
     let consumer = consumer()?;
-    let mut tx = inbox.begin().await?;
-    let mut new = Vec::with_capacity(messages.len());
     if let [message] = messages {
-        if let Admission::Fresh(_) = tx.admit(&consumer, &Scope::none(), message).await? {
+        let admission = tx.admit(&consumer, &Scope::none(), message).await?;
+        return Ok(if let Admission::Fresh(_) = admission { vec![message] } else { Vec::new() });
+    }
+    let candidates: Vec<_> =
+        messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+    let mut new = Vec::with_capacity(messages.len());
+    for (message, admission) in messages.iter().zip(tx.admit_batch(&consumer, &candidates).await?) {
+        if let Admission::Fresh(_) = admission? {
             new.push(message);
         }
-    } else {
-        let candidates: Vec<_> =
-            messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
-        for (message, admission) in messages.iter().zip(tx.admit_batch(&consumer, &candidates).await?) {
-            if let Admission::Fresh(_) = admission? {
-                new.push(message);
-            }
-        }
     }
-    if effects {
-        for message in new {
-            sqlx::query(EFFECT).bind(message.id.as_uuid()).execute(&mut **tx).await?;
-        }
-    }
-    tx.commit().await?;
-    Ok(())
+    Ok(new)
 }
 
-const EFFECT: &str = "INSERT INTO effect (id, cents) VALUES ($1, 100)";
-
-async fn bare(pool: &PgPool, messages: &[Message]) -> Result<(), Failure> {
-    let mut tx = pool.begin().await?;
+async fn apply(
+    connection: &mut PgConnection,
+    effects: Effects,
+    messages: impl Iterator<Item = &Message>,
+) -> Result<(), Failure> {
+    const ONE: &str = "INSERT INTO effect (id, cents) VALUES ($1, 100)";
+    const ALL: &str = "INSERT INTO effect (id, cents) SELECT id, 100 FROM unnest($1::uuid[]) AS id";
+    if effects == Effects::AtOnce {
+        let ids: Vec<_> = messages.map(|message| message.id.as_uuid()).collect();
+        sqlx::query(ALL).bind(ids).execute(connection).await?;
+        return Ok(());
+    }
     for message in messages {
-        sqlx::query(EFFECT).bind(message.id.as_uuid()).execute(&mut *tx).await?;
+        sqlx::query(ONE).bind(message.id.as_uuid()).execute(&mut *connection).await?;
     }
-    tx.commit().await?;
     Ok(())
 }
 
-async fn measure(inbox: &Inbox<Postgres>, pool: &PgPool, case: Case, quick: bool) -> Result<f64, Failure> {
+async fn measure(inbox: Inbox<Postgres>, pool: PgPool, case: Case, quick: bool) -> Result<f64, Failure> {
     let transactions = match (case.batch, quick) {
         (1, false) => 2_000,
         (1, true) => 100,
@@ -189,18 +241,37 @@ async fn measure(inbox: &Inbox<Postgres>, pool: &PgPool, case: Case, quick: bool
         (_, true) => 2,
     };
     let messages = fresh(case.ids, transactions * case.batch)?;
-    if case.guarded && case.duplicates > 0 {
+    if case.guarding != Guarding::Bare && case.duplicates > 0 {
         // Every n-th has been admitted before.
         let every = 100 / case.duplicates;
         let seen: Vec<Message> = messages.iter().step_by(every).cloned().collect();
         for some in seen.chunks(500) {
-            admit(inbox, some, false).await?;
+            let mut tx = inbox.begin().await?;
+            admit(&mut tx, some).await?;
+            tx.commit().await?;
         }
     }
-    sqlx::query("TRUNCATE effect").execute(pool).await?;
+    sqlx::query("TRUNCATE effect").execute(&pool).await?;
     let began = Instant::now();
+    let mut next = None;
     for some in messages.chunks(case.batch) {
-        if case.guarded { admit(inbox, some, true).await? } else { bare(pool, some).await? }
+        if case.guarding == Guarding::Bare {
+            let mut tx = pool.begin().await?;
+            apply(&mut tx, case.effects, some.iter()).await?;
+            tx.commit().await?;
+            continue;
+        }
+        let mut tx = match next.take() {
+            Some(tx) => tx,
+            None => inbox.begin().await?,
+        };
+        let new = admit(&mut tx, some).await?;
+        apply(&mut tx, case.effects, new.into_iter()).await?;
+        if case.guarding == Guarding::Chained {
+            next = tx.commit_and_chain().await?.1;
+        } else {
+            tx.commit().await?;
+        }
     }
     let took = began.elapsed();
     Ok(messages.len() as f64 / took.as_secs_f64())

@@ -8,7 +8,7 @@ use sqlx::Transaction;
 
 use crate::crash_points;
 use crate::day::Day;
-use crate::dialect::{Dialect, Inserted, Key, Stored};
+use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
 use crate::error::AdmitError;
 use crate::guard::{Admission, Guard, compare, key};
 use crate::inbox::Inbox;
@@ -75,7 +75,7 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
-        let admissions = self.admit_batch_uncounted(tx, consumer, candidates).await?;
+        let admissions = self.admit_batch_uncounted(tx, consumer, candidates, Mark::No).await?;
         count_refusals(consumer, &admissions);
         Ok(admissions)
     }
@@ -86,10 +86,11 @@ impl<DB: Dialect> Inbox<DB> {
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
+        mark: Mark,
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
         let mut refusals = self.judge_batch(tx, candidates).await?;
         let Plan { rows, places } = plan(consumer, candidates, &mut refusals);
-        let inserted = DB::insert_batch(tx, self.statements(), &rows)
+        let inserted = DB::insert_batch(tx, self.statements(), &rows, mark)
             .await
             .map_err(StoreError::during("admit a batch"))?;
         if inserted.iter().any(|row| matches!(row, Inserted::New { .. })) {

@@ -76,6 +76,24 @@ pub struct Stored {
     pub processed_at: OffsetDateTime,
 }
 
+/// Whether a row is looked for at the commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The transaction's commit gives proofs: see [`parts::Guards::commit`].
+    Yes,
+    /// The caller commits.
+    No,
+}
+
+/// What became of a commit.
+#[derive(Debug)]
+pub enum Outcome<DB: Backend> {
+    /// It is done. With it the next transaction, where the database begins one in the same message.
+    Done(Option<Transaction<'static, DB>>),
+    /// A marked row was gone: nothing is committed.
+    Gone,
+}
+
 /// What became of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
@@ -119,12 +137,13 @@ pub mod parts {
             pool: &Pool<Self>,
         ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-        /// Inserts a row unless its key is there.
+        /// Inserts a row unless its key is there. A new one can be marked: see [`commit`](Self::commit).
         fn insert(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
             fingerprint: &Fingerprint,
+            mark: Mark,
         ) -> impl Future<Output = Result<Inserted>> + Send;
 
         /// Inserts many rows with different keys of one consumer; results in the order of `rows`.
@@ -132,6 +151,7 @@ pub mod parts {
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             rows: &[(Key<'_>, Fingerprint)],
+            mark: Mark,
         ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
 
         /// Reads a row.
@@ -141,12 +161,13 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Stored>>> + Send;
 
-        /// How many of the keys, all of one consumer, have a row.
-        fn count(
-            connection: &mut Self::Connection,
-            statements: &Self::Statements,
-            keys: &[Key<'_>],
-        ) -> impl Future<Output = Result<u64>> + Send;
+        /// Commits if every row that was inserted with a mark is still there, in this very transaction; otherwise nothing is
+        /// committed. `marked` are all of them. An error that is a refusal says that nothing was committed; after any other
+        /// that is unknown.
+        fn commit(
+            tx: Transaction<'static, Self>,
+            marked: &[Key<'_>],
+        ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
         /// Stores the result of a row; how many rows there were.
         fn complete(

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::crash_points;
 use crate::day::Day;
-use crate::dialect::{Dialect, Inserted, Key, Stored};
+use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
 use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
@@ -122,8 +122,19 @@ impl<DB: Dialect> Inbox<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
+        self.admit_marked(tx, consumer, scope, message, Mark::No).await
+    }
+
+    pub(crate) async fn admit_marked(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+        mark: Mark,
+    ) -> Result<Admission<DB>, AdmitError> {
         let admitted = match self.judge(tx, message.id, false).await {
-            Ok(()) => self.admit_judged(tx, consumer, scope, message).await,
+            Ok(()) => self.admit_judged(tx, consumer, scope, message, mark).await,
             Err(error) => Err(error),
         };
         if let Err(AdmitError::Refused(refusal)) = &admitted {
@@ -139,12 +150,13 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         scope: &Scope,
         message: &Message,
+        mark: Mark,
     ) -> Result<Admission<DB>, AdmitError> {
         if let Some(refusal) = Refusal::of_fragment(message) {
             return Err(refusal.into());
         }
         let key = key(consumer, scope, message.id);
-        let inserted = DB::insert(tx, self.statements(), key, &Fingerprint::of(message))
+        let inserted = DB::insert(tx, self.statements(), key, &Fingerprint::of(message), mark)
             .await
             .map_err(StoreError::during("admit a message"))?;
         match inserted {

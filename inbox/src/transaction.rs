@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use crate::batch::{Candidate, count_refusals};
 use crate::chunks::Gathered;
-use crate::dialect::{ChunkSet, Dialect, Key};
+use crate::dialect::{ChunkSet, Dialect, Key, Mark, Outcome};
 use crate::error::{AdmitError, CommitError};
-use crate::guard::{Admission, Guard, key};
+use crate::guard::{Admission, Guard};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
 use crate::refusal::Refusal;
@@ -19,8 +19,8 @@ use crate::store_error::StoreError;
 /// A transaction of the inbox's database that knows which messages it admitted. It derefs to the sqlx transaction,
 /// for the effects. Dropped without [`commit`](Self::commit), it rolls back.
 ///
-/// Only its `commit` makes the proofs that settle deliveries, and only after it has seen its own inbox rows in the
-/// very transaction that then commits. That look is not a formality: with sqlx, `commit()` after a statement error
+/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are there in the
+/// very transaction that commits. That look is not a formality: with sqlx, `commit()` after a statement error
 /// that somebody swallowed returns `Ok` although PostgreSQL rolled everything back.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
@@ -33,18 +33,18 @@ pub struct InboxTransaction<DB: Dialect> {
 #[derive(Debug)]
 struct Admitted {
     subject: Uuid,
-    /// What must be there at the commit; nothing when the guard was switched off.
-    evidence: Option<Evidence>,
+    evidence: Evidence,
 }
 
-/// Of one message.
+/// What must be there at the commit.
 #[derive(Debug)]
-struct Evidence {
-    consumer: ConsumerName,
-    scope: Scope,
-    id: MessageId,
-    /// A chunk is kept instead of an inbox row.
-    chunk: Option<Box<Chunk>>,
+enum Evidence {
+    /// The inbox row that this transaction made.
+    Row { consumer: ConsumerName, scope: Scope },
+    /// A chunk that this transaction keeps.
+    Chunk { consumer: ConsumerName, scope: Scope, chunk: Box<Chunk> },
+    /// Nothing: an earlier transaction made the row, or the guard was switched off.
+    None,
 }
 
 impl<DB: Dialect> Inbox<DB> {
@@ -73,8 +73,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
-        let admission = self.inbox.admit(&mut self.tx, consumer, scope, message).await?;
-        self.note(consumer, scope, message);
+        let admission = self.inbox.admit_marked(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
+        self.note(consumer, scope, message, &admission);
         Ok(admission)
     }
 
@@ -87,8 +87,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         self.inbox.judge(&mut self.tx, message.id, true).await?;
-        let admission = self.inbox.admit_judged(&mut self.tx, consumer, scope, message).await?;
-        self.note(consumer, scope, message);
+        let admission = self.inbox.admit_judged(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
+        self.note(consumer, scope, message, &admission);
         Ok(admission)
     }
 
@@ -104,12 +104,17 @@ impl<DB: Dialect> InboxTransaction<DB> {
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let gathered = self.inbox.gather(&mut self.tx, consumer, scope, message).await?;
-        match gathered {
-            Gathered::Kept { .. } => self.note_evidence(consumer, scope, message.id, message.chunk.clone()),
-            Gathered::Whole(_) => self.forget_chunks(consumer, scope, message.id),
-            Gathered::Duplicate(_) => {
+        let subject = message.id.as_uuid();
+        match (&gathered, &message.chunk) {
+            (Gathered::Kept { .. }, Some(chunk)) => {
+                let (consumer, scope, chunk) = (consumer.clone(), scope.clone(), chunk.clone());
+                self.admitted
+                    .push(Admitted { subject, evidence: Evidence::Chunk { consumer, scope, chunk } });
+            }
+            (Gathered::Whole(_), _) => self.forget_chunks(consumer, scope, message.id),
+            _ => {
                 self.forget_chunks(consumer, scope, message.id);
-                self.note(consumer, scope, message);
+                self.admitted.push(Admitted { subject, evidence: Evidence::None });
             }
         }
         Ok(gathered)
@@ -135,10 +140,11 @@ impl<DB: Dialect> InboxTransaction<DB> {
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
-        let admissions = self.inbox.admit_batch_uncounted(&mut self.tx, consumer, candidates).await?;
+        let admissions =
+            self.inbox.admit_batch_uncounted(&mut self.tx, consumer, candidates, Mark::Yes).await?;
         for (candidate, admission) in candidates.iter().zip(&admissions) {
-            if admission.is_ok() {
-                self.note(consumer, &candidate.scope, candidate.message);
+            if let Ok(admission) = admission {
+                self.note(consumer, &candidate.scope, candidate.message, admission);
             }
         }
         Ok(admissions)
@@ -152,7 +158,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Guard<DB> {
-        self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence: None });
+        self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence: Evidence::None });
         Guard::new(&self.inbox, consumer, scope, message)
     }
 
@@ -163,6 +169,19 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// [`CommitError::RolledBack`] when nothing was committed, [`CommitError::Unknown`] when the answer got lost:
     /// then settle nothing; the deliveries come again, and the inbox knows.
     pub async fn commit(self) -> Result<Vec<Committed>, CommitError> {
+        Ok(self.commit_and_chain().await?.0)
+    }
+
+    /// Commits as [`commit`](Self::commit) does, and hands over the next transaction where the database begins one in the same
+    /// message (PostgreSQL, `COMMIT AND CHAIN`); without one, [begin](Inbox::begin) it. For a loop that has the next message
+    /// at hand already: of four messages to the server for each of its own it saves one.
+    ///
+    /// The next transaction's `now()` is the time of this commit, and an open transaction holds its connection: drop it if there
+    /// is nothing to do in it at present.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    pub async fn commit_and_chain(self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
         match tokio::spawn(self.finish()).await {
             Ok(result) => result,
             Err(error) => Err(CommitError::Unknown { source: Box::new(error) }),
@@ -179,55 +198,54 @@ impl<DB: Dialect> InboxTransaction<DB> {
         inbox.complete("roll back", work).await
     }
 
-    fn note(&mut self, consumer: &ConsumerName, scope: &Scope, message: &Message) {
-        self.note_evidence(consumer, scope, message.id, None);
+    fn note(&mut self, consumer: &ConsumerName, scope: &Scope, message: &Message, admission: &Admission<DB>) {
+        let evidence = match admission {
+            Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), scope: scope.clone() },
+            // If its row is this transaction's own, that was noted when it was made.
+            Admission::Duplicate(_) => Evidence::None,
+        };
+        self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence });
     }
 
-    /// Chunks that this transaction kept are gone again: the inbox row of their message is the evidence now.
+    /// Chunks that this transaction kept are gone again: the inbox row of their message is the evidence, or will be.
     fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Scope, id: MessageId) {
-        for evidence in self.admitted.iter_mut().filter_map(|admitted| admitted.evidence.as_mut()) {
-            if evidence.id == id && evidence.consumer == *consumer && evidence.scope == *scope {
-                evidence.chunk = None;
+        for Admitted { evidence, .. } in self.admitted.iter_mut().filter(|one| one.subject == id.as_uuid()) {
+            if matches!(evidence, Evidence::Chunk { consumer: c, scope: s, .. } if c == consumer && s == scope)
+            {
+                *evidence = Evidence::None;
             }
         }
     }
 
-    fn note_evidence(
-        &mut self,
-        consumer: &ConsumerName,
-        scope: &Scope,
-        id: MessageId,
-        chunk: Option<Box<Chunk>>,
-    ) {
-        let evidence = Some(Evidence { consumer: consumer.clone(), scope: scope.clone(), id, chunk });
-        self.admitted.push(Admitted { subject: id.as_uuid(), evidence });
-    }
-
-    async fn finish(mut self) -> Result<Vec<Committed>, CommitError> {
-        self.check().await?;
-        self.tx.commit().await.map_err(judge_commit)?;
-        Ok(self.admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect())
-    }
-
-    /// Sees every inbox row and kept chunk in the transaction that is about to commit. An aborted transaction fails the
-    /// statement (25P02); one that was rolled back, or exchanged for another, lacks the rows.
-    async fn check(&mut self) -> Result<(), CommitError> {
-        let evidence = || self.admitted.iter().filter_map(|admitted| admitted.evidence.as_ref());
-        let rows = evidence().filter(|evidence| evidence.chunk.is_none());
-        let mut keys: Vec<Key<'_>> = rows.map(|row| key(&row.consumer, &row.scope, row.id)).collect();
-        keys.sort_unstable_by_key(|key| (key.consumer, key.id, key.scope));
-        keys.dedup();
-        for keys in keys.chunk_by(|one, other| one.consumer == other.consumer) {
-            let found = DB::count(&mut self.tx, self.inbox.statements(), keys).await.map_err(check_failed)?;
-            if found != keys.len() as u64 {
-                return Err(CommitError::RolledBack { reason: GONE, source: None });
+    async fn finish(mut self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
+        self.check_chunks().await?;
+        let Self { inbox, tx, admitted } = self;
+        let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {
+            Evidence::Row { consumer, scope } => {
+                Some(Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject })
             }
-        }
-        for Evidence { consumer, scope, id, chunk } in evidence() {
-            let Some(chunk) = chunk else { continue };
-            let set = ChunkSet { key: key(consumer, scope, *id), fingerprint: chunk.fingerprint() };
+            _ => None,
+        });
+        let rows: Vec<Key<'_>> = rows.collect();
+        let Outcome::Done(next) = DB::commit(tx, &rows).await.map_err(judge_commit)? else {
+            return Err(CommitError::RolledBack { reason: GONE, source: None });
+        };
+        let proofs = admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect();
+        Ok((proofs, next.map(|tx| Self { inbox, tx, admitted: Vec::new() })))
+    }
+
+    /// Sees every kept chunk in the transaction that is about to commit.
+    async fn check_chunks(&mut self) -> Result<(), CommitError> {
+        for Admitted { subject, evidence } in &self.admitted {
+            let Evidence::Chunk { consumer, scope, chunk } = evidence else { continue };
+            let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject };
+            let set = ChunkSet { key, fingerprint: chunk.fingerprint() };
             let is_kept = DB::has_chunk(&mut self.tx, self.inbox.statements(), set, chunk).await;
-            if !is_kept.map_err(check_failed)? {
+            let is_kept = is_kept.map_err(|error| CommitError::RolledBack {
+                reason: "the look before the commit failed, so an earlier statement has aborted it",
+                source: Some(Box::new(error)),
+            })?;
+            if !is_kept {
                 return Err(CommitError::RolledBack { reason: GONE, source: None });
             }
         }
@@ -236,13 +254,6 @@ impl<DB: Dialect> InboxTransaction<DB> {
 }
 
 const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
-
-fn check_failed(error: sqlx::Error) -> CommitError {
-    CommitError::RolledBack {
-        reason: "the check before the commit failed, so an earlier statement has aborted it",
-        source: Some(Box::new(error)),
-    }
-}
 
 /// What a failed COMMIT means. Only an answer that names a broken rule or a lost conflict says that nothing was
 /// committed; anything else (connection gone, server going down) leaves it open.

@@ -29,8 +29,8 @@ pub trait Dialect: Backend {
         pool: &Pool<Self>,
     ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
-    /// Inserts messages with different ids, in their order; those whose id exists already are left out of the
-    /// answer.
+    /// Inserts messages with different ids, in their order; those whose supplied id exists already are left out of the
+    /// answer. A minted id that exists is a violation of a key.
     #[doc(hidden)]
     fn insert(
         connection: &mut Self::Connection,

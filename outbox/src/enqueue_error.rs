@@ -27,6 +27,15 @@ pub enum EnqueueError {
     /// No id could be made for the message ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)).
     #[error(transparent)]
     NoId(#[from] MintError),
+    /// An id that the outbox made for a message exists already: what makes its ids
+    /// ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)) makes one twice. Nothing was stored.
+    #[error(
+        "an id that was made for a message for topic {topic} exists already; what makes ids must never make one twice"
+    )]
+    NotUnique {
+        /// The topic of the first message in the same statement.
+        topic: Topic,
+    },
     /// The id was enqueued before with the same content, and the caller asked for an error.
     #[error("message id {id} for topic {topic} was enqueued before")]
     DuplicateId {
@@ -82,6 +91,7 @@ impl EnqueueError {
                 Some(_) => Fault::Broker,
             },
             Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
+            Self::NotUnique { .. } => Fault::Operator,
             _ => Fault::Message,
         }
     }

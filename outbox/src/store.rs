@@ -52,12 +52,16 @@ pub(crate) async fn store<DB: Dialect>(
     reached(crash_points::BEFORE_ENQUEUE);
     let mut inserted = Inserted::default();
     for run in runs(&unique) {
-        let part = DB::insert(connection, &settings.statements, run).await?;
+        let part =
+            DB::insert(connection, &settings.statements, run).await.map_err(|error| refused(error, run))?;
         inserted.ids.extend(part.ids);
         inserted.transaction = inserted.transaction.or(part.transaction);
     }
     let mut new: HashSet<MessageId> = inserted.ids.into_iter().collect();
     let old: Vec<&Prepared> = unique.into_iter().filter(|p| !new.contains(&p.message.id)).collect();
+    if let Some(minted) = old.iter().find(|prepared| !prepared.is_supplied) {
+        return Err(not_unique(minted));
+    }
     if !old.is_empty() {
         compare(connection, settings, &old).await?;
     }
@@ -68,6 +72,19 @@ pub(crate) async fn store<DB: Dialect>(
         false => Enqueued::Duplicate(prepared.message.id),
     };
     Ok(Batch { answers: messages.iter().map(answer).collect(), transaction: inserted.transaction })
+}
+
+/// A violated key can only be that of a minted id: supplied ones are looked for.
+fn refused(error: sqlx::Error, run: &[&Prepared]) -> EnqueueError {
+    let is_violation = error.as_database_error().is_some_and(|answer| answer.is_unique_violation());
+    match run.first() {
+        Some(prepared) if is_violation => not_unique(prepared),
+        _ => error.into(),
+    }
+}
+
+fn not_unique(prepared: &Prepared) -> EnqueueError {
+    EnqueueError::NotUnique { topic: prepared.message.topic.clone() }
 }
 
 /// The messages with different ids; a repeated id must have the same content.
@@ -81,6 +98,7 @@ fn without_repetitions(
         let message = &prepared.message;
         match first.insert(message.id, prepared) {
             None => unique.push(prepared),
+            Some(other) if !(prepared.is_supplied && other.is_supplied) => return Err(not_unique(prepared)),
             Some(other) => {
                 let same = Fingerprint::of(&other.message) == Fingerprint::of(message);
                 refuse_duplicate(prepared, same, on_duplicate)?;

@@ -22,6 +22,9 @@ const TURN: Duration = Duration::from_millis(100);
 /// How long the consumer may leave fetched messages untaken before the partitions are paused, so that rebalances
 /// queued behind the messages are served. Short of that, pausing would throw away what was fetched.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
+/// How long at least between two commits: each is a write to the brokers' own log, and several hundred batches a second, each with
+/// one, were a third of the broker's work. Whatever a crash leaves uncommitted comes again, and the inbox knows it.
+const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// How many empty polls in a row mean that the queue is empty. An event that is no message (a log line, a commit's
 /// answer, a rebalance) looks like an empty poll, and the queue wakes the thread only when it was empty before.
 const EMPTY_MAX: usize = 16;
@@ -49,6 +52,8 @@ pub(super) struct Pump {
     /// Since when there was no room.
     pub(super) full_since: Option<Instant>,
     pub(super) paused: bool,
+    /// When positions were committed last.
+    pub(super) committed_at: Option<Instant>,
 }
 
 impl Pump {
@@ -90,6 +95,7 @@ impl Pump {
                     return;
                 }
             }
+            self.commit_moved();
             self.fill();
         }
     }
@@ -159,10 +165,23 @@ impl Pump {
         if !back.is_empty() {
             state.discard_forgotten();
         }
-        let moved = state.ledger.moved();
         drop(state);
-        self.rewind(&back)?;
-        self.commit(&moved, CommitMode::Async)
+        self.rewind(&back)
+    }
+
+    /// Commits what was settled since the last time, unless that was a moment ago: then a later turn does.
+    fn commit_moved(&mut self) {
+        if self.committed_at.is_some_and(|at| at.elapsed() < COMMIT_EVERY) {
+            return;
+        }
+        let moved = self.inflow.lock().ledger.moved();
+        if moved.is_empty() {
+            return;
+        }
+        self.committed_at = Some(Instant::now());
+        if let Err(error) = self.commit(&moved, CommitMode::Async) {
+            self.inflow.fail(error.fault(), error.to_string());
+        }
     }
 
     /// Reads on from earlier offsets. Without it a released message would come again only at a restart.

@@ -85,7 +85,15 @@ impl Subscriber {
             SubscriptionError::operator(format!("{origin}: cannot subscribe: {error}")).with_source(error)
         })?;
         let prefetch_len = self.group.prefetch_len;
-        let mut pump = Pump { consumer, inflow, origin, prefetch_len, full_since: None, paused: false };
+        let mut pump = Pump {
+            consumer,
+            inflow,
+            origin,
+            prefetch_len,
+            full_since: None,
+            paused: false,
+            committed_at: None,
+        };
         pump.reach(self.config.connect_timeout())?;
         Ok(pump)
     }

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use message::Fingerprint;
 use migrations::Identifier;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::Statements;
-use crate::dialect::{Inserted, Key, Stored, parts};
+use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
 
 impl parts::Guards for Postgres {
     type Statements = Statements;
@@ -28,16 +28,18 @@ impl parts::Guards for Postgres {
         statements: &Statements,
         key: Key<'_>,
         fingerprint: &Fingerprint,
+        mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
-        let inserted: Result<Option<(OffsetDateTime,)>, _> = sqlx::query_as(&statements.insert)
+        let inserted: Result<Option<OffsetDateTime>, _> = sqlx::query_scalar(&statements.insert)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
             .bind(&fingerprint.as_bytes()[..])
+            .bind(mark == Mark::Yes)
             .fetch_optional(&mut *connection)
             .await;
         match inserted {
-            Ok(Some((processed_at,))) => Ok(Inserted::New { processed_at }),
+            Ok(Some(processed_at)) => Ok(Inserted::New { processed_at }),
             Ok(None) => match Self::find(connection, statements, key).await? {
                 Some(stored) => Ok(Inserted::Exists(stored)),
                 // Only a row that was removed by hand between the two statements.
@@ -52,6 +54,7 @@ impl parts::Guards for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         rows: &[(Key<'_>, Fingerprint)],
+        mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
         // In one order over all statements, so that two racing batches wait for each other and do not deadlock.
@@ -59,7 +62,7 @@ impl parts::Guards for Postgres {
         ordered.sort_unstable_by_key(|(key, _)| (key.id, key.scope));
         let mut inserted = Vec::with_capacity(rows.len());
         for rows in ordered.chunks(INSERTED_MAX) {
-            match insert_some(connection, statements, rows).await {
+            match insert_some(connection, statements, rows, mark).await {
                 Err(error) if has_no_partition(&error) => return Ok(vec![Inserted::Forgotten; keys.len()]),
                 some => inserted.extend(some?),
             }
@@ -92,22 +95,26 @@ impl parts::Guards for Postgres {
             .transpose()
     }
 
-    async fn count(
-        connection: &mut PgConnection,
-        statements: &Statements,
-        keys: &[Key<'_>],
-    ) -> Result<u64, sqlx::Error> {
-        let Some(Key { consumer, .. }) = keys.first() else { return Ok(0) };
-        let Columns { ids, scopes } = Columns::of(keys);
-        let count: i64 = sqlx::query_scalar(&statements.count)
-            .bind(consumer)
-            .bind(&ids)
-            .bind(&scopes)
-            .bind(ids.iter().min())
-            .bind(ids.iter().max())
-            .fetch_one(connection)
-            .await?;
-        Ok(count.unsigned_abs())
+    /// The look at the marks and COMMIT are one message, since whoever commits one message at a time waits for each. A mark that is
+    /// missing is a division by zero, and a statement that failed before fails the look (25P02); either way COMMIT is not
+    /// reached. sqlx's own `commit()` returns `Ok` for a transaction that PostgreSQL rolls back.
+    ///
+    /// AND CHAIN, because sqlx believes the transaction to be open until it is dropped, and sends a ROLLBACK with the next message
+    /// then: one outside a transaction would be a warning in the server's log each time.
+    async fn commit(
+        mut tx: Transaction<'static, Self>,
+        marked: &[Key<'_>],
+    ) -> Result<Outcome<Self>, sqlx::Error> {
+        let look_and_commit = format!(
+            "SELECT 1 / (coalesce(nullif(current_setting('inbox.marks', true), ''), '0') = '{}')::int; \
+             COMMIT AND CHAIN",
+            marked.len()
+        );
+        match sqlx::raw_sql(AssertSqlSafe(look_and_commit)).execute(&mut *tx).await {
+            Ok(_) => Ok(Outcome::Done(Some(tx))),
+            Err(error) if has_code(&error, "22012") => Ok(Outcome::Gone),
+            Err(error) => Err(error),
+        }
     }
 
     async fn complete(
@@ -136,6 +143,7 @@ async fn insert_some(
     connection: &mut PgConnection,
     statements: &Statements,
     rows: &[&(Key<'_>, Fingerprint)],
+    mark: Mark,
 ) -> Result<Vec<(Uuid, String, OffsetDateTime)>, sqlx::Error> {
     let Some((Key { consumer, .. }, _)) = rows.first() else { return Ok(Vec::new()) };
     let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
@@ -146,6 +154,7 @@ async fn insert_some(
         .bind(&ids)
         .bind(&scopes)
         .bind(&fingerprints)
+        .bind(mark == Mark::Yes)
         .fetch_all(connection)
         .await
 }
@@ -196,10 +205,11 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
     })
 }
 
-/// A row for which there is no partition is a check violation (23514) that names no constraint; a real check names
-/// its own.
+/// A row for which there is no partition is a check violation that names no constraint; a real check names its own.
 fn has_no_partition(error: &sqlx::Error) -> bool {
-    error
-        .as_database_error()
-        .is_some_and(|answer| answer.code().as_deref() == Some("23514") && answer.constraint().is_none())
+    has_code(error, "23514") && error.as_database_error().is_some_and(|answer| answer.constraint().is_none())
+}
+
+fn has_code(error: &sqlx::Error, sqlstate: &str) -> bool {
+    error.as_database_error().is_some_and(|answer| answer.code().as_deref() == Some(sqlstate))
 }

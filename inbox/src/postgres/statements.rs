@@ -20,34 +20,42 @@ macro_rules! statements {
     };
 }
 
-/// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to `$5`.
-///
-/// OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole days (of ids from anywhere in a
-/// day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
-macro_rules! looked_up {
-    () => {
-        "FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k \
-            WHERE k.message_id = u.id AND k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 \
-            OFFSET 0) AS m"
+/// What an insert returns, and one more mark in the transaction for each new row where `$mark` is true. The marks are counted in a
+/// setting that is local to the transaction: a mark goes with its row, be it with the transaction or with a savepoint.
+macro_rules! returning {
+    ($columns:literal, $mark:literal) => {
+        concat!(
+            " ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING ",
+            $columns,
+            ", CASE WHEN ",
+            $mark,
+            "::boolean THEN set_config('inbox.marks', (coalesce(nullif(current_setting('inbox.marks', true), ''), \
+             '0')::bigint + 1)::text, true) END"
+        )
     };
 }
 
 statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or takes over.
-    insert = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) \
-        VALUES ($1, $2, $3, $4) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
+    insert = concat!(
+        "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)",
+        returning!("processed_at", "$5"),
+    );
     /// The guard for many, ordered so that two racing batches wait for each other and do not deadlock.
-    insert_batch = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) \
-        SELECT id, $1, scope, fingerprint FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
-        ORDER BY id, scope COLLATE pg_catalog.\"C\" ON CONFLICT (message_id, consumer, scope) DO NOTHING \
-        RETURNING message_id, scope, processed_at";
+    insert_batch = concat!(
+        "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) SELECT id, $1, scope, fingerprint \
+         FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
+         ORDER BY id, scope COLLATE pg_catalog.\"C\"",
+        returning!("message_id, scope, processed_at", "$5"),
+    );
     find = "SELECT fingerprint, result, processed_at FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    /// The bounds let the planner skip the partitions of other days.
-    ///
-    /// See `looked_up!`.
-    find_batch = concat!("SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at ", looked_up!());
-    count = concat!("SELECT count(*) ", looked_up!());
+    /// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to `$5`, which lets the planner skip the
+    /// partitions of other days. OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole
+    /// days (of ids from anywhere in a day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
+    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at FROM UNNEST($2::uuid[], $3::text[]) \
+        AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k WHERE k.message_id = u.id AND \
+        k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 OFFSET 0) AS m";
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 

@@ -6,7 +6,7 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use super::statements::{COMPLETE, COUNT, FIND, INSERT, Statements};
 use super::values;
-use crate::dialect::{Inserted, Key, Stored, parts};
+use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
 
 impl parts::Guards for Sqlite {
     type Statements = Statements;
@@ -25,6 +25,7 @@ impl parts::Guards for Sqlite {
         statements: &Statements,
         key: Key<'_>,
         fingerprint: &Fingerprint,
+        _mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted: Option<(i64,)> = sqlx::query_as(INSERT)
             .bind(values::text(key.id))
@@ -44,10 +45,11 @@ impl parts::Guards for Sqlite {
         connection: &mut SqliteConnection,
         statements: &Statements,
         rows: &[(Key<'_>, Fingerprint)],
+        mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let mut inserted = Vec::with_capacity(rows.len());
         for (key, fingerprint) in rows {
-            inserted.push(Self::insert(connection, statements, *key, fingerprint).await?);
+            inserted.push(Self::insert(connection, statements, *key, fingerprint, mark).await?);
         }
         Ok(inserted)
     }
@@ -70,22 +72,24 @@ impl parts::Guards for Sqlite {
         .transpose()
     }
 
-    async fn count(
-        connection: &mut SqliteConnection,
-        _statements: &Statements,
-        keys: &[Key<'_>],
-    ) -> Result<u64, sqlx::Error> {
-        let mut count = 0;
-        for key in keys {
+    /// Sees every row in the transaction that is about to commit: looking costs nothing in process, so there are no marks.
+    async fn commit(
+        mut tx: Transaction<'static, Self>,
+        marked: &[Key<'_>],
+    ) -> Result<Outcome<Self>, sqlx::Error> {
+        for key in marked {
             let found: i64 = sqlx::query_scalar(COUNT)
                 .bind(values::text(key.id))
                 .bind(key.consumer)
                 .bind(key.scope)
-                .fetch_one(&mut *connection)
+                .fetch_one(&mut *tx)
                 .await?;
-            count += found.unsigned_abs();
+            if found == 0 {
+                return Ok(Outcome::Gone);
+            }
         }
-        Ok(count)
+        tx.commit().await?;
+        Ok(Outcome::Done(None))
     }
 
     async fn complete(

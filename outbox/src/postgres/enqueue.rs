@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use message::MessageId;
+use message::{Message, MessageId};
 use migrations::{Identifier, Statement, Template};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
-use sqlx::{Executor, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{Arguments, Executor, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options};
@@ -19,25 +20,43 @@ use crate::transaction::UnknownCommit;
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Statements {
+    append: Statement,
+    append_one: Statement,
     insert: Statement,
     stored: Statement,
     fate: Statement,
     pub(super) nodes: NodeStatements,
 }
 
+macro_rules! into {
+    ($rows:expr) => {
+        concat!(
+            "INSERT INTO {schema}outbox_message (message_id, topic, key, kind, content_type, headers, traceparent, \
+             tracestate, payload, deliver_at) ",
+            $rows
+        )
+    };
+}
+
 // A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row: ids ascend in
-// the order of the batch. Without a column to conflict on, because each segment of the log has a key of its own; no
-// other key can be violated.
-const INSERT: &str = "
-INSERT INTO {schema}outbox_message
-    (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at)
-SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent, m.tracestate,
-    m.payload, m.deliver_at
-FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-    $9::bytea[], $10::timestamptz[])
-    AS m(message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at)
-ON CONFLICT DO NOTHING
-RETURNING message_id, xid::text";
+// the order of the batch.
+macro_rules! arrays {
+    () => {
+        "SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent, m.tracestate, \
+         m.payload, m.deliver_at FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+         $7::text[], $8::text[], $9::bytea[], $10::timestamptz[]) AS m(message_id, topic, key, kind, content_type, \
+         headers, traceparent, tracestate, payload, deliver_at)"
+    };
+}
+
+// Ids that nobody else has. Looking for conflicts beforehand, and confirming each row afterwards, is 7 % of the server's
+// time for ten messages and a row of business, and arrays are as much for one message.
+const APPEND: &str = concat!(into!(arrays!()), " RETURNING xid::text");
+const APPEND_ONE: &str =
+    concat!(into!("VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10)"), " RETURNING xid::text");
+
+// Without a column to conflict on, because each segment of the log has a key of its own; no other key can be violated.
+const INSERT: &str = concat!(into!(arrays!()), " ON CONFLICT DO NOTHING RETURNING message_id, xid::text");
 
 // Fingerprints, because a producer may append and not read what others have written.
 const STORED: &str = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
@@ -58,13 +77,58 @@ fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
     MessageId::try_from(uuid).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
+/// The columns of messages, as arrays.
+fn columns(messages: &[&Prepared]) -> Result<PgArguments, BoxDynError> {
+    let each = || messages.iter().map(|prepared| &prepared.message);
+    let mut arguments = PgArguments::default();
+    arguments.add(each().map(|m| m.id.as_uuid()).collect::<Vec<_>>())?;
+    arguments.add(each().map(|m| m.topic.as_str()).collect::<Vec<_>>())?;
+    arguments.add(each().map(|m| m.key.as_ref().map(AsRef::as_ref)).collect::<Vec<Option<&str>>>())?;
+    arguments.add(each().map(|m| m.kind.as_str()).collect::<Vec<_>>())?;
+    arguments.add(each().map(|m| m.content_type.as_str()).collect::<Vec<_>>())?;
+    arguments.add(each().map(headers).collect::<Result<Vec<_>, _>>()?)?;
+    arguments.add(each().map(|m| m.trace.as_ref().map(|t| t.parent())).collect::<Vec<_>>())?;
+    arguments.add(each().map(|m| m.trace.as_ref().and_then(|t| t.state())).collect::<Vec<_>>())?;
+    arguments.add(each().map(|m| &m.payload[..]).collect::<Vec<_>>())?;
+    arguments.add(messages.iter().map(|prepared| prepared.deliver_at).collect::<Vec<_>>())?;
+    Ok(arguments)
+}
+
+/// The same columns of one message, as they are.
+fn columns_of_one(Prepared { message, deliver_at, .. }: &Prepared) -> Result<PgArguments, BoxDynError> {
+    let trace = message.trace.as_ref();
+    let mut arguments = PgArguments::default();
+    arguments.add(message.id.as_uuid())?;
+    arguments.add(message.topic.as_str())?;
+    arguments.add(message.key.as_ref().map(AsRef::<str>::as_ref))?;
+    arguments.add(message.kind.as_str())?;
+    arguments.add(message.content_type.as_str())?;
+    arguments.add(headers(message)?)?;
+    arguments.add(trace.map(|trace| trace.parent()))?;
+    arguments.add(trace.and_then(|trace| trace.state()))?;
+    arguments.add(&message.payload[..])?;
+    arguments.add(deliver_at)?;
+    Ok(arguments)
+}
+
+fn headers(message: &Message) -> serde_json::Result<Option<String>> {
+    (!message.headers.is_empty()).then(|| serde_json::to_string(&message.headers)).transpose()
+}
+
 impl Dialect for Postgres {
     type Statements = Statements;
 
     fn statements(schema: Option<&Identifier>) -> Statements {
         let render = |text| Template::new(text).schema(schema).render();
         let nodes = NodeStatements::new(schema);
-        Statements { insert: render(INSERT), stored: render(STORED), fate: render(FATE), nodes }
+        Statements {
+            append: render(APPEND),
+            append_one: render(APPEND_ONE),
+            insert: render(INSERT),
+            stored: render(STORED),
+            fate: render(FATE),
+            nodes,
+        }
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
@@ -76,27 +140,21 @@ impl Dialect for Postgres {
         statements: &Statements,
         messages: &[&Prepared],
     ) -> Result<Inserted, sqlx::Error> {
-        let each = || messages.iter().map(|prepared| &prepared.message);
-        let headers = |message: &message::Message| match message.headers.is_empty() {
-            true => Ok(None),
-            false => serde_json::to_string(&message.headers).map(Some),
+        if messages.iter().any(|prepared| prepared.is_supplied) {
+            let arguments = columns(messages).map_err(sqlx::Error::Encode)?;
+            let rows: Vec<(Uuid, String)> =
+                sqlx::query_as_with(&statements.insert, arguments).fetch_all(connection).await?;
+            let ids = rows.iter().map(|(uuid, _)| id(*uuid)).collect::<Result<_, _>>()?;
+            return Ok(Inserted { ids, transaction: rows.into_iter().next().map(|(_, xid)| xid) });
+        }
+        let (statement, arguments) = match messages {
+            [one] => (&statements.append_one, columns_of_one(one)),
+            _ => (&statements.append, columns(messages)),
         };
-        let headers: Result<Vec<Option<String>>, _> = each().map(headers).collect();
-        let rows: Vec<(Uuid, String)> = sqlx::query_as(&statements.insert)
-            .bind(each().map(|m| m.id.as_uuid()).collect::<Vec<_>>())
-            .bind(each().map(|m| m.topic.as_str()).collect::<Vec<_>>())
-            .bind(each().map(|m| m.key.as_ref().map(AsRef::as_ref)).collect::<Vec<Option<&str>>>())
-            .bind(each().map(|m| m.kind.as_str()).collect::<Vec<_>>())
-            .bind(each().map(|m| m.content_type.as_str()).collect::<Vec<_>>())
-            .bind(headers.map_err(|error| sqlx::Error::Encode(Box::new(error)))?)
-            .bind(each().map(|m| m.trace.as_ref().map(|t| t.parent())).collect::<Vec<_>>())
-            .bind(each().map(|m| m.trace.as_ref().and_then(|t| t.state())).collect::<Vec<_>>())
-            .bind(each().map(|m| &m.payload[..]).collect::<Vec<_>>())
-            .bind(messages.iter().map(|prepared| prepared.deliver_at).collect::<Vec<_>>())
-            .fetch_all(connection)
-            .await?;
-        let ids = rows.iter().map(|(uuid, _)| id(*uuid)).collect::<Result<_, _>>()?;
-        Ok(Inserted { ids, transaction: rows.into_iter().next().map(|(_, xid)| xid) })
+        let arguments = arguments.map_err(sqlx::Error::Encode)?;
+        let xids: Vec<String> = sqlx::query_scalar_with(statement, arguments).fetch_all(connection).await?;
+        let ids = messages.iter().map(|prepared| prepared.message.id).collect();
+        Ok(Inserted { ids, transaction: xids.into_iter().next() })
     }
 
     async fn stored(

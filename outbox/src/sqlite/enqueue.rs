@@ -16,9 +16,15 @@ use crate::sqlite::nodes;
 use crate::sqlite::statements::now;
 use crate::transaction::UnknownCommit;
 
-const INSERT: &str = "INSERT INTO outbox_message \
-    (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, deliver_at) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (message_id) DO NOTHING";
+macro_rules! append {
+    () => {
+        "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
+         payload, deliver_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+    };
+}
+
+const APPEND: &str = append!();
+const INSERT: &str = concat!(append!(), " ON CONFLICT (message_id) DO NOTHING");
 
 const STORED: &str =
     "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
@@ -37,7 +43,7 @@ async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> R
             serde_json::to_string(&message.headers).map_err(|error| sqlx::Error::Encode(Box::new(error)))?,
         ),
     };
-    let done = sqlx::query(INSERT)
+    let done = sqlx::query(if prepared.is_supplied { INSERT } else { APPEND })
         .bind(message.id.to_string())
         .bind(message.topic.as_str())
         .bind(message.key.as_ref().map(AsRef::<str>::as_ref))

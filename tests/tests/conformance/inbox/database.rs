@@ -36,6 +36,8 @@ impl<DB: Dialect> Database<DB> {
 /// What a test does in SQL, besides the inbox.
 #[async_trait::async_trait]
 pub trait TestDatabase: Dialect + Sized {
+    /// Whether a commit can begin the next transaction.
+    const CHAINS: bool;
     /// Nothing when there is no such database here.
     async fn create() -> Option<Database<Self>>;
     /// Removes it.
@@ -61,6 +63,8 @@ fn payload(message: &Message) -> String {
 
 #[async_trait::async_trait]
 impl TestDatabase for Sqlite {
+    const CHAINS: bool = false;
+
     async fn create() -> Option<Database<Self>> {
         let folder = tempfile::tempdir().unwrap();
         let options = SqliteConnectOptions::new()
@@ -108,6 +112,8 @@ impl Database<Postgres> {
 
 #[async_trait::async_trait]
 impl TestDatabase for Postgres {
+    const CHAINS: bool = true;
+
     /// A schema of its own, beside those of other tests and of earlier runs.
     async fn create() -> Option<Database<Self>> {
         let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;

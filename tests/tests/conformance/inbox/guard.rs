@@ -27,6 +27,7 @@ cases! { "inbox/guard":
         racing_batches_in_opposite_order_apply_once,
         an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
         a_rolled_back_savepoint_gives_no_proof,
+        a_chained_transaction_is_one_of_its_own,
         a_result_is_not_stored_from_another_transaction,
     }
     postgres {
@@ -309,6 +310,46 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
         let error = tx.commit().await.unwrap_err();
         assert!(error.is_rolled_back(), "{misuse}: {error}");
     }
+    // One that comes afterwards does not stand in for the one that is gone.
+    let mut tx = inbox.begin().await.unwrap();
+    DB::sql(&mut tx, "SAVEPOINT one").await.unwrap();
+    let (undone, later) = (message("undone"), message("later"));
+    assert!(matches!(admit(&mut tx, "billing", &undone).await.unwrap(), Admission::Fresh(_)));
+    DB::sql(&mut tx, "ROLLBACK TO SAVEPOINT one").await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &later).await.unwrap(), Admission::Fresh(_)));
+    assert!(tx.commit().await.unwrap_err().is_rolled_back());
+    for message in [undone, later] {
+        let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
+        assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
+    }
+}
+
+/// What comes after a commit stands for itself: its messages are its own, and rolling it back takes nothing along.
+async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let [first, second, third] = [message("first"), message("second"), message("third")];
+    let mut tx = inbox.begin().await.unwrap();
+    let (mut chained, mut proven) = (0, Vec::new());
+    for message in [&first, &second] {
+        assert!(matches!(admit(&mut tx, "billing", message).await.unwrap(), Admission::Fresh(_)));
+        let (proofs, next) = tx.commit_and_chain().await.unwrap();
+        proven.extend(proofs.iter().map(message::Committed::subject));
+        chained += usize::from(next.is_some());
+        tx = match next {
+            Some(next) => next,
+            None => inbox.begin().await.unwrap(),
+        };
+    }
+    assert_eq!(proven, [first.id.as_uuid(), second.id.as_uuid()]);
+    assert_eq!(chained, if DB::CHAINS { 2 } else { 0 });
+    assert!(matches!(admit(&mut tx, "billing", &third).await.unwrap(), Admission::Fresh(_)));
+    drop(tx);
+    for (message, is_kept) in [(first, true), (second, true), (third, false)] {
+        let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
+        assert_eq!(confirmed.is_ok(), is_kept);
+    }
+    // An empty one commits nothing and proves nothing.
+    assert!(inbox.begin().await.unwrap().commit_and_chain().await.unwrap().0.is_empty());
 }
 
 async fn a_result_is_not_stored_from_another_transaction<DB: TestDatabase>(database: &Database<DB>) {

@@ -17,6 +17,7 @@ cases! { "outbox/producer":
         a_batch_answers_in_order_and_recognises_duplicates,
         the_same_id_with_another_content_is_an_error,
         a_duplicate_is_an_error_when_asked_for,
+        an_id_that_is_made_twice_is_an_error,
         everything_of_a_message_arrives,
         sizes_are_checked_per_topic,
         a_failed_enqueue_makes_commit_refuse,
@@ -83,6 +84,40 @@ async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: Database<DB
     let error = tx.enqueue(named(id, "a")).await.unwrap_err();
     assert!(matches!(error, EnqueueError::DuplicateId { .. }), "{error}");
     tx.rollback().await.unwrap();
+    db
+}
+
+/// Ids that nobody supplied name different facts, whatever their content.
+async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    #[derive(Debug)]
+    struct Stuck(MessageId);
+    impl message::token::Mint for Stuck {
+        fn mint(&self) -> Result<MessageId, message::token::MintError> {
+            Ok(self.0)
+        }
+    }
+    let outbox = Outbox::<DB>::builder().ids(Stuck(MessageId::new())).build();
+    let order = || NewMessage::new("orders").payload("a");
+    let twice = async |first: usize, second: usize| {
+        let mut tx = db.pool.begin().await.unwrap();
+        for count in [first, second] {
+            outbox.enqueue_batch(&mut tx, std::iter::repeat_with(order).take(count)).await?;
+        }
+        Ok(())
+    };
+    for (first, second) in [(1, 1), (2, 0)] {
+        let error: EnqueueError = twice(first, second).await.unwrap_err();
+        assert!(matches!(error, EnqueueError::NotUnique { .. }), "{first}, {second}: {error}");
+        assert!(!error.is_retryable() && error.fault() == message::Fault::Operator);
+    }
+    // Beside one that is supplied, too.
+    let stuck = Stuck(MessageId::new());
+    db.enqueue([named(stuck.0, "a")]).await;
+    let outbox = Outbox::<DB>::builder().ids(stuck).build();
+    let mut tx = db.pool.begin().await.unwrap();
+    let error = outbox.enqueue_batch(&mut tx, [order(), named(MessageId::new(), "b")]).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::NotUnique { .. }), "{error}");
+    drop(tx);
     db
 }
 
