@@ -70,7 +70,7 @@ impl Args {
         let backlogs: &[u32] = match broker {
             Broker::Kafka => &[10_000, 100_000, 1_000_000],
             Broker::Rabbitmq => &[10_000, 100_000],
-            Broker::Sqs => &[2_000, 10_000],
+            Broker::Sqs => &[10_000, 40_000],
         };
         let backlogs = backlogs.iter().map(|messages| Shape { messages: *messages, ..usual });
         let payloads = [(100, 1), (1_024, 1), (16_384, 10)].map(|(payload_bytes, fewer)| Shape {
@@ -94,7 +94,7 @@ fn usual(broker: Broker) -> Shape {
     let messages = match broker {
         Broker::Kafka => 300_000,
         Broker::Rabbitmq => 100_000,
-        Broker::Sqs => 10_000,
+        Broker::Sqs => 40_000,
     };
     Shape { messages, payload_bytes: PAYLOAD, keys: KEYS }
 }

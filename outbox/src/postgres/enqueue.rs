@@ -7,7 +7,7 @@ use migrations::{Identifier, Statement, Template};
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
-use sqlx::{Arguments, Executor, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{Arguments, Connection, Executor, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options};
@@ -15,6 +15,9 @@ use crate::dialect::{Dialect, Fate, Inserted, Stored};
 use crate::new_message::Prepared;
 use crate::postgres::nodes::{self, NodeStatements};
 use crate::transaction::UnknownCommit;
+
+/// How long a connection that was returned intact is lent again without asking whether it still is.
+const TRUSTED_FOR: Duration = Duration::from_millis(250);
 
 /// The statements that producers run.
 #[doc(hidden)]
@@ -236,6 +239,17 @@ impl Dialect for Postgres {
     fn pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
         let limit = idle_in_transaction_max.as_millis().to_string();
         PgPoolOptions::new()
+            // On return a connection has shown that it lives. Asking it again a moment later is one of seven round trips of a
+            // small transaction, and the one that its caller waits for.
+            .test_before_acquire(false)
+            .before_acquire(|connection, metadata| {
+                Box::pin(async move {
+                    if metadata.idle_for >= TRUSTED_FOR {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .after_connect(move |connection, _| {
                 let limit = limit.clone();
                 Box::pin(async move {

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use crate::verify::verify;
 use async_trait::async_trait;
 use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
 use message::chunk::{Encoding, Splitter};
@@ -39,8 +40,8 @@ impl<DB: Dialect> Handler<DB> for Apply {
 }
 
 /// Goal: A9 and C9. Messages of three times the limit, among small ones of their keys, take effect once, whole and in order,
-/// although a relay stopped between two chunks, and another is killed.
-/// Oracle: the checker; the handler reads JSON of which a fragment is none; nothing is left incomplete.
+/// although a relay stopped between two chunks, and another is killed. `relay verify` proves it.
+/// Oracle: the checker; the handler reads JSON of which a fragment is none; nothing is left incomplete; the report.
 pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -83,7 +84,21 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     .await?;
     shutdown.graceful.cancel();
     running.await??;
-    relay.stop().await
+    relay.stop().await?;
+    verified(&stage, &shop).await
+}
+
+/// `relay verify` knows a message by its chunks: on the broker, where there is a log to read, and in the inbox.
+async fn verified<DB: Dialect>(stage: &Stage, shop: &Shop<DB>) -> Outcome {
+    let inbox = format!(
+        "{ENGINE}[[verify.inbox]]\nconsumer = \"shop\"\nurl = {:?}\ntopics = [{:?}]\npipelines = [{RELAY:?}]\n",
+        shop.database.url, shop.topic
+    );
+    let config = Config::write(stage, RELAY, &shop.database.url, shop.broker.as_ref(), &inbox)?;
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    let placed = shop.database.integer("SELECT count(*) FROM placed").await?;
+    assert_eq!((code, &report["pipelines"][0]["enqueued"]), (Some(0), &placed.into()), "{report:#}");
+    Ok(())
 }
 
 /// Small and large orders of three keys.

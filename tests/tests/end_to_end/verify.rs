@@ -16,7 +16,7 @@ const ORDERS: usize = 40;
 const UNKNOWN: &str = "01900000-0000-7000-8000-00000000beef";
 
 /// Runs `relay verify`; answers with its exit code and what it printed.
-async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32>, Value), Failure> {
+pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32>, Value), Failure> {
     let path = config.path().to_str().ok_or("a path that is no text")?;
     let fixed = ["--output", "json", "verify", "--rows-per-second", "100000", "--config", path];
     let output = relay(&[&fixed, more].concat()).await?;

@@ -333,7 +333,7 @@ async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Da
     for message in [&first, &second] {
         assert!(matches!(admit(&mut tx, "billing", message).await.unwrap(), Admission::Fresh(_)));
         let (proofs, next) = tx.commit_and_chain().await.unwrap();
-        proven.extend(proofs.iter().map(message::Committed::subject));
+        proven.extend(proofs.iter().map(Committed::subject));
         chained += usize::from(next.is_some());
         tx = match next {
             Some(next) => next,
