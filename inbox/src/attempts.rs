@@ -1,7 +1,7 @@
 //! Counting the failures of a message, in the database and in a transaction of their own: the handler's was rolled
 //! back.
 
-use message::MessageId;
+use message::{MessageId, to_its_end};
 use time::OffsetDateTime;
 
 use crate::backoff::Backoff;
@@ -52,7 +52,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<(u32, std::time::Duration), StoreError> {
         let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
         let error = error.to_owned();
-        self.complete("count a failed attempt", async move {
+        to_its_end(async move {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;

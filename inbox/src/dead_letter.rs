@@ -9,7 +9,7 @@ use message::chunk::ATTRIBUTES;
 use message::cloudevents::attributes;
 use message::{
     Committed, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
-    OrderingKey, Source, Topic, TraceContext,
+    OrderingKey, Source, Topic, TraceContext, to_its_end,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -371,7 +371,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Stores a letter; forgets the chunks of its message with this fingerprint, if there is one.
     async fn bury(&self, letter: DeadLetter, chunks: Option<Fingerprint>) -> Result<Committed, StoreError> {
         let inbox = self.clone();
-        self.complete("commit a dead letter", async move {
+        to_its_end(async move {
             let mut tx = inbox.begin_raw("begin a dead letter").await?;
             let failed = StoreError::during;
             let key = Key { consumer: &letter.consumer, scope: &letter.scope, id: letter.subject };

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use sqlx::{Pool, Transaction};
 use crate::day::Day;
 use crate::dialect::{Dialect, Reading};
 use crate::error::OpenError;
-use crate::store_error::{StoreError, Trouble};
+use crate::store_error::StoreError;
 use crate::window::Window;
 
 /// How long an inbox remembers by default.
@@ -215,18 +214,6 @@ impl<DB: Dialect> Inbox<DB> {
     /// session inside a transaction (sqlx 0.9).
     pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {
         DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))
-    }
-
-    /// Runs to its end even if the caller is dropped.
-    pub(crate) async fn complete<T: Send + 'static>(
-        &self,
-        what: &'static str,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        match tokio::spawn(work).await {
-            Ok(result) => result,
-            Err(error) => Err(StoreError::new(what, Trouble::Outage, error)),
-        }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use message::{Chunk, Committed, Message, MessageId};
+use message::{Chunk, Committed, Message, MessageId, to_its_end};
 use sqlx::Transaction;
 use uuid::Uuid;
 
@@ -48,13 +48,13 @@ enum Evidence {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Begins a transaction. Cancel-safe: the work is done by a task that runs to its end.
+    /// Begins a transaction. Cancel-safe: the work runs to its end.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is away.
     pub async fn begin(&self) -> Result<InboxTransaction<DB>, StoreError> {
         let inbox = self.clone();
-        self.complete("begin a transaction", async move {
+        to_its_end(async move {
             let tx = inbox.begin_raw("begin a transaction").await?;
             Ok(InboxTransaction { inbox, tx, admitted: Vec::new() })
         })
@@ -182,10 +182,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// # Errors
     /// As for [`commit`](Self::commit).
     pub async fn commit_and_chain(self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
-        match tokio::spawn(self.finish()).await {
-            Ok(result) => result,
-            Err(error) => Err(CommitError::Unknown { source: Box::new(error) }),
-        }
+        to_its_end(self.finish()).await
     }
 
     /// Rolls back. Dropping does the same, later.
@@ -193,9 +190,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// # Errors
     /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
-        let Self { inbox, tx, .. } = self;
-        let work = async move { tx.rollback().await.map_err(StoreError::during("roll back")) };
-        inbox.complete("roll back", work).await
+        let tx = self.tx;
+        to_its_end(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
     }
 
     fn note(&mut self, consumer: &ConsumerName, scope: &Scope, message: &Message, admission: &Admission<DB>) {

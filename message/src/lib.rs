@@ -37,6 +37,7 @@ pub mod proof;
 pub mod publisher;
 pub mod subscription;
 pub mod text;
+mod to_its_end;
 pub mod token;
 pub mod trace;
 
@@ -56,5 +57,6 @@ pub use subscription::{
     Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscription, SubscriptionError,
 };
 pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
+pub use to_its_end::{ToItsEnd, to_its_end};
 pub use token::Token;
 pub use trace::TraceContext;

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use message::to_its_end;
 use tower_service::Service;
 use tracing::Instrument as _;
 
@@ -91,11 +92,8 @@ where
                     (None, mode) => unkeyed(&settings, mode, call).await,
                 }
             };
-            match tokio::spawn(running.in_current_span()).await {
-                Ok(answered) => answered,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(_) => Ok(answer::unavailable("the service is shutting down").response()),
-            }
+            // Also when the client hangs up.
+            to_its_end(running.in_current_span()).await
         })
     }
 }

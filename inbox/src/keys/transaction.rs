@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use message::crash_points::reached;
+use message::to_its_end;
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -66,10 +67,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// answer for half a minute: the next request with the key finds out.
     pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let outcome = outcome.to_vec();
-        match tokio::spawn(async move { self.commit_here(ending, &outcome).await }).await {
-            Ok(result) => result,
-            Err(error) => Err(CommitError::Unknown { source: Box::new(error) }),
-        }
+        to_its_end(async move { self.commit_here(ending, &outcome).await }).await
     }
 
     /// Rolls back, and frees the key. Dropping does the same, later.

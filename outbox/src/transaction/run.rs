@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use futures_util::future::BoxFuture;
-use message::TraceContext;
+use message::{TraceContext, to_its_end};
 use sqlx::Pool;
 use tracing::Instrument;
 
@@ -38,9 +38,6 @@ pub enum TransactionError<E: Error + 'static> {
         /// What to look for.
         commit: UnknownCommit,
     },
-    /// The runtime was shut down underneath it; it is unknown whether it was committed.
-    #[error("the runtime was shut down; it is unknown whether the transaction was committed")]
-    Shutdown,
 }
 
 /// What came of one attempt.
@@ -53,7 +50,8 @@ enum Attempt<T, E: Error + 'static> {
 impl<DB: Dialect> Outbox<DB> {
     /// Runs `work` in a transaction and commits it.
     ///
-    /// - It runs in a task of its own, to its end, also when the caller is dropped.
+    /// - It runs to its end, also when the caller is dropped: then in a task of its own. A caller that neither polls nor
+    ///   drops it holds its locks.
     /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause and with the
     ///   *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. It is recognised in the work's error
     ///   by a [`sqlx::Error`] or [`EnqueueError`] among its sources.
@@ -88,12 +86,7 @@ impl<DB: Dialect> Outbox<DB> {
         F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync + 'static,
     {
         let runner = Runner { outbox: self.clone(), pool: pool.clone(), inherited: self.capture() };
-        let task = tokio::spawn(async move { runner.run(work).await }.in_current_span());
-        match task.await {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(TransactionError::Shutdown),
-        }
+        to_its_end(async move { runner.run(work).await }.in_current_span()).await
     }
 }
 

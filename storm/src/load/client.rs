@@ -216,9 +216,7 @@ impl<DB: Shop> Client<DB> {
         });
         match done.await {
             Ok(sent) => Told::done(sent),
-            Err(error @ (TransactionError::Unknown { .. } | TransactionError::Shutdown)) => {
-                Told::unknown(error)
-            }
+            Err(error @ TransactionError::Unknown { .. }) => Told::unknown(error),
             Err(error) => Told::failed(causes(&error)),
         }
     }

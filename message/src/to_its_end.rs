@@ -1,0 +1,106 @@
+//! Work that must not stop in the middle.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Runs a future to its end also when its caller goes away: as long as the caller waits it runs in the caller's task, and once it is
+/// dropped in a task of its own. So a transaction whose caller was cancelled by a timeout still commits or rolls back, and nobody pays
+/// for a task who does not need it.
+///
+/// It makes no progress while its caller neither polls nor drops it. Dropped outside of a tokio runtime, or while the runtime
+/// shuts down, it ends where it stands. A panic of the future is its caller's, or its task's once there is no caller.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let (sender, receiver) = tokio::sync::oneshot::channel();
+/// let work = message::to_its_end(async move {
+///     tokio::task::yield_now().await;
+///     sender.send("done").ok();
+/// });
+/// drop(work);
+/// assert_eq!(receiver.await, Ok("done"));
+/// # });
+/// ```
+pub fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> ToItsEnd<T> {
+    ToItsEnd { work: Some(Box::pin(work)) }
+}
+
+/// See [`to_its_end`].
+#[must_use = "it runs when it is awaited, or dropped"]
+pub struct ToItsEnd<T: Send + 'static> {
+    /// Gone once it has ended, or panicked.
+    work: Option<Work<T>>,
+}
+
+impl<T: Send + 'static> Future for ToItsEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Taken out, so that nobody polls it again after a panic.
+        let Some(mut work) = self.work.take() else { return Poll::Pending };
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for ToItsEnd<T> {
+    fn drop(&mut self) {
+        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+            runtime.spawn(async move { drop(work.await) });
+        }
+    }
+}
+
+impl<T: Send + 'static> std::fmt::Debug for ToItsEnd<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ToItsEnd").field("has_ended", &self.work.is_none()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_goes_on_without_its_caller_and_runs_once() {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let work = |pauses: u32| {
+            let ended = Arc::clone(&ended);
+            to_its_end(async move {
+                for _ in 0..pauses {
+                    tokio::task::yield_now().await;
+                }
+                ended.fetch_add(1, Ordering::SeqCst)
+            })
+        };
+        assert_eq!(work(3).await, 0);
+        // Dropped before its first poll, and in the middle.
+        drop(work(0));
+        let cut = tokio::time::timeout(Duration::ZERO, work(100)).await;
+        assert!(cut.is_err());
+        while ended.load(Ordering::SeqCst) < 3 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ended.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_the_callers_and_ends_it() {
+        let caught = tokio::spawn(to_its_end(async { panic!("expected by a test") })).await;
+        assert!(caught.is_err_and(|error: tokio::task::JoinError| error.is_panic()));
+    }
+}
