@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Committed, Delivery, Message, MessageId};
+use message::{Committed, Delivery, Message, MessageId, to_its_end};
 use time::OffsetDateTime;
 
 use crate::attempts::Attempt;
@@ -260,10 +260,9 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn maintain(&self) -> Result<(), OpenError> {
         let inbox = self.inbox.clone();
-        // A task of its own: aborting the caller must not cut a transaction in half.
-        match tokio::spawn(async move { inbox.maintain().await }).await {
-            Ok(done) => done.map(|done| tracing::debug!(?done, "inbox maintained")),
-            Err(error) => Err(StoreError::broken("be maintained", error).into()),
-        }
+        // Aborting the caller must not cut a transaction in half.
+        let maintained = to_its_end(async move { inbox.maintain().await }).await?;
+        tracing::debug!(?maintained, "inbox maintained");
+        Ok(())
     }
 }

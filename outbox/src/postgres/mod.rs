@@ -20,7 +20,7 @@
 //!
 //! Rows are read in differences between two marks. A mark is taken in two statements:
 //!
-//! 1. read the sequence's position `floor`, and *then* take a transaction id `X` (one statement, committed);
+//! 1. read an id `floor` that the sequence has given out, and *then* take a transaction id `X` (one statement, committed);
 //! 2. take a snapshot, and in the same statement read the sequence's position again: `ceiling`.
 //!
 //! **Every row with an id up to `floor` is visible in the snapshot, or its transaction is in the snapshot's list
@@ -28,7 +28,8 @@
 //! the id was given out before the floor was read, so its xid is older than `X`. `X` had ended before the snapshot
 //! was taken, so the snapshot's upper bound lies above `X`: an older xid is either finished or listed. Without
 //! `X` this would not hold: the upper bound is the last *finished* xid + 1, and a transaction above it that
-//! already has an id would be neither visible nor listed.
+//! already has an id would be neither visible nor listed. Nor would it hold with what `SELECT last_value` says, which may be an id
+//! that is yet to be given out (ADR 18).
 //!
 //! **No row visible in the snapshot has an id above `ceiling`:** it got its id before it committed, it committed
 //! before the snapshot, and the sequence is read after the snapshot.
@@ -67,6 +68,10 @@ pub mod transaction_ids;
 
 pub(crate) use reconcile::PostgresRows;
 pub use store::PostgresLog;
+
+/// Which id was given out last, as marks ask for it, with a place for the schema.
+#[doc(hidden)]
+pub const GIVEN_OUT: &str = statements::GIVEN_OUT;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) fn rewritten(mark: &crate::log::Mark) -> Result<crate::log::Mark, crate::log::LogError> {

@@ -1,16 +1,29 @@
-//! What the guard reads: counted by PostgreSQL, so that a plan that reads a whole day does not pass for one that looks.
+//! What the guard costs: what PostgreSQL counted itself, so that a plan that reads a whole day does not pass for one that looks, and
+//! the messages on the wire.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::inbox::database::Database;
+use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, message};
-use inbox::{Admission, Candidate, Scope};
+use inbox::{Admission, Candidate, Inbox, InboxOptions, InboxTransaction, Scope};
+use libtest_mimic::Trial;
+use message::Message;
+use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::{PgPool, Postgres};
+use tests::tap::{PING, PREPARE, Tap};
+use tests::{Backend, Failure, Outcome, Stage, trial};
 
-cases! { "inbox/cost":
-    postgres {
-        a_batch_of_any_length_is_looked_up_by_the_index,
-    }
+pub(crate) fn trials() -> Vec<Trial> {
+    let needs = [Backend::Postgres];
+    let looked_up = "inbox/cost/postgres/a_batch_of_any_length_is_looked_up_by_the_index";
+    let said = "inbox/cost/postgres/a_message_costs_one_statement_more";
+    vec![
+        trial(looked_up, &needs, |_| async {
+            super::each::<Postgres>(a_batch_of_any_length_is_looked_up_by_the_index).await;
+            Ok(())
+        }),
+        trial(said, &needs, a_message_costs_one_statement_more),
+    ]
 }
 
 /// Rows that were read in full scans of the days, by everybody until now.
@@ -20,13 +33,9 @@ async fn scanned(admin: &PgPool) -> i64 {
     sqlx::query_scalar(read).fetch_one(admin).await.unwrap()
 }
 
-/// Goal: batches are looked up row by row by the index, in the guard and before the commit, however many messages a batch and a
-/// day have. Oracle: the server's count of rows that full scans have read.
-async fn a_batch_of_any_length_is_looked_up_by_the_index() {
-    super::each::<Postgres>(looked_up_by_the_index).await;
-}
-
-async fn looked_up_by_the_index(database: &Database<Postgres>) {
+/// Goal: batches are looked up row by row by the index, however many messages a batch and a day have. Oracle: the server's count of
+/// rows that full scans have read.
+async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Postgres>) {
     const REMEMBERED: usize = 6_000;
     let inbox = database.inbox().await;
     let billing = consumer("billing");
@@ -49,4 +58,69 @@ async fn looked_up_by_the_index(database: &Database<Postgres>) {
         assert_eq!(tx.commit().await.unwrap().len(), len);
         assert_eq!(scanned(&database.admin).await - before, 0, "rows read in full scans by a batch of {len}");
     }
+}
+
+/// Admits a message and applies its effect, if it is fresh.
+async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome {
+    if let Admission::Fresh(_) = tx.admit(&consumer("billing"), &Scope::none(), message).await? {
+        <Postgres as TestDatabase>::apply(tx, "billing", message).await?;
+    }
+    Ok(())
+}
+
+/// Goal: beside BEGIN, effect and COMMIT a fresh message costs one statement, since the look at its row travels with COMMIT; a
+/// duplicate another one in place of its effect; and a chained transaction needs no BEGIN. Oracle: the messages on the wire.
+async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
+    const ADMIT: &str = "INSERT INTO inbox_message";
+    const EFFECT: &str = "INSERT INTO effect";
+    const FIND: &str = "SELECT fingerprint, result, processed_at FROM inbox_message";
+    const LOOK_AND_COMMIT: &str = "SELECT 1 /";
+    let database = Postgres::create().await.ok_or("listed only when it is there")?;
+    let options = (*database.pool.connect_options()).clone();
+    let (tap, port) = Tap::before(&stage, &format!("{}:{}", options.get_host(), options.get_port())).await?;
+    let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
+    // One connection, so that nothing is prepared a second time.
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+    let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
+    let told = async || -> Result<Vec<String>, Failure> {
+        // What was rolled back in the background is over once the connection is there again.
+        drop(pool.acquire().await?);
+        let said = tap.take().into_iter().filter(|said| said != PING && said != PREPARE);
+        let begin = |said: String| {
+            let end = said.find(" WHERE").or_else(|| said.find('(')).unwrap_or(said.len());
+            said[..end].trim_end().to_owned()
+        };
+        Ok(said.map(begin).collect())
+    };
+    let again = message("again");
+    // The first ones prepare their statements.
+    for (message, expected) in [
+        (&message("one"), None),
+        (&again, None),
+        (&again, None),
+        (&message("two"), Some([ADMIT, EFFECT])),
+        (&again, Some([ADMIT, FIND])),
+    ] {
+        told().await?;
+        let mut tx = inbox.begin().await?;
+        work(&mut tx, message).await?;
+        tx.commit().await?;
+        let told = told().await?;
+        if let Some([first, second]) = expected {
+            // The empty transaction that the commit has begun goes with the pool's ping.
+            assert_eq!(told, ["BEGIN", first, second, LOOK_AND_COMMIT, "ROLLBACK"]);
+        }
+    }
+    let mut next = Some(inbox.begin().await?);
+    for payload in ["three", "four"] {
+        let mut tx = next.take().ok_or("nothing was chained")?;
+        work(&mut tx, &message(payload)).await?;
+        next = tx.commit_and_chain().await?.1;
+    }
+    drop(next);
+    let each = [ADMIT, EFFECT, LOOK_AND_COMMIT];
+    assert_eq!(told().await?, [&["BEGIN"], &each[..], &each[..], &["ROLLBACK"]].concat());
+    pool.close().await;
+    Postgres::remove(database).await;
+    Ok(())
 }
