@@ -28,6 +28,8 @@ pub struct InboxTransaction<DB: Dialect> {
     inbox: Inbox<DB>,
     tx: Transaction<'static, DB>,
     admitted: Vec<Admitted>,
+    /// Messages that were put together, and are to be admitted: their chunks are gone with the commit.
+    wholes: Vec<(ConsumerName, Scope, MessageId)>,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl<DB: Dialect> Inbox<DB> {
         let inbox = self.clone();
         to_its_end(async move {
             let tx = inbox.begin_raw("begin a transaction").await?;
-            Ok(InboxTransaction { inbox, tx, admitted: Vec::new() })
+            Ok(InboxTransaction { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })
         })
         .await
     }
@@ -105,14 +107,18 @@ impl<DB: Dialect> InboxTransaction<DB> {
     ) -> Result<Gathered, AdmitError> {
         let gathered = self.inbox.gather(&mut self.tx, consumer, scope, message).await?;
         let subject = message.id.as_uuid();
-        match (&gathered, &message.chunk) {
-            (Gathered::Kept { .. }, Some(chunk)) => {
-                let (consumer, scope, chunk) = (consumer.clone(), scope.clone(), chunk.clone());
-                self.admitted
-                    .push(Admitted { subject, evidence: Evidence::Chunk { consumer, scope, chunk } });
+        match &gathered {
+            Gathered::Kept { .. } => {
+                self.admitted.extend(message.chunk.clone().map(|chunk| {
+                    let (consumer, scope) = (consumer.clone(), scope.clone());
+                    Admitted { subject, evidence: Evidence::Chunk { consumer, scope, chunk } }
+                }));
             }
-            (Gathered::Whole(_), _) => self.forget_chunks(consumer, scope, message.id),
-            _ => {
+            Gathered::Whole(_) => {
+                self.forget_chunks(consumer, scope, message.id);
+                self.wholes.push((consumer.clone(), scope.clone(), message.id));
+            }
+            Gathered::Duplicate(_) => {
                 self.forget_chunks(consumer, scope, message.id);
                 self.admitted.push(Admitted { subject, evidence: Evidence::None });
             }
@@ -158,6 +164,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Scope,
         message: &Message,
     ) -> Guard<DB> {
+        self.forget_whole(consumer, scope, message.id);
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence: Evidence::None });
         Guard::new(&self.inbox, consumer, scope, message)
     }
@@ -195,6 +202,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 
     fn note(&mut self, consumer: &ConsumerName, scope: &Scope, message: &Message, admission: &Admission<DB>) {
+        self.forget_whole(consumer, scope, message.id);
         let evidence = match admission {
             Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), scope: scope.clone() },
             // If its row is this transaction's own, that was noted when it was made.
@@ -203,7 +211,12 @@ impl<DB: Dialect> InboxTransaction<DB> {
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence });
     }
 
-    /// Chunks that this transaction kept are gone again: the inbox row of their message is the evidence, or will be.
+    /// A message that was put together is admitted.
+    fn forget_whole(&mut self, consumer: &ConsumerName, scope: &Scope, id: MessageId) {
+        self.wholes.retain(|(c, s, whole)| (c, s, *whole) != (consumer, scope, id));
+    }
+
+    /// Chunks that this transaction kept are gone again: the inbox row of their message is there, or will be.
     fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Scope, id: MessageId) {
         for Admitted { evidence, .. } in self.admitted.iter_mut().filter(|one| one.subject == id.as_uuid()) {
             if matches!(evidence, Evidence::Chunk { consumer: c, scope: s, .. } if c == consumer && s == scope)
@@ -215,7 +228,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
 
     async fn finish(mut self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
         self.check_chunks().await?;
-        let Self { inbox, tx, admitted } = self;
+        let Self { inbox, tx, admitted, .. } = self;
         let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {
             Evidence::Row { consumer, scope } => {
                 Some(Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject })
@@ -227,11 +240,14 @@ impl<DB: Dialect> InboxTransaction<DB> {
             return Err(CommitError::RolledBack { reason: GONE, source: None });
         };
         let proofs = admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect();
-        Ok((proofs, next.map(|tx| Self { inbox, tx, admitted: Vec::new() })))
+        Ok((proofs, next.map(|tx| Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })))
     }
 
-    /// Sees every kept chunk in the transaction that is about to commit.
+    /// Sees every kept chunk in the transaction that is about to commit, and that each whole was admitted.
     async fn check_chunks(&mut self) -> Result<(), CommitError> {
+        if !self.wholes.is_empty() {
+            return Err(CommitError::RolledBack { reason: UNADMITTED, source: None });
+        }
         for Admitted { subject, evidence } in &self.admitted {
             let Evidence::Chunk { consumer, scope, chunk } = evidence else { continue };
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: *subject };
@@ -249,6 +265,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 }
 
+const UNADMITTED: &str = "chunks were put together to a message that was not admitted";
 const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
 
 /// What a failed COMMIT means. Only an answer that names a broken rule or a lost conflict says that nothing was

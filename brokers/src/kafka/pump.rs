@@ -23,7 +23,7 @@ const TURN: Duration = Duration::from_millis(100);
 /// queued behind the messages are served. Short of that, pausing would throw away what was fetched.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 /// How long at least between two commits: each is a write to the brokers' own log, and several hundred batches a second, each with
-/// one, were a third of the broker's work. Whatever a crash leaves uncommitted comes again, and the inbox knows it.
+/// one, were a quarter of what the broker does. Whatever a crash leaves uncommitted comes again, and the inbox knows it.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// How many empty polls in a row mean that the queue is empty. An event that is no message (a log line, a commit's
 /// answer, a rebalance) looks like an empty poll, and the queue wakes the thread only when it was empty before.

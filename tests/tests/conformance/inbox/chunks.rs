@@ -34,6 +34,7 @@ cases! { "inbox/chunks":
         a_failing_message_dies_whole_and_is_redriven_whole,
         a_chunk_that_was_rolled_back_gives_no_proof,
         all_chunks_in_one_transaction_are_proven_together,
+        a_whole_that_was_not_admitted_gives_no_proof,
     }
 }
 
@@ -432,4 +433,23 @@ async fn all_chunks_in_one_transaction_are_proven_together<DB: TestDatabase>(dat
     let proofs = tx.commit().await.unwrap();
     assert_eq!(proofs.len(), chunks.len());
     assert_nothing_waits(&inbox).await;
+}
+
+/// Its chunks are gone with the commit, so their proofs would lose it.
+async fn a_whole_that_was_not_admitted_gives_no_proof<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let message = large("forgotten");
+    let mut tx = inbox.begin().await.unwrap();
+    let mut is_whole = false;
+    for chunk in &chunks_of(&message) {
+        let gathered = tx.gather(&consumer("billing"), &Scope::none(), chunk).await.unwrap();
+        is_whole = matches!(gathered, Gathered::Whole(_));
+    }
+    assert!(is_whole);
+    let error = tx.commit().await.unwrap_err();
+    assert!(matches!(error, CommitError::RolledBack { source: None, .. }), "{error}");
+    for chunk in &chunks_of(&message) {
+        drop(consume(&inbox, chunk).await.unwrap());
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
 }
