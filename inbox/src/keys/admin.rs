@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use message::to_its_end;
 use time::OffsetDateTime;
 
 use super::handle::{IdempotencyKeys, again};
@@ -56,6 +57,6 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             })
             .await
         };
-        self.to_its_end(work, |_| async {}).await
+        to_its_end(work).await
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use message::crash_points::reached;
+use message::to_its_end;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -68,9 +69,8 @@ impl<DB: Dialect> Claim<DB> {
     pub async fn complete(self, ending: Ending, outcome: &[u8]) -> Result<OffsetDateTime, CompleteError> {
         let outcome = outcome.to_vec();
         let (holder, operation) = (self.holder, self.id.operation().clone());
-        let keys = self.keys.clone();
         let work = async move { self.change(Change::End(ending, &outcome)).await };
-        let found = keys.to_its_end(work, |_| async {}).await?;
+        let found = to_its_end(work).await?;
         let ended = judge_end(found, holder);
         telemetry::completed(&operation, ending, ended.is_ok());
         if ended.is_ok() {
@@ -85,9 +85,7 @@ impl<DB: Dialect> Claim<DB> {
     /// [`CompleteError`] as for [`complete`](Self::complete).
     pub async fn release(self) -> Result<(), CompleteError> {
         let holder = self.holder;
-        let keys = self.keys.clone();
-        let work = async move { self.change(Change::Release).await };
-        match keys.to_its_end(work, |_| async {}).await? {
+        match to_its_end(async move { self.change(Change::Release).await }).await? {
             Some(record) if record.holder == holder && record.state == State::Released => Ok(()),
             other => Err(late(other)),
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use message::Fingerprint;
 use message::crash_points::reached;
 use message::token::Drift;
+use message::{Fingerprint, to_its_end};
 use migrations::{Line, Migrator};
 use sqlx::Pool;
 use tokio::sync::oneshot;
@@ -88,13 +88,16 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     ) -> Result<Claimed<Claim<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
         let keys = self.clone();
-        let claimed =
-            self.to_its_end(async move { Ok(keys.claim_now(ask, dated).await) }, |lost| async move {
-                if let Ok(Ok(Claimed::Acquired(claim))) = lost {
-                    give_back(claim).await;
-                }
-            });
-        claimed.await?
+        let (done, outcome) = oneshot::channel();
+        tokio::spawn(async move {
+            // Nobody hears of it where the caller is gone.
+            if let Err(Ok(Claimed::Acquired(claim))) = done.send(keys.claim_now(ask, dated).await) {
+                give_back(claim).await;
+            }
+        });
+        let gone =
+            |error| StoreError::new("finish, because the runtime was shut down", Trouble::Outage, error);
+        outcome.await.map_err(gone)?
     }
 
     /// Begins a transaction that holds a key: for effects in this database. It runs at the isolation level READ COMMITTED.
@@ -109,8 +112,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (keys, id, options) = (self.clone(), id.clone(), *options);
-        let begun = async move { Ok(keys.begin_here(&id, fingerprint, &options).await) };
-        self.to_its_end(begun, |_| async {}).await?
+        to_its_end(async move { keys.begin_here(&id, fingerprint, &options).await }).await
     }
 
     /// As [`begin`](Self::begin), for a caller that runs to its end anyway. Not cancel-safe.
@@ -161,7 +163,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     /// [`StoreError`], also when open transactions were in the way; it is harmless to try again later.
     pub async fn maintain(&self) -> Result<bool, StoreError> {
         let keys = self.clone();
-        self.to_its_end(async move { keys.rotate().await }, |_| async {}).await
+        to_its_end(async move { keys.rotate().await }).await
     }
 
     fn ask(
@@ -229,27 +231,6 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
 
     pub(super) fn statements(&self) -> &DB::KeyStatements {
         &self.0.statements
-    }
-
-    /// Runs to its end even if the caller is dropped; what it came to then goes to `lost`.
-    pub(super) async fn to_its_end<T, L>(
-        &self,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-        lost: impl FnOnce(Result<T, StoreError>) -> L + Send + 'static,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        L: Future<Output = ()> + Send,
-    {
-        let (done, outcome) = oneshot::channel();
-        tokio::spawn(async move {
-            if let Err(unheard) = done.send(work.await) {
-                lost(unheard).await;
-            }
-        });
-        let gone =
-            |error| StoreError::new("finish, because the runtime was shut down", Trouble::Outage, error);
-        outcome.await.map_err(gone)?
     }
 }
 

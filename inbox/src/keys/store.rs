@@ -1,5 +1,5 @@
 //! What the databases do differently about keys. They read and write; what follows from it is decided by
-//! [`judge`](super::judge::judge). Every call that takes a pool is run in a task of its own, to its end.
+//! [`judge`](super::judge::judge). Every call that takes a pool is run to its end.
 
 use std::future::Future;
 use std::time::Duration;

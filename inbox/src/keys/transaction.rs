@@ -75,9 +75,8 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// # Errors
     /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
-        let Self { keys, tx, .. } = self;
-        let work = async move { tx.rollback().await.map_err(StoreError::during("roll back")) };
-        keys.to_its_end(work, |_| async {}).await
+        let tx = self.tx;
+        to_its_end(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
     }
 
     /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.

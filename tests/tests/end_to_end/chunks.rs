@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use crate::verify::verify;
+use crate::verify;
 use async_trait::async_trait;
 use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
 use message::chunk::{Encoding, Splitter};
@@ -90,12 +90,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
 
 /// `relay verify` knows a message by its chunks: on the broker, where there is a log to read, and in the inbox.
 async fn verified<DB: Dialect>(stage: &Stage, shop: &Shop<DB>) -> Outcome {
-    let inbox = format!(
-        "{ENGINE}[[verify.inbox]]\nconsumer = \"shop\"\nurl = {:?}\ntopics = [{:?}]\npipelines = [{RELAY:?}]\n",
-        shop.database.url, shop.topic
-    );
-    let config = Config::write(stage, RELAY, &shop.database.url, shop.broker.as_ref(), &inbox)?;
-    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    let config = verify::config(stage, shop, &shop.database.url, "")?;
+    let (code, report) = verify::verify(&config, &["--grace", "1s"]).await?;
     let placed = shop.database.integer("SELECT count(*) FROM placed").await?;
     assert_eq!((code, &report["pipelines"][0]["enqueued"]), (Some(0), &placed.into()), "{report:#}");
     Ok(())

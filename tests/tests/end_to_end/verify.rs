@@ -26,7 +26,12 @@ pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32
 }
 
 /// A configuration that compares with the shop's own inbox, with effects in a table `charge`.
-fn config<DB: Dialect>(stage: &Stage, shop: &Shop<DB>, url: &str, effects: &str) -> Result<Config, Failure> {
+pub(crate) fn config<DB: Dialect>(
+    stage: &Stage,
+    shop: &Shop<DB>,
+    url: &str,
+    effects: &str,
+) -> Result<Config, Failure> {
     let inbox = format!(
         "[[verify.inbox]]\nconsumer = \"shop\"\nurl = {url:?}\ntopics = [{:?}]\npipelines = [{RELAY:?}]\n{effects}",
         shop.topic
