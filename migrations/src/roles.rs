@@ -92,15 +92,24 @@ mod tests {
     }
 
     #[test]
-    fn services_change_keys_through_functions_only() {
+    fn services_add_outcomes_and_change_none() {
         let script = Roles::standard().script(Line::Idempotency, None).to_string();
+        let lines: Vec<&str> = script.lines().filter(|line| !line.starts_with("--")).collect();
+        let script = lines.join("\n");
         let grants: Vec<&str> = script.split(';').filter(|grant| grant.contains("GRANT ")).collect();
-        assert!(
-            grants.iter().any(|grant| grant.contains("EXECUTE ON FUNCTION idempotency_claim")),
-            "{script}"
-        );
-        for word in ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "GRANT ALL", "idempotency_decide"] {
-            assert!(!grants.iter().any(|grant| grant.contains(word)), "{word}: {script}");
+        let granted = |what: &str| grants.iter().any(|grant| grant.contains(what));
+        assert!(granted("EXECUTE ON FUNCTION idempotency_claim"), "{script}");
+        assert!(granted("GRANT INSERT (slot, scope"), "{script}");
+        for word in [
+            "GRANT INSERT ON",
+            "lease_until, outcome",
+            "UPDATE",
+            "DELETE",
+            "TRUNCATE",
+            "ALL",
+            "idempotency_decide",
+        ] {
+            assert!(!granted(word), "{word}: {script}");
         }
     }
 }

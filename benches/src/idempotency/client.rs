@@ -32,6 +32,12 @@ pub(super) async fn send(
     Ok(())
 }
 
+/// Three different articles, in ascending order.
+fn order() -> Bytes {
+    let [a, b, c] = [0, 3_333, 6_666].map(|from: u32| from + rand::random_range(0..3_333));
+    format!(r#"{{"customer":{},"lines":[[{a},1],[{b},2],[{c},1]]}}"#, rand::random_range(0..10_000)).into()
+}
+
 async fn one(address: SocketAddr, path: &'static str, left: Arc<AtomicUsize>) -> Result<(), Failure> {
     let (mut sender, connection) = handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
     let connection = tokio::spawn(connection);
@@ -40,7 +46,7 @@ async fn one(address: SocketAddr, path: &'static str, left: Arc<AtomicUsize>) ->
             .header("host", "127.0.0.1")
             .header("content-type", "application/json")
             .header("idempotency-key", format!("\"{}\"", uuid::Uuid::now_v7()))
-            .body(Full::new(Bytes::from_static(br#"{"cents":1250}"#)))?;
+            .body(Full::new(order()))?;
         sender.ready().await?;
         let response = sender.send_request(request).await?;
         let status = response.status();

@@ -17,15 +17,24 @@ use sqlx::{PgPool, Postgres, Transaction};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use super::{Handler, Variant};
 use crate::Failure;
 
 pub(super) const TABLES: &str = "
-CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, cents bigint NOT NULL);
+CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL);
+INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(0, 9999) AS n;
+CREATE TABLE articles (id bigint PRIMARY KEY, cents bigint NOT NULL, stock bigint NOT NULL);
+INSERT INTO articles SELECT n, 100 + n, 1000000 FROM generate_series(0, 9999) AS n;
+CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, articles bigint NOT NULL);
+CREATE TABLE order_lines (
+    order_id bigint NOT NULL, article bigint NOT NULL, quantity bigint NOT NULL, cents bigint NOT NULL,
+    PRIMARY KEY (order_id, article));
 CREATE TABLE key_by_hand (
     tenant text, operation text, key text, fingerprint bytea NOT NULL, response bytea,
     claimed_at timestamptz NOT NULL DEFAULT now(), processed_at timestamptz, PRIMARY KEY (tenant, operation, key));
 -- Whoever deletes what is old needs it.
-CREATE INDEX ON key_by_hand (claimed_at)";
+CREATE INDEX ON key_by_hand (claimed_at);
+ANALYZE";
 
 /// A service that runs.
 pub(super) struct Service {
@@ -45,11 +54,14 @@ impl Service {
 struct Shop {
     pool: PgPool,
     outbox: Outbox<Postgres>,
+    handler: Handler,
 }
 
 #[derive(Serialize, Deserialize)]
 struct NewOrder {
-    cents: i64,
+    customer: i64,
+    /// Articles in ascending order, so that no two requests wait for each other, and how many of each.
+    lines: Vec<(i64, i64)>,
 }
 
 #[derive(Serialize)]
@@ -76,17 +88,64 @@ type Answer = Result<(StatusCode, Json<Placed>), Refused>;
 
 /// What all do.
 async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder) -> Answer {
-    let id: i64 = sqlx::query_scalar("INSERT INTO orders (cents) VALUES ($1) RETURNING id")
-        .bind(order.cents)
+    if shop.handler == Handler::Checkout {
+        let _name: String = sqlx::query_scalar("SELECT name FROM customers WHERE id = $1")
+            .bind(order.customer)
+            .fetch_one(&mut **tx)
+            .await?;
+    }
+    let articles: i64 = order.lines.iter().map(|(_, quantity)| quantity).sum();
+    let id: i64 = sqlx::query_scalar("INSERT INTO orders (customer, articles) VALUES ($1, $2) RETURNING id")
+        .bind(order.customer)
+        .bind(articles)
         .fetch_one(&mut **tx)
         .await?;
+    if shop.handler == Handler::Checkout {
+        for (article, quantity) in &order.lines {
+            take(tx, id, *article, *quantity).await?;
+        }
+    }
     shop.outbox.enqueue(tx, NewMessage::new("orders").key(format!("order-{id}")).json(order)).await?;
     Ok((StatusCode::CREATED, Json(Placed { order: id })))
+}
+
+/// Takes an article from the stock, and writes it down.
+async fn take(
+    tx: &mut Transaction<'_, Postgres>,
+    order: i64,
+    article: i64,
+    quantity: i64,
+) -> Result<(), sqlx::Error> {
+    let cents: i64 = sqlx::query_scalar(
+        "UPDATE articles SET stock = stock - $2 WHERE id = $1 AND stock >= $2 RETURNING cents",
+    )
+    .bind(article)
+    .bind(quantity)
+    .fetch_one(&mut **tx)
+    .await?;
+    sqlx::query("INSERT INTO order_lines (order_id, article, quantity, cents) VALUES ($1, $2, $3, $4)")
+        .bind(order)
+        .bind(article)
+        .bind(quantity)
+        .bind(cents)
+        .execute(&mut **tx)
+        .await?;
+    Ok(())
 }
 
 async fn bare(State(shop): State<Shop>, Json(order): Json<NewOrder>) -> Answer {
     let mut tx = shop.pool.begin().await?;
     let placed = place(&shop, &mut tx, &order).await?;
+    tx.commit().await?;
+    Ok(placed)
+}
+
+/// The least that asks before the handler and tells after it: two statements that do nothing.
+async fn asked(State(shop): State<Shop>, Json(order): Json<NewOrder>) -> Answer {
+    let mut tx = shop.pool.begin().await?;
+    sqlx::query("SELECT 1").execute(&mut *tx).await?;
+    let placed = place(&shop, &mut tx, &order).await?;
+    sqlx::query("SELECT 2").execute(&mut *tx).await?;
     tx.commit().await?;
     Ok(placed)
 }
@@ -133,13 +192,20 @@ pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Fail
     let connections = u32::try_from(connections)?;
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(connections).connect(url).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
-    let layer = IdempotencyLayer::transactional(keys, "/keyed", |_| Scope::new("tenant").ok())?;
-    let app = Router::new()
-        .route("/keyed", post(keyed))
-        .route_layer(layer)
-        .route("/bare", post(bare))
-        .route("/by-hand", post(by_hand))
-        .with_state(Shop { pool: pool.clone(), outbox: Outbox::new() });
+    let mut app = Router::new();
+    for handler in Handler::ALL {
+        // Methods and names tell operations apart, so each gets its own.
+        let keyed_path = Variant::Keyed.path(handler);
+        let layer = IdempotencyLayer::transactional(keys.clone(), keyed_path, |_| Scope::new("tenant").ok())?;
+        let routes = Router::new()
+            .route(keyed_path, post(keyed))
+            .route_layer(layer)
+            .route(Variant::Bare.path(handler), post(bare))
+            .route(Variant::Asked.path(handler), post(asked))
+            .route(Variant::ByHand.path(handler), post(by_hand))
+            .with_state(Shop { pool: pool.clone(), outbox: Outbox::new(), handler });
+        app = app.merge(routes);
+    }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let task = tokio::spawn(async move { axum::serve(listener, app).await });

@@ -125,7 +125,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
         let mut tx =
             DB::begin_holding(&self.0.pool).await.map_err(StoreError::during("begin a transaction"))?;
-        let found = DB::hold(&mut tx, &self.0.statements, &ask)
+        let (found, held) = DB::hold(&mut tx, &self.0.statements, &ask)
             .await
             .map_err(StoreError::during("hold an idempotency key"))?;
         self.rotate_when_due(&found);
@@ -138,7 +138,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
                     return Err(refused(&id, drift));
                 }
                 reached(crash_points::AFTER_CLAIM);
-                Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
+                Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, (attempt, held)))
             }
             Err(replay @ Claimed::Replay(_)) => {
                 // It rolls back while the answer is on its way: who reads a stored outcome waits for no lock.

@@ -1,6 +1,7 @@
 //! What the databases do differently about keys. They read and write; what follows from it is decided by
 //! [`judge`](super::judge::judge). Every call that takes a pool is run to its end.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ pub trait KeyStore: Backend {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
 
+    /// What a transaction that holds a key remembers of its look, for the outcome.
+    type Held: fmt::Debug + Send + Sync + 'static;
+
     /// Renders the SQL.
     fn key_statements(schema: Option<&Identifier>) -> Self::KeyStatements;
 
@@ -60,17 +64,17 @@ pub trait KeyStore: Backend {
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
         ask: &Ask,
-    ) -> impl Future<Output = Result<Found>> + Send;
+    ) -> impl Future<Output = Result<(Found, Self::Held)>> + Send;
 
     /// Fails in a transaction that has failed.
     fn probe(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
-    /// Stores the outcome of a key that this very transaction holds as that attempt; whether it does.
+    /// Stores the outcome of a key that this very transaction has held as that attempt; whether it holds it still.
     fn finish(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
         ask: &Ask,
-        attempt: u32,
+        held: (u32, &Self::Held),
         end: (Ending, &[u8]),
     ) -> impl Future<Output = Result<bool>> + Send;
 

@@ -33,6 +33,7 @@ pub struct KeyTransaction<DB: Dialect> {
     keys: IdempotencyKeys<DB>,
     tx: Transaction<'static, DB>,
     ask: Ask,
+    held: DB::Held,
     attempt: u32,
 }
 
@@ -41,9 +42,9 @@ impl<DB: Dialect> KeyTransaction<DB> {
         keys: IdempotencyKeys<DB>,
         tx: Transaction<'static, DB>,
         ask: Ask,
-        attempt: u32,
+        (attempt, held): (u32, DB::Held),
     ) -> Self {
-        Self { keys, tx, ask, attempt }
+        Self { keys, tx, ask, held, attempt }
     }
 
     /// What is held.
@@ -82,8 +83,8 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.
     pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
-        let end = (ending, outcome);
-        match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end).await {
+        let (held, end) = ((self.attempt, &self.held), (ending, outcome));
+        match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, held, end).await {
             Ok(true) => {}
             Ok(false) => {
                 return rolled_back(
@@ -141,7 +142,7 @@ async fn resolve<DB: Dialect>(
 
 async fn look<DB: Dialect>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
     let mut tx = DB::begin_holding(keys.pool()).await?;
-    let found = DB::hold(&mut tx, keys.statements(), ask).await?;
+    let (found, _) = DB::hold(&mut tx, keys.statements(), ask).await?;
     tx.rollback().await?;
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys on PostgreSQL: functions of the database, one statement each.
+//! Idempotency keys on PostgreSQL: plain statements for a new key (ADR 19), functions of the database for all else.
 
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 /// The rendered SQL.
 #[derive(Debug)]
 pub struct KeyStatements {
+    hold: Statement,
+    /// One for each slot.
+    insert: [Statement; 3],
     claim: Statement,
     finish: Statement,
     change: Statement,
@@ -29,6 +32,22 @@ pub struct KeyStatements {
     rotate: Statement,
 }
 
+/// Locks the key first, and then looks: a function's statement sees what was committed before it began, so it sees whatever an
+/// earlier owner of the lock has done. (This statement would not: it sees what was committed before the lock.) The same lock as
+/// that of `idempotency_claim`. A CASE, because it alone settles what is evaluated first.
+///
+/// The server ends a transaction whose service hangs.
+const HOLD: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(hashtextextended(octet_length($1) || ':' || octet_length($2) \
+        || ':' || $1 || $2 || $3, '{schema}idempotency_key'::regclass::oid::bigint)) \
+    THEN {schema}idempotency_slot_of_new($1, $2, $3) END AS slot, \
+    now() AS begun_at, clock_timestamp() AS read_at, \
+    (SELECT clock_timestamp() >= r.started_at + r.retention / 2 FROM {schema}idempotency_ring AS r) AS rotation_is_due, \
+    set_config('idle_in_transaction_session_timeout', $4, true)";
+/// In the transaction that has looked, and in no other one: another one has not held the key since.
+const INSERT: &str = "INSERT INTO {schema}idempotency_key_{slot} (slot, scope, operation, key, fingerprint, state, attempt, \
+        holder, outcome, claimed_at, processed_at, expires_at) \
+    SELECT {slot}, $1, $2, $3, $4, $5, 1, $6, $7, statement_timestamp(), statement_timestamp(), statement_timestamp() + $8 \
+    WHERE now() = $9";
 const CLAIM: &str = "SELECT * FROM {schema}idempotency_claim($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 const FINISH: &str = "SELECT {schema}idempotency_finish($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 const CHANGE: &str = "SELECT * FROM {schema}idempotency_complete($1, $2, $3, $4, $5, $6, $7)";
@@ -39,12 +58,30 @@ const RETENTION: &str = "SELECT extract(epoch FROM retention)::bigint FROM {sche
 const RETAIN: &str = "SELECT {schema}idempotency_retain($1)";
 const ROTATE: &str = "SELECT {schema}idempotency_rotate()";
 
+/// How a transaction came to hold a key.
+#[derive(Debug, Clone, Copy)]
+pub enum Held {
+    /// Nothing was known of it.
+    New {
+        /// The slot that takes it.
+        slot: usize,
+        /// When this very transaction began: another one on the same connection began later.
+        begun_at: OffsetDateTime,
+    },
+    /// By `idempotency_claim`, which left its mark in the transaction.
+    Claimed,
+}
+
 impl KeyStore for Postgres {
     type KeyStatements = KeyStatements;
+    type Held = Held;
 
     fn key_statements(schema: Option<&Identifier>) -> KeyStatements {
         let render = |text| Template::new(text).schema(schema).render();
+        let insert = |slot| Template::new(INSERT).schema(schema).integer("slot", slot).render();
         KeyStatements {
+            hold: render(HOLD),
+            insert: [insert(0), insert(1), insert(2)],
             claim: render(CLAIM),
             finish: render(FINISH),
             change: render(CHANGE),
@@ -71,29 +108,75 @@ impl KeyStore for Postgres {
         sqlx::query("SELECT 1").execute(connection).await.map(drop)
     }
 
-    async fn hold(connection: &mut PgConnection, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
-        claim(connection, statements, ask, None).await
+    /// A new key in one statement. Whatever is known already takes a second one, and all the cases of `idempotency_claim`,
+    /// which takes the lock once more.
+    async fn hold(
+        connection: &mut PgConnection,
+        statements: &KeyStatements,
+        ask: &Ask,
+    ) -> Result<(Found, Held)> {
+        let row = sqlx::query(&statements.hold)
+            .bind(ask.id.scope().as_str())
+            .bind(ask.id.operation().as_str())
+            .bind(ask.id.key().as_str())
+            .bind(ask.lease.as_millis().to_string())
+            .fetch_one(&mut *connection)
+            .await?;
+        let Some(slot) = row.try_get::<Option<i16>, _>("slot")? else {
+            return Ok((claim(connection, statements, ask, None).await?, Held::Claimed));
+        };
+        let found = Found {
+            is_busy: false,
+            read_at: row.try_get("read_at")?,
+            rotation_is_due: row.try_get("rotation_is_due")?,
+            record: None,
+        };
+        let slot = usize::from(slot.unsigned_abs() % 3);
+        Ok((found, Held::New { slot, begun_at: row.try_get("begun_at")? }))
     }
 
     async fn finish(
         connection: &mut PgConnection,
         statements: &KeyStatements,
         ask: &Ask,
-        attempt: u32,
+        (attempt, held): (u32, &Held),
         (ending, outcome): (Ending, &[u8]),
     ) -> Result<bool> {
-        sqlx::query_scalar(&statements.finish)
-            .bind(ask.id.scope().as_str())
-            .bind(ask.id.operation().as_str())
-            .bind(ask.id.key().as_str())
-            .bind(&ask.asked.fingerprint.as_bytes()[..])
-            .bind(ask.asked.holder)
-            .bind(interval(ask.retention))
-            .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
-            .bind(State::Ended(ending).as_str())
-            .bind(outcome)
-            .fetch_one(connection)
-            .await
+        let (scope, operation, key) =
+            (ask.id.scope().as_str(), ask.id.operation().as_str(), ask.id.key().as_str());
+        let fingerprint = &ask.asked.fingerprint.as_bytes()[..];
+        let state = State::Ended(ending).as_str();
+        match *held {
+            Held::New { slot, begun_at } => {
+                let inserted = sqlx::query(&statements.insert[slot])
+                    .bind(scope)
+                    .bind(operation)
+                    .bind(key)
+                    .bind(fingerprint)
+                    .bind(state)
+                    .bind(ask.asked.holder)
+                    .bind(outcome)
+                    .bind(interval(ask.retention))
+                    .bind(begun_at)
+                    .execute(connection)
+                    .await?;
+                Ok(inserted.rows_affected() == 1)
+            }
+            Held::Claimed => {
+                sqlx::query_scalar(&statements.finish)
+                    .bind(scope)
+                    .bind(operation)
+                    .bind(key)
+                    .bind(fingerprint)
+                    .bind(ask.asked.holder)
+                    .bind(interval(ask.retention))
+                    .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
+                    .bind(state)
+                    .bind(outcome)
+                    .fetch_one(connection)
+                    .await
+            }
+        }
     }
 
     async fn change(

@@ -83,6 +83,8 @@ impl Ring {
 
 impl KeyStore for Sqlite {
     type KeyStatements = KeyStatements;
+    /// The row that was written tells it all.
+    type Held = ();
 
     fn key_statements(_schema: Option<&Identifier>) -> KeyStatements {
         let slot = |slot: i64| {
@@ -115,8 +117,12 @@ impl KeyStore for Sqlite {
         sqlx::query("SELECT 1").execute(connection).await.map(drop)
     }
 
-    async fn hold(connection: &mut SqliteConnection, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
-        look(connection, statements, ask, false).await
+    async fn hold(
+        connection: &mut SqliteConnection,
+        statements: &KeyStatements,
+        ask: &Ask,
+    ) -> Result<(Found, ())> {
+        Ok((look(connection, statements, ask, false).await?, ()))
     }
 
     /// The row that [`hold`](Self::hold) has written is there only in that very transaction.
@@ -124,7 +130,7 @@ impl KeyStore for Sqlite {
         connection: &mut SqliteConnection,
         statements: &KeyStatements,
         ask: &Ask,
-        _attempt: u32,
+        _held: (u32, &()),
         (ending, outcome): (Ending, &[u8]),
     ) -> Result<bool> {
         let now: i64 = sqlx::query_scalar(NOW).fetch_one(&mut *connection).await?;

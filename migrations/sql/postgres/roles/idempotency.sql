@@ -22,15 +22,18 @@ REVOKE ALL ON FUNCTION {schema}idempotency_claim(text, text, text, bytea, uuid, 
     {schema}idempotency_finish(text, text, text, bytea, uuid, interval, integer, text, bytea),
     {schema}idempotency_complete(text, text, text, uuid, text, bytea, interval),
     {schema}idempotency_decide(text, text, text, text, text), {schema}idempotency_retain(interval),
-    {schema}idempotency_rotate() FROM PUBLIC, {claimant}, {observer};
+    {schema}idempotency_rotate(), {schema}idempotency_slot_of_new(text, text, text) FROM PUBLIC, {claimant}, {observer};
 
--- Services claim and complete through the functions alone: they cannot take a record back or change a stored outcome, which
--- would run a request twice. Deciding about stuck keys is the owner's, or whose it is granted to.
+-- Services store the outcome of a new key, and do everything else through the functions: they cannot take a record back or
+-- change a stored outcome, which would run a request twice. Deciding about stuck keys is the owner's, or whose it is granted
+-- to.
 GRANT SELECT ON {schema}idempotency_key, {schema}idempotency_ring, {schema}outbox_toolkit_migration TO {claimant};
 GRANT EXECUTE ON FUNCTION {schema}idempotency_claim(text, text, text, bytea, uuid, interval, boolean, interval, interval),
     {schema}idempotency_finish(text, text, text, bytea, uuid, interval, integer, text, bytea),
     {schema}idempotency_complete(text, text, text, uuid, text, bytea, interval), {schema}idempotency_retain(interval),
-    {schema}idempotency_rotate() TO {claimant};
+    {schema}idempotency_rotate(), {schema}idempotency_slot_of_new(text, text, text) TO {claimant};
+GRANT INSERT (slot, scope, operation, key, fingerprint, state, attempt, holder, outcome, claimed_at, processed_at, expires_at)
+    ON {schema}idempotency_key_0, {schema}idempotency_key_1, {schema}idempotency_key_2 TO {claimant};
 
 -- Observers see keys and states, and no outcome.
 GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, claimed_at, processed_at, expires_at,

@@ -25,8 +25,10 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-const CLAIM: &str = "SELECT * FROM idempotency_claim($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-const FINISH: &str = "SELECT idempotency_finish($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+/// How what is said to the database begins.
+const HOLD: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(";
+const OUTCOME: &str = "INSERT INTO idempotency_key_0 ";
+const CLAIM: &str = "SELECT * FROM idempotency_claim(";
 const EFFECT: &str = "INSERT INTO effect (payload) VALUES ($1)";
 
 /// More than each lookup touches, in the three slots and their indexes, and far less than a slot has.
@@ -58,12 +60,17 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
     db.execute(&fill(1, 20)).await?;
     db.execute("ANALYZE idempotency_key").await?;
     let mut service = db.service.acquire().await?;
-    let mut each = async || -> Result<[i64; 2], Failure> {
+    let mut each = async || -> Result<[i64; 3], Failure> {
+        let look = "SELECT idempotency_slot_of_new('tenant-1', 'POST /orders', 'new')";
         let claim = "SELECT idempotency_claim('tenant-1', 'POST /orders', 'new', sha256('x'), gen_random_uuid(), '1h', \
              true, NULL, '1m')";
         let complete = "SELECT idempotency_complete('tenant-1', 'POST /orders', 'k7', gen_random_uuid(), 'succeeded', \
              'x', NULL)";
-        Ok([buffers(&mut service, claim).await?, buffers(&mut service, complete).await?])
+        Ok([
+            buffers(&mut service, look).await?,
+            buffers(&mut service, claim).await?,
+            buffers(&mut service, complete).await?,
+        ])
     };
     // A plan is kept from the sixth use on.
     for _ in 0..8 {
@@ -72,7 +79,7 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
     let few = each().await?;
     db.execute(&fill(21, 20_000)).await?;
     let many = each().await?;
-    eprintln!("buffers of a claim and a completion: {few:?} among 20, {many:?} among 20,000");
+    eprintln!("buffers of a look, a claim and a completion: {few:?} among 20, {many:?} among 20,000");
     assert!(few.iter().all(|buffers| *buffers > 0), "nothing was measured");
     assert!(many.iter().all(|buffers| *buffers < BUFFERS_MAX), "{few:?}, then {many:?}");
     Ok(())
@@ -96,7 +103,7 @@ async fn send(router: &Router, path: &str, key: &str) -> StatusCode {
 }
 
 /// Goal: a request with a key says two things more to the database than one without: its claim and its outcome. A replay asks
-/// once. Oracle: the messages on the wire.
+/// twice, and stores nothing. Oracle: the messages on the wire.
 async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
@@ -116,9 +123,10 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     for (path, key, expected) in [
         ("/bare", "warm", None),
         ("/keyed", "warm", None),
+        ("/keyed", "warm", None),
         ("/bare", "k", Some(&["BEGIN", EFFECT, "COMMIT"][..])),
-        ("/keyed", "k", Some(&[BEGIN, CLAIM, EFFECT, FINISH, "COMMIT"])),
-        ("/keyed", "k", Some(&[BEGIN, CLAIM, "ROLLBACK"])),
+        ("/keyed", "k", Some(&[BEGIN, HOLD, EFFECT, OUTCOME, "COMMIT"])),
+        ("/keyed", "k", Some(&[BEGIN, HOLD, CLAIM, "ROLLBACK"])),
     ] {
         // Everything of an earlier request is over once the connection is there again.
         drop(pool.acquire().await?);
@@ -127,7 +135,9 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
         drop(pool.acquire().await?);
         let told: Vec<String> = tap.take().into_iter().filter(|said| said != PING).collect();
         if let Some(expected) = expected {
-            assert_eq!(told, expected, "{path}");
+            let begins = told.len() == expected.len()
+                && told.iter().zip(expected).all(|(said, begin)| said.starts_with(begin));
+            assert!(begins, "{path}: expected {expected:?}, told {told:?}");
         }
     }
     pool.close().await;

@@ -106,10 +106,22 @@ where
 {
     let backend = DB::BACKEND;
     trial(format!("{suite}/{backend}/{name}"), &[backend], |stage| async move {
-        body(database::<DB>(&stage).await).await;
+        let db = database::<DB>(&stage).await;
+        let admin = db.admin.clone();
+        body(db).await;
+        let mut connection = admin.acquire().await?;
+        assert_eq!(DB::texts(&mut connection, MALFORMED).await?, [""; 0], "rows that make no sense");
         Ok(())
     })
 }
+
+/// The rows that no statement may leave behind, whatever the case was about. The tables themselves do not refuse them all
+/// (ADR 19).
+const MALFORMED: &str = "SELECT scope || ' ' || operation || ' ' || key || ' ' || state FROM idempotency_key WHERE NOT (
+    length(scope) BETWEEN 1 AND 255 AND length(operation) BETWEEN 1 AND 255 AND length(key) BETWEEN 1 AND 255
+    AND length(fingerprint) = 32 AND attempt > 0 AND state IN ('in_progress', 'released', 'succeeded', 'failed')
+    AND (state = 'in_progress') = (lease_until IS NOT NULL) AND (state <> 'succeeded' OR outcome IS NOT NULL)
+    AND (state IN ('succeeded', 'failed')) = (processed_at IS NOT NULL))";
 
 async fn database<DB: Keys>(stage: &Stage) -> Database<DB> {
     let db = Database::<DB>::migrated(stage).await.unwrap();

@@ -15,6 +15,7 @@ key_cases! { "keys/rotation":
         a_claim_rotates_when_it_is_time,
     }
     postgres {
+        no_rotation_comes_between_the_look_and_the_outcome,
         rotating_costs_the_same_however_many_keys_go,
     }
 }
@@ -150,6 +151,23 @@ async fn a_claim_rotates_when_it_is_time<DB: Keys>(db: Database<DB>) {
     })
     .await
     .unwrap();
+}
+
+/// Else the outcome would go into a slot that is not the newest any more, and be forgotten early.
+async fn no_rotation_comes_between_the_look_and_the_outcome(db: Database<Postgres>) {
+    let keys = open(&db).await;
+    let options = ClaimOptions::default();
+    let Claimed::Acquired(tx) = keys.begin(&key("k"), request("k"), &options).await.unwrap() else {
+        panic!()
+    };
+    db.execute(Postgres::MAKE_ROTATION_DUE).await.unwrap();
+    let in_the_way = keys.maintain().await.unwrap_err();
+    assert!(in_the_way.to_string().contains("forget expired idempotency keys"), "{in_the_way}");
+    tx.commit(Ending::Succeeded, b"").await.unwrap();
+    assert_eq!(column(&db, "k", "slot").await, ["0"]);
+    assert!(keys.maintain().await.unwrap(), "nothing is in its way any more");
+    assert_eq!(run(&keys, "l").await, "acquired");
+    assert_eq!(column(&db, "l", "slot").await, ["1"]);
 }
 
 /// Measured in what the database writes down about it.

@@ -22,7 +22,7 @@ key_cases! { "keys/transaction":
 
 async fn racing_requests_take_effect_once<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
-    for round in 0..10 {
+    for round in 0..40 {
         let name = format!("race-{round}");
         let racing: Vec<_> = (0..16)
             .map(|_| {

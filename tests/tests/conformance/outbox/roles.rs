@@ -18,6 +18,7 @@ cases! { "roles":
         functions_with_the_owners_rights_do_one_thing_only,
         nobody_puts_other_tables_before_the_functions,
         the_script_takes_away_what_it_does_not_grant,
+        whoever_could_store_an_outcome_can_after_the_upgrade,
         an_observer_sees_states_and_no_content,
         hostile_names_are_refused_before_anything_runs,
     }
@@ -88,9 +89,13 @@ const CONSUMER: [&str; 16] = [
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_stored('{}')",
 ];
-const SERVICE: [&str; 12] = [
+const SERVICE: [&str; 16] = [
     "INSERT INTO idempotency_key SELECT * FROM idempotency_key",
+    "INSERT INTO idempotency_key_0 (lease_until) VALUES (now())",
+    "INSERT INTO idempotency_key_0 (decided_by) VALUES ('me')",
     "UPDATE idempotency_key SET outcome = ''",
+    "UPDATE idempotency_key_1 SET outcome = ''",
+    "DELETE FROM idempotency_key_2",
     "UPDATE idempotency_key_0 SET lease_until = now()",
     "DELETE FROM idempotency_key",
     "TRUNCATE idempotency_key_0",
@@ -255,6 +260,29 @@ async fn the_script_takes_away_what_it_does_not_grant() {
             assert_eq!(refusal(&mut producer, sql).await, DENIED, "{sql}");
         }
         producer.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+/// Version 3 stores the outcome of a new key with an INSERT, where a function was called before.
+async fn whoever_could_store_an_outcome_can_after_the_upgrade() {
+    on("whoever_could_store_an_outcome", |db: Database<Postgres>| async move {
+        let line = Migrator::<Postgres>::new(Line::Idempotency);
+        let user = Role::Service.user();
+        db.run(&line.sql(1..=2).unwrap()).await;
+        db.run(&format!(
+            "GRANT EXECUTE ON FUNCTION idempotency_finish(text, text, text, bytea, uuid, interval, integer, text, bytea) TO {user}"
+        ))
+        .await;
+        line.up(&mut db.admin.acquire().await.unwrap()).await.unwrap();
+        let may = format!(
+            "SELECT count(*) FROM generate_series(0, 2) AS slot WHERE has_column_privilege('{user}', 'idempotency_key_' || slot, \
+             'outcome', 'INSERT') AND has_function_privilege('{user}', 'idempotency_slot_of_new(text, text, text)', 'EXECUTE')"
+        );
+        assert_eq!(db.number(&may).await, 3);
+        let other = may.replace(user, Role::Observer.user());
+        assert_eq!(db.number(&other).await, 0);
         db
     })
     .await;
