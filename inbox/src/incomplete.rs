@@ -60,7 +60,7 @@ impl Incomplete {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters the messages whose first chunk came too long ago. How many.
+    /// Dead-letters the messages whose first chunk came too long ago. How many. Those that have a dead letter get no second one.
     pub(crate) async fn expire_incomplete(&self) -> Result<u64, StoreError> {
         let before = back(self.window().now, self.options().incomplete_retention);
         let what = "list incomplete messages";
@@ -84,6 +84,16 @@ impl<DB: Dialect> Inbox<DB> {
         let locked =
             DB::lock_set(&mut tx, self.statements(), set).await.map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(false) };
+        // A chunk that came once more after its whole was dead-lettered: that letter stands for it.
+        let is_buried = DB::is_buried(&mut tx, self.statements(), set.key, &set.fingerprint)
+            .await
+            .map_err(failed("look for a dead letter"))?;
+        if is_buried {
+            DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
+            tx.commit().await.map_err(failed("commit the end of late chunks"))?;
+            tracing::info!(consumer = incomplete.consumer, message_id = %incomplete.id, "late chunks of a dead letter removed");
+            return Ok(false);
+        }
         let count = incomplete.nearest().map_or(0, |split| split.count);
         let fragment =
             DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;

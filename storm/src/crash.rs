@@ -8,6 +8,8 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
+use relay::crash_points::AFTER_CHUNK;
+
 use crate::Failure;
 use crate::faults::{Fault, Struck};
 use crate::stage::{CRASH_POINTS, Role, Signal, Stage};
@@ -33,14 +35,16 @@ impl Fault for Crash {
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
         let roles = [Role::Producer, Role::Relay, Role::Consumer];
         let role = *roles.choose(rng).ok_or("no role")?;
-        let points: &[&str] = match role {
-            Role::Producer => &outbox::crash_points::ALL,
-            Role::Relay => &relay::crash_points::ALL,
-            Role::Consumer => &inbox::crash_points::ALL,
+        let points = match role {
+            Role::Producer => outbox::crash_points::ALL.to_vec(),
+            Role::Relay => [&relay::crash_points::ALL[..], &[AFTER_CHUNK]].concat(),
+            Role::Consumer => inbox::crash_points::ALL.to_vec(),
         };
         let names = stage.processes.of(role);
-        let (name, point) = (names.choose(rng).ok_or("no process")?, points.choose(rng).ok_or("no point")?);
-        let point = format!("{point}={}", rng.random_range(1..40));
+        let (name, &point) = (names.choose(rng).ok_or("no process")?, points.choose(rng).ok_or("no point")?);
+        // Few messages are large.
+        let times_max = if point == AFTER_CHUNK { 4 } else { 40 };
+        let point = format!("{point}={}", rng.random_range(1..times_max));
         stage.processes.set_for_next_start(name, CRASH_POINTS, &point)?;
         stage.processes.signal(name, Signal::KILL)?;
         Ok(Struck::new(name, point))

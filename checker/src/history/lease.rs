@@ -48,6 +48,8 @@ pub enum LeakKind {
     Connection,
     /// A task that nobody waits for.
     Task,
+    /// A chunk of a message whose others never came.
+    Chunk,
 }
 
 /// Something that nobody gave back.

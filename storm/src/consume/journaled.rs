@@ -9,7 +9,7 @@ use message::{Delivery, DeliveryToken, Settlement, Subscription, SubscriptionErr
 
 use crate::clock;
 use crate::content::content;
-use crate::journal::{Journal, Received};
+use crate::journal::{Journal, Part, Received};
 
 /// A subscription that keeps a journal.
 pub(super) struct Journaled {
@@ -53,14 +53,20 @@ impl Subscription for Journaled {
 
 impl Journaled {
     fn entry(&self, at: u64, delivery: &Delivery) -> Received {
-        let (id, content) = match &delivery.message {
+        let (id, content, part) = match &delivery.message {
             Ok(message) => {
                 let key = message.key.as_ref().map(|key| key.as_str());
-                (Some(message.id.as_uuid()), content(key, &message.payload, message.headers.iter()))
+                let content = content(key, &message.payload, message.headers.iter());
+                let part = message.chunk.as_ref().map(|chunk| Part {
+                    index: chunk.index(),
+                    count: chunk.count(),
+                    payload: String::from_utf8_lossy(&message.payload).into_owned(),
+                });
+                (Some(message.id.as_uuid()), content, part)
             }
-            Err(malformed) => (None, content(malformed.key.as_deref(), &malformed.payload, [])),
+            Err(malformed) => (None, content(malformed.key.as_deref(), &malformed.payload, []), None),
         };
         let consumer = Arc::clone(&self.consumer);
-        Received { at, consumer, id, content, redelivered: delivery.redelivered }
+        Received { at, consumer, id, content, redelivered: delivery.redelivered, part }
     }
 }

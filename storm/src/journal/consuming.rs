@@ -19,4 +19,18 @@ pub struct Received {
     pub content: Content,
     /// Whether the broker says that it was delivered before.
     pub redelivered: bool,
+    /// Which part of a larger message it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+}
+
+/// A part of a message that came in chunks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which.
+    pub index: u32,
+    /// Of how many.
+    pub count: u32,
+    /// What it holds: a storm's payloads are texts.
+    pub payload: String,
 }

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use consuming::Received;
+pub use consuming::{Part, Received};
 pub use producing::{Sent, Step, operations};
 
 /// A journal that is being written.

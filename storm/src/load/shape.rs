@@ -113,8 +113,10 @@ pub(super) struct Shape {
 pub(super) const OVERSIZE: usize = 150_000;
 /// What a producer may send at most.
 pub(super) const PRODUCER_BYTES_MAX: usize = 100_000;
-/// More than the relay takes: it parks the message as dead.
+/// More than the relay takes, also in chunks: it parks the message as dead.
 pub(super) const POISONOUS: usize = 80_000;
+/// More than the relay sends in one piece: two to four chunks.
+pub(super) const LARGE: std::ops::Range<usize> = 21_000..50_000;
 /// The keys of messages that the relay cannot publish, so that they stand in nobody's way.
 const POISON_KEYS: u32 = 4;
 
@@ -176,7 +178,7 @@ impl Item {
             derived: rng.random_bool(0.1),
             delay: rng.random_bool(0.03).then(|| rng.random_range(100..3_000)),
             hint,
-            pad: rng.random_range(0..400),
+            pad: if rng.random_bool(0.02) { rng.random_range(LARGE) } else { rng.random_range(0..400) },
             undone: false,
         }
     }
@@ -214,6 +216,7 @@ mod tests {
         any("undone", &|shape| shape.items.iter().any(|item| item.undone));
         any("repeatable", &Shape::is_repeatable);
         any("oversize", &|shape| shape.items[0].pad == OVERSIZE);
+        any("large", &|shape| shape.items.iter().any(|item| LARGE.contains(&item.pad)));
         any("poisonous", &|shape| shape.items[0].pad == POISONOUS);
         any("nowhere", &|shape| shape.items[0].topic == Topic::Nowhere);
         any("serializable", &|shape| shape.serializable);

@@ -6,7 +6,7 @@ use super::stores::Plain;
 use crate::Failure;
 use crate::stage::Stage;
 
-/// Transactions that nobody ends, leases that nobody gave back.
+/// Transactions that nobody ends, leases that nobody gave back, messages whose last chunks nobody sent.
 ///
 /// # Errors
 /// A database does not answer.
@@ -22,5 +22,7 @@ pub async fn leaks(stage: &Stage) -> Result<Vec<Leak>, Failure> {
     let lease =
         |holder: String| Leak { kind: LeakKind::Lease, what: format!("the lease of {holder}").into() };
     leaks.extend(held.into_iter().map(lease));
+    let incomplete = consumers.incomplete().await?;
+    leaks.extend(incomplete.into_iter().map(|what| Leak { kind: LeakKind::Chunk, what: what.into() }));
     Ok(leaks)
 }

@@ -201,6 +201,15 @@ impl Plain {
         let sql = "SELECT holder FROM outbox_relay WHERE holder IS NOT NULL";
         Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
     }
+
+    /// Messages of which chunks are missing, except those that have a dead letter: one that is delivered once more after it
+    /// was given up leaves its chunks until they expire.
+    pub(super) async fn incomplete(&mut self) -> Result<Vec<String>, Failure> {
+        let sql = "SELECT s.consumer || ' has chunks of ' || s.topic || ' ' || s.kind || ' since ' || s.begun_at \
+                   FROM inbox_chunk_set AS s WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d \
+                   WHERE d.subject = s.message_id AND d.consumer = s.consumer AND d.scope = s.scope)";
+        Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
+    }
 }
 
 /// Session, relay, epoch before, epoch, holder, whether the cursor moved.

@@ -39,7 +39,9 @@ retry_initial = \"50ms\"
 retry_max = \"1s\"
 attempts_max = 4
 shutdown_grace = \"5s\"
-message_bytes_max = 60000
+message_bytes_max = 20000
+oversize = \"chunk\"
+chunked_bytes_max = 60000
 ";
 
 pub(super) async fn start(

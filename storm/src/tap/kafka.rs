@@ -12,8 +12,8 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
+use super::whole::{Record, Wholes};
 use crate::Failure;
-use crate::content::content;
 use crate::setup::PARTITIONS;
 
 /// For one request.
@@ -70,6 +70,7 @@ struct Log {
     /// The next offset of each partition.
     next: Vec<i64>,
     places: Vec<Arc<str>>,
+    wholes: Wholes,
     occurrences: Vec<Occurrence>,
 }
 
@@ -87,16 +88,16 @@ impl Log {
         consumer.assign(&list)?;
         let count = usize::from(PARTITIONS);
         let places = (0..count).map(|partition| format!("{topic}[{partition}]").into()).collect();
-        Ok(Self { consumer, topic: topic.to_owned(), next: vec![0; count], places, occurrences: Vec::new() })
+        let (wholes, occurrences) = (Wholes::default(), Vec::new());
+        Ok(Self { consumer, topic: topic.to_owned(), next: vec![0; count], places, wholes, occurrences })
     }
 
     /// Whether there was a record. An error is an outage, which ends.
     fn poll(&mut self) -> bool {
         let Some(Ok(record)) = self.consumer.poll(POLL) else { return false };
         let partition = usize::try_from(record.partition()).unwrap_or_default();
-        let occurrence = occurrence(&record, &self.places[partition]);
         self.next[partition] = record.offset() + 1;
-        self.occurrences.push(occurrence);
+        self.occurrences.extend(self.wholes.take(plain(&record, &self.places[partition]), "ce_"));
         true
     }
 
@@ -118,7 +119,7 @@ impl Log {
     }
 }
 
-fn occurrence(record: &BorrowedMessage<'_>, place: &Arc<str>) -> Occurrence {
+fn plain<'a>(record: &'a BorrowedMessage<'_>, place: &Arc<str>) -> Record<'a> {
     let headers: Vec<(&str, &str)> = record
         .headers()
         .into_iter()
@@ -127,6 +128,6 @@ fn occurrence(record: &BorrowedMessage<'_>, place: &Arc<str>) -> Occurrence {
         .collect();
     let id = headers.iter().find(|(name, _)| *name == "ce_id").and_then(|(_, id)| Uuid::parse_str(id).ok());
     let key = record.key().and_then(|key| std::str::from_utf8(key).ok());
-    let content = content(key, record.payload().unwrap_or_default(), headers);
-    Occurrence { id, place: Arc::clone(place), content }
+    let payload = record.payload().unwrap_or_default();
+    Record { id, place: Arc::clone(place), key, headers, payload }
 }

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | `kafka` | a log, read from its beginning |
 //! | `rabbitmq` | a queue beside, emptied at the end |
+//! | `whole` | what came in chunks |
 
 mod kafka;
 mod rabbitmq;
+mod whole;
 
 use std::path::PathBuf;
 
-use checker::{Occurrence, Tap};
+use checker::{Digest, Occurrence, Tap};
 
+use self::whole::Wholes;
 use crate::Failure;
 use crate::journal::{self, Received};
 use crate::pair::BrokerKind;
@@ -61,9 +64,13 @@ fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
         journal::read(&path, |entry| received.push(entry))?;
     }
     received.sort_by_key(|entry| entry.at);
-    let place = |entry: &Received| entry.content.key.clone().unwrap_or_default();
-    Ok(received
-        .into_iter()
-        .map(|entry| Occurrence { id: entry.id, place: place(&entry), content: entry.content })
-        .collect())
+    let mut wholes = Wholes::default();
+    let occurrence = |entry: Received| {
+        let mut content = entry.content;
+        if let (Some(id), Some(part)) = (entry.id, &entry.part) {
+            content.payload = Some(Digest::of(&wholes.put_part(id, part)?));
+        }
+        Some(Occurrence { id: entry.id, place: content.key.clone().unwrap_or_default(), content })
+    };
+    Ok(received.into_iter().filter_map(occurrence).collect())
 }

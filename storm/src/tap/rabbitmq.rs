@@ -11,8 +11,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Connection, ConnectionProperties};
 use uuid::Uuid;
 
+use super::whole::{Record, Wholes};
 use crate::Failure;
-use crate::content::content;
 
 /// For the next message of a queue that has one.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -28,16 +28,17 @@ pub(super) async fn drain(url: &str, queue: &str) -> Result<Vec<Occurrence>, Fai
     let mut deliveries =
         channel.basic_consume(name, ShortString::default(), options, FieldTable::default()).await?;
     let place: Arc<str> = queue.into();
-    let mut occurrences = Vec::new();
+    let (mut wholes, mut occurrences) = (Wholes::default(), Vec::new());
     for _ in 0..count {
         let next = tokio::time::timeout(SILENCE, deliveries.next()).await?;
-        occurrences.push(occurrence(&next.ok_or("the broker ended the session")??, &place));
+        let delivery = next.ok_or("the broker ended the session")??;
+        occurrences.extend(wholes.take(plain(&delivery, &place), "cloudEvents_"));
     }
     connection.close(200, ShortString::default()).await?;
     Ok(occurrences)
 }
 
-fn occurrence(delivery: &Delivery, place: &Arc<str>) -> Occurrence {
+fn plain<'a>(delivery: &'a Delivery, place: &Arc<str>) -> Record<'a> {
     let id = delivery.properties.message_id().as_ref().and_then(|id| Uuid::parse_str(id.as_str()).ok());
     let headers: Vec<(&str, &str)> = delivery
         .properties
@@ -50,6 +51,5 @@ fn occurrence(delivery: &Delivery, place: &Arc<str>) -> Occurrence {
         })
         .collect();
     let key = headers.iter().find(|(name, _)| *name == "cloudEvents_subject").map(|(_, key)| *key);
-    let content = content(key, &delivery.data, headers.iter().copied());
-    Occurrence { id, place: Arc::clone(place), content }
+    Record { id, place: Arc::clone(place), key, headers, payload: &delivery.data }
 }

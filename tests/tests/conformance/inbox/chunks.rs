@@ -32,6 +32,7 @@ cases! { "inbox/chunks":
         hostile_chunks_are_refused_and_harm_nobody,
         a_damaged_whole_is_dead_lettered_before_any_effect,
         a_failing_message_dies_whole_and_is_redriven_whole,
+        late_chunks_of_a_dead_letter_make_no_second_one,
         a_chunk_that_was_rolled_back_gives_no_proof,
         all_chunks_in_one_transaction_are_proven_together,
         a_whole_that_was_not_admitted_gives_no_proof,
@@ -395,6 +396,24 @@ async fn a_failing_message_dies_whole_and_is_redriven_whole<DB: TestDatabase>(da
         assert!(!consume(&inbox, chunk).await.unwrap().0, "late");
     }
     assert_nothing_waits(&inbox).await;
+}
+
+/// Of two chunks that are delivered again, the first can come just before a consumer that was thought dead gives the whole up.
+async fn late_chunks_of_a_dead_letter_make_no_second_one<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let chunks = chunks_of(&large("one"));
+    let broker = Broker::new(chunks.clone());
+    let failing = Effect::new(|_, _| Err(HandlerError::reject("never")));
+    let running = start(builder(&inbox, &broker, failing));
+    broker.drained().await;
+    running.stop().await;
+    assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
+    assert_eq!(inbox.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1);
+    two_days_pass(database).await;
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
+    assert_nothing_waits(&inbox).await;
+    let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
+    assert_eq!((letter.reason, letter.deliveries), (Reason::Rejected, 1));
 }
 
 async fn a_chunk_that_was_rolled_back_gives_no_proof<DB: TestDatabase>(database: &Database<DB>) {

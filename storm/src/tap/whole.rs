@@ -1,0 +1,94 @@
+//! Messages as they were before they were split: put together by the rules of `docs/wire.md`, with nothing of the toolkit's.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use checker::Occurrence;
+use uuid::Uuid;
+
+use crate::content::content;
+use crate::journal::Part;
+
+/// What a plain client reads.
+pub(super) struct Record<'a> {
+    pub(super) id: Option<Uuid>,
+    /// Partition or queue.
+    pub(super) place: Arc<str>,
+    pub(super) key: Option<&'a str>,
+    pub(super) headers: Vec<(&'a str, &'a str)>,
+    pub(super) payload: &'a [u8],
+}
+
+/// Messages of which chunks are missing, by id and number of chunks.
+#[derive(Default)]
+pub(super) struct Wholes(HashMap<(Uuid, u32), BTreeMap<u32, Vec<u8>>>);
+
+impl Wholes {
+    /// The message of a record: its own, or the one whose last missing chunk it brings. What a relay did not finish, and
+    /// another one sends again from its beginning, stays behind or fills the gaps; either way it is the same message.
+    pub(super) fn take(&mut self, record: Record<'_>, prefix: &str) -> Option<Occurrence> {
+        let Record { id, place, key, headers, payload } = record;
+        let attribute = |name: &str| -> Option<u32> {
+            let (_, value) = headers.iter().find(|(header, _)| header.strip_prefix(prefix) == Some(name))?;
+            value.parse().ok()
+        };
+        let part = attribute("chunkindex").zip(attribute("chunkcount"));
+        let whole = match (id, part) {
+            (Some(id), Some((index, count))) => self.put(id, (index, count), payload.to_vec())?,
+            _ => payload.to_vec(),
+        };
+        Some(Occurrence { id, place, content: content(key, &whole, headers) })
+    }
+
+    /// The same for what a consumer has written down.
+    pub(super) fn put_part(&mut self, id: Uuid, part: &Part) -> Option<Vec<u8>> {
+        self.put(id, (part.index, part.count), part.payload.clone().into_bytes())
+    }
+
+    fn put(&mut self, id: Uuid, (index, count): (u32, u32), payload: Vec<u8>) -> Option<Vec<u8>> {
+        let parts = self.0.entry((id, count)).or_default();
+        parts.insert(index, payload);
+        if parts.len() < count as usize {
+            return None;
+        }
+        Some(self.0.remove(&(id, count))?.into_values().flatten().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use checker::Digest;
+
+    const ID: Uuid = Uuid::from_u128(7);
+
+    fn take(wholes: &mut Wholes, part: Option<(&str, &str)>, payload: &str) -> Option<Digest> {
+        let mut headers = vec![("storm-tenant", "a")];
+        if let Some((index, count)) = part {
+            headers.extend([("ce_chunkindex", index), ("ce_chunkcount", count)]);
+        }
+        let record =
+            Record { id: Some(ID), place: "t[0]".into(), key: None, headers, payload: payload.as_bytes() };
+        wholes.take(record, "ce_")?.content.payload
+    }
+
+    #[test]
+    fn a_message_is_there_with_its_last_missing_chunk() {
+        let mut wholes = Wholes::default();
+        assert_eq!(take(&mut wholes, None, "small"), Some(Digest::of(b"small")));
+        for (index, payload, whole) in [
+            ("0", "ab", None),
+            ("1", "cd", None),
+            // A relay was killed here, and another one begins anew.
+            ("0", "ab", None),
+            ("2", "e", Some("abcde")),
+            ("1", "cd", None),
+            ("2", "e", None),
+            ("0", "ab", Some("abcde")),
+        ] {
+            let told = take(&mut wholes, Some((index, "3")), payload);
+            assert_eq!(told, whole.map(|whole| Digest::of(whole.as_bytes())), "{index}");
+        }
+        assert_eq!(take(&mut wholes, Some(("0", "2")), "abc"), None, "of another way to split it");
+    }
+}
