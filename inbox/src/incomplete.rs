@@ -88,19 +88,23 @@ impl<DB: Dialect> Inbox<DB> {
         let is_buried = DB::is_buried(&mut tx, self.statements(), set.key, &set.fingerprint)
             .await
             .map_err(failed("look for a dead letter"))?;
-        if is_buried {
-            DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
-            tx.commit().await.map_err(failed("commit the end of late chunks"))?;
-            tracing::info!(consumer = incomplete.consumer, message_id = %incomplete.id, "late chunks of a dead letter removed");
-            return Ok(false);
-        }
-        let count = incomplete.nearest().map_or(0, |split| split.count);
-        let fragment =
-            DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;
-        let letter = incomplete.into_letter(fragment);
-        DB::bury(&mut tx, self.statements(), &letter).await.map_err(failed("store a dead letter"))?;
+        let letter = if is_buried {
+            None
+        } else {
+            let count = incomplete.nearest().map_or(0, |split| split.count);
+            let fragment = DB::read_chunks(&mut tx, self.statements(), set, count)
+                .await
+                .map_err(failed("read chunks"))?;
+            let letter = incomplete.into_letter(fragment);
+            DB::bury(&mut tx, self.statements(), &letter).await.map_err(failed("store a dead letter"))?;
+            Some(letter)
+        };
         DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
+        let Some(letter) = letter else {
+            tracing::info!(consumer = set.key.consumer, message_id = %set.key.id, "late chunks of a dead letter removed");
+            return Ok(false);
+        };
         telemetry::incomplete(&letter.consumer);
         tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,
             error = letter.error, "incomplete: dead-lettered");

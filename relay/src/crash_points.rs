@@ -25,6 +25,13 @@ pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
 /// The checkpoint is stored.
 pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
 
-/// Those that every pipeline reaches: all but [`AFTER_CHUNK`], which takes messages in chunks.
-pub const ALL: [&str; 6] =
-    [AFTER_READ, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_CONFIRM, BEFORE_CHECKPOINT, AFTER_CHECKPOINT];
+/// All of them. [`AFTER_CHUNK`] takes messages in chunks.
+pub const ALL: [&str; 7] = [
+    AFTER_READ,
+    BEFORE_PUBLISH,
+    AFTER_PUBLISH,
+    AFTER_CHUNK,
+    AFTER_CONFIRM,
+    BEFORE_CHECKPOINT,
+    AFTER_CHECKPOINT,
+];

@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-
 use relay::crash_points::AFTER_CHUNK;
 
 use crate::Failure;
@@ -35,10 +34,10 @@ impl Fault for Crash {
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
         let roles = [Role::Producer, Role::Relay, Role::Consumer];
         let role = *roles.choose(rng).ok_or("no role")?;
-        let points = match role {
-            Role::Producer => outbox::crash_points::ALL.to_vec(),
-            Role::Relay => [&relay::crash_points::ALL[..], &[AFTER_CHUNK]].concat(),
-            Role::Consumer => inbox::crash_points::ALL.to_vec(),
+        let points: &[&str] = match role {
+            Role::Producer => &outbox::crash_points::ALL,
+            Role::Relay => &relay::crash_points::ALL,
+            Role::Consumer => &inbox::crash_points::ALL,
         };
         let names = stage.processes.of(role);
         let (name, &point) = (names.choose(rng).ok_or("no process")?, points.choose(rng).ok_or("no point")?);

@@ -16,6 +16,8 @@ pub(super) struct Journaled {
     pub(super) inner: Box<dyn Subscription>,
     pub(super) journal: Arc<Journal>,
     pub(super) consumer: Arc<str>,
+    /// Whether it writes down what chunks hold: where no log of the broker's can be read.
+    pub(super) keeps_parts: bool,
 }
 
 #[async_trait]
@@ -57,7 +59,8 @@ impl Journaled {
             Ok(message) => {
                 let key = message.key.as_ref().map(|key| key.as_str());
                 let content = content(key, &message.payload, message.headers.iter());
-                let part = message.chunk.as_ref().map(|chunk| Part {
+                let chunk = message.chunk.as_ref().filter(|_| self.keeps_parts);
+                let part = chunk.map(|chunk| Part {
                     index: chunk.index(),
                     count: chunk.count(),
                     payload: String::from_utf8_lossy(&message.payload).into_owned(),

@@ -113,12 +113,13 @@ async fn consume<DB: Shop>(pool: Pool<DB>, task: ConsumerTask) -> Result<(), Fai
     };
     let journal = Arc::new(Journal::open(&task.journal)?);
     let (broker, consumer): (_, Arc<str>) = (task.broker, task.consumer.as_str().into());
+    let keeps_parts = matches!(broker, BrokerAddress::Sqs { .. });
     let mut builder = Consumer::builder(inbox, name.clone())
         .subscription(move || {
             let (broker, journal, consumer) = (broker.clone(), Arc::clone(&journal), Arc::clone(&consumer));
             async move {
                 let inner = broker.subscribe().await?;
-                Ok(Box::new(Journaled { inner, journal, consumer }) as Box<dyn Subscription>)
+                Ok(Box::new(Journaled { inner, journal, consumer, keeps_parts }) as Box<dyn Subscription>)
             }
         })
         .handler(Apply { consumer: name, also, known: Known::default() })

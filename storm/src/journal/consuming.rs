@@ -19,7 +19,7 @@ pub struct Received {
     pub content: Content,
     /// Whether the broker says that it was delivered before.
     pub redelivered: bool,
-    /// Which part of a larger message it is.
+    /// Which part of a larger message it is, where that is written down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
 }

@@ -207,7 +207,8 @@ impl Plain {
     pub(super) async fn incomplete(&mut self) -> Result<Vec<String>, Failure> {
         let sql = "SELECT s.consumer || ' has chunks of ' || s.topic || ' ' || s.kind || ' since ' || s.begun_at \
                    FROM inbox_chunk_set AS s WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d \
-                   WHERE d.subject = s.message_id AND d.consumer = s.consumer AND d.scope = s.scope)";
+                   WHERE d.subject = s.message_id AND d.consumer = s.consumer AND d.scope = s.scope \
+                   AND d.fingerprint = s.fingerprint)";
         Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
     }
 }

@@ -16,7 +16,7 @@ use checker::{Digest, Occurrence, Tap};
 
 use self::whole::Wholes;
 use crate::Failure;
-use crate::journal::{self, Received};
+use crate::journal::{self, Part, Received};
 use crate::pair::BrokerKind;
 use crate::setup::Plot;
 use crate::stage::Stage;
@@ -67,8 +67,8 @@ fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
     let mut wholes = Wholes::default();
     let occurrence = |entry: Received| {
         let mut content = entry.content;
-        if let (Some(id), Some(part)) = (entry.id, &entry.part) {
-            content.payload = Some(Digest::of(&wholes.put_part(id, part)?));
+        if let (Some(id), Some(Part { index, count, payload })) = (entry.id, entry.part) {
+            content.payload = Some(Digest::of(&wholes.put(id, (index, count), payload.into_bytes())?));
         }
         Some(Occurrence { id: entry.id, place: content.key.clone().unwrap_or_default(), content })
     };

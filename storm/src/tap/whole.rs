@@ -1,5 +1,6 @@
 //! Messages as they were before they were split: put together by the rules of `docs/wire.md`, with nothing of the toolkit's.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -7,7 +8,6 @@ use checker::Occurrence;
 use uuid::Uuid;
 
 use crate::content::content;
-use crate::journal::Part;
 
 /// What a plain client reads.
 pub(super) struct Record<'a> {
@@ -34,18 +34,14 @@ impl Wholes {
         };
         let part = attribute("chunkindex").zip(attribute("chunkcount"));
         let whole = match (id, part) {
-            (Some(id), Some((index, count))) => self.put(id, (index, count), payload.to_vec())?,
-            _ => payload.to_vec(),
+            (Some(id), Some(part)) => Cow::Owned(self.put(id, part, payload.to_vec())?),
+            _ => Cow::Borrowed(payload),
         };
         Some(Occurrence { id, place, content: content(key, &whole, headers) })
     }
 
-    /// The same for what a consumer has written down.
-    pub(super) fn put_part(&mut self, id: Uuid, part: &Part) -> Option<Vec<u8>> {
-        self.put(id, (part.index, part.count), part.payload.clone().into_bytes())
-    }
-
-    fn put(&mut self, id: Uuid, (index, count): (u32, u32), payload: Vec<u8>) -> Option<Vec<u8>> {
+    /// Keeps a chunk; the payload of the whole if it was the last missing one.
+    pub(super) fn put(&mut self, id: Uuid, (index, count): (u32, u32), payload: Vec<u8>) -> Option<Vec<u8>> {
         let parts = self.0.entry((id, count)).or_default();
         parts.insert(index, payload);
         if parts.len() < count as usize {

@@ -3,7 +3,6 @@
 DO $migration$
 DECLARE
     home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}idempotency_key'::regclass);
-    slot text;
     allowed record;
 BEGIN
     -- The slot that takes a key nothing is known of; null for every other key. The caller holds the lock of the key, taken
@@ -35,10 +34,9 @@ BEGIN
         WHERE p.pronamespace = home::regnamespace AND p.proname = 'idempotency_finish' AND a.grantee <> p.proowner
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s.idempotency_slot_of_new(text, text, text) TO %s', home, allowed.grantee);
-        FOREACH slot IN ARRAY ARRAY['0', '1', '2'] LOOP
-            EXECUTE format('GRANT INSERT (slot, scope, operation, key, fingerprint, state, attempt, holder, outcome, claimed_at, '
-                'processed_at, expires_at) ON %s.idempotency_key_%s TO %s', home, slot, allowed.grantee);
-        END LOOP;
+        EXECUTE format('GRANT INSERT (slot, scope, operation, key, fingerprint, state, attempt, holder, outcome, claimed_at, '
+            'processed_at, expires_at) ON %1$s.idempotency_key_0, %1$s.idempotency_key_1, %1$s.idempotency_key_2 TO %2$s',
+            home, allowed.grantee);
     END LOOP;
 END
 $migration$;

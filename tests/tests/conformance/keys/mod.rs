@@ -118,8 +118,8 @@ where
 /// The rows that no statement may leave behind, whatever the case was about. The tables themselves do not refuse them all
 /// (ADR 19).
 const MALFORMED: &str = "SELECT scope || ' ' || operation || ' ' || key || ' ' || state FROM idempotency_key WHERE NOT (
-    length(scope) BETWEEN 1 AND 255 AND length(operation) BETWEEN 1 AND 255 AND length(key) BETWEEN 1 AND 255
-    AND length(fingerprint) = 32 AND attempt > 0 AND state IN ('in_progress', 'released', 'succeeded', 'failed')
+    octet_length(scope) BETWEEN 1 AND 255 AND octet_length(operation) BETWEEN 1 AND 255 AND octet_length(key) BETWEEN 1 AND 255
+    AND octet_length(fingerprint) = 32 AND attempt > 0 AND state IN ('in_progress', 'released', 'succeeded', 'failed')
     AND (state = 'in_progress') = (lease_until IS NOT NULL) AND (state <> 'succeeded' OR outcome IS NOT NULL)
     AND (state IN ('succeeded', 'failed')) = (processed_at IS NOT NULL))";
 
