@@ -15,6 +15,19 @@ impl Pending {
         Self { ticket, receipts: Some(receipts) }
     }
 
+    /// The submission.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Somebody else answers from now on, under this ticket.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn hand_over(mut self) -> Ticket {
+        self.receipts = None;
+        self.ticket
+    }
+
     /// Sends the receipt.
     pub(crate) fn answer(mut self, outcome: Result<(), PublishError>) {
         if let Some(receipts) = self.receipts.take() {

@@ -148,6 +148,7 @@ impl Telemetry {
             ("relay_window_bytes", machine.open_bytes()),
             ("relay_blocked_keys", keys),
             ("relay_blocked_topics", topics),
+            ("relay_unanswered_messages", machine.awaited_len()),
         ] {
             gauge!(name, "relay" => self.label()).set(value as f64);
         }

@@ -2,20 +2,23 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use message::{Fault, PublishError, Receipts, Scope, Ticket};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::Message as _;
-use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
+use rdkafka::producer::{BaseProducer, DeliveryResult, NoCustomPartitioner, ProducerContext};
 use tokio::sync::Notify;
 
 use super::fault;
 use super::log;
-use super::opening::Openings;
+use super::opening::{Flush, Openings, Waiting};
+use super::publisher::try_send;
 use super::suspects::Suspects;
+use crate::pending::Pending;
 
 /// The shared state of a session: librdkafka's thread writes it, the publisher reads it.
 pub(super) struct Outcomes {
@@ -24,6 +27,8 @@ pub(super) struct Outcomes {
     batches: bool,
     suspects: Arc<Suspects>,
     pub(super) openings: Openings,
+    /// The session's producer, for what waits until its partition is open.
+    producer: OnceLock<Weak<BaseProducer<Outcomes>>>,
     outstanding: AtomicUsize,
     progress: Notify,
     failure: OnceLock<Failure>,
@@ -44,12 +49,24 @@ impl Outcomes {
             batches,
             suspects,
             openings: Openings::default(),
+            producer: OnceLock::new(),
             outstanding: AtomicUsize::new(0),
             progress: Notify::new(),
             failure: OnceLock::new(),
             connected: AtomicBool::new(false),
             last_error: Mutex::new(None),
         }
+    }
+
+    /// Names the producer that these outcomes belong to.
+    pub(super) fn serves(&self, producer: &Arc<BaseProducer<Self>>) {
+        // Named once, where the session is made.
+        let _ = self.producer.set(Arc::downgrade(producer));
+    }
+
+    /// What a message owes its caller.
+    pub(super) fn pending(&self, ticket: Ticket) -> Pending {
+        Pending::new(ticket, self.receipts.clone())
     }
 
     /// A message is about to be handed to librdkafka.
@@ -82,7 +99,44 @@ impl Outcomes {
     pub(super) fn fail(&self, fault: Fault, reason: impl Into<String>) {
         // A second reason is a consequence of the first.
         let _ = self.failure.set(Failure { fault, reason: reason.into() });
+        self.give_up_waiting();
         self.progress.notify_waiters();
+    }
+
+    /// Answers what waits for partitions of a session that is over.
+    fn give_up_waiting(&self) {
+        for Waiting { pending, .. } in self.openings.abandon() {
+            pending.answer(Err(self.lost()));
+            self.withdraw();
+        }
+    }
+
+    /// Sends what has waited for partitions that are open by now. Runs on librdkafka's thread.
+    fn flush(&self) {
+        // The thread that serves callbacks holds the producer, so this is never the last reference.
+        let Some(producer) = self.producer.get().and_then(Weak::upgrade) else { return };
+        let mut failure = None;
+        self.openings.flush(|waiting| {
+            let Waiting { pending, message } = waiting;
+            let ticket = pending.ticket();
+            match try_send(&producer, ticket, &message) {
+                Ok(()) => _ = pending.hand_over(),
+                Err(KafkaError::MessageProduction(Code::QueueFull)) => {
+                    return Flush::Full(Waiting { pending, message });
+                }
+                Err(error) => {
+                    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+                    let error = fault::delivery(code, message.topic.as_str());
+                    failure.get_or_insert_with(|| format!("the session ended with an earlier message: {error}"));
+                    pending.answer(Err(error));
+                    self.withdraw();
+                }
+            }
+            Flush::Gone
+        });
+        if let Some(failure) = failure {
+            self.fail(Fault::Broker, failure);
+        }
     }
 
     /// From now on a TLS error is the network's and not the settings'.
@@ -106,6 +160,17 @@ impl Outcomes {
     /// Waits until nothing is unconfirmed. Cancel-safe.
     pub(super) async fn idle(&self) {
         self.wait_until(|| self.outstanding() == 0).await;
+    }
+
+    /// Waits until nothing is unconfirmed, or nothing more is confirmed within `patience`. Cancel-safe.
+    pub(super) async fn settled(&self, patience: Duration) {
+        while self.outstanding() > 0 {
+            let left = self.outstanding();
+            let progress = self.wait_until(|| self.outstanding() < left);
+            if tokio::time::timeout(patience, progress).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Waits until `ready`, which is asked again after every outcome. Cancel-safe.
@@ -184,6 +249,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
             Ok(message) => {
                 self.openings.opened(message.topic(), message.partition());
+                self.flush();
                 Ok(())
             }
             Err((error, message)) => {

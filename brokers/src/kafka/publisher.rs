@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{KeyWindow, Message, OrderingKey, Profile, PublishError, SizeLimit, Submission, Ticket, Topic};
+use message::{KeyWindow, Message, Profile, PublishError, SizeLimit, Submission, Ticket, Topic};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use super::config::Config;
 use super::fault;
-use super::opening::{Admission, Partitions};
+use super::opening::{Partitions, Waiting};
 use super::outcomes::Outcomes;
 use super::session::Session;
 use super::suspects::Singles;
@@ -23,6 +23,8 @@ const BATCH_LEN: usize = 1_000;
 /// How long a session that cannot go on waits for the confirmations of what it has sent, so that they need not
 /// be sent again.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// How long it waits for the next one of them: a partition without a leader confirms nothing, however long that is.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 // A ticket travels through librdkafka as a pointer-sized number.
 const _: () = assert!(usize::BITS >= 64);
@@ -48,15 +50,26 @@ impl Publisher {
         &mut self,
         producer: &Arc<BaseProducer<Outcomes>>,
         ticket: Ticket,
-        message: &Message,
+        message: Arc<Message>,
     ) -> Result<(), PublishError> {
         let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
-        limit.check(message).map_err(|error| PublishError::refused(error.to_string()).with_source(error))?;
+        limit.check(&message).map_err(|error| PublishError::refused(error.to_string()).with_source(error))?;
         let partitions = self.partitions(producer, &message.topic).await?;
-        if let (Some(key), None) = (&message.key, &self.singles) {
-            admit(producer.context(), &partitions, key).await?;
+        let Some(key) = message.key.clone().filter(|_| self.singles.is_none()) else {
+            return send(producer, ticket, &message).await;
+        };
+        let outcomes = producer.context();
+        // Counted before it can be sent by librdkafka's thread.
+        outcomes.begin();
+        let waiting = Waiting { pending: outcomes.pending(ticket), message };
+        match partitions.admit(key.as_str(), waiting) {
+            // It waits for its partition, and nobody waits for it.
+            None => Ok(()),
+            Some(Waiting { pending, message }) => {
+                outcomes.withdraw();
+                send(producer, pending.hand_over(), &message).await
+            }
         }
-        send(producer, ticket, message).await
     }
 
     async fn partitions(
@@ -74,7 +87,7 @@ impl Publisher {
     /// Answers a message that came after the end.
     async fn turn_away(&self, outcomes: &Outcomes, ticket: Ticket) {
         // What was sent before is still confirmed; the caller drops this session at the first answer below.
-        let drained = tokio::time::timeout(DRAIN_MAX, outcomes.idle()).await;
+        let drained = tokio::time::timeout(DRAIN_MAX, outcomes.settled(DRAIN_PATIENCE)).await;
         let error = match &self.over {
             Some(over) if drained.is_ok() && !outcomes.failed() => PublishError::session_lost(over.clone()),
             _ => outcomes.lost(),
@@ -101,7 +114,7 @@ impl message::Publisher for Publisher {
                 self.turn_away(outcomes, ticket).await;
                 continue;
             }
-            if let Err(error) = self.hand_over(&producer, ticket, &message).await {
+            if let Err(error) = self.hand_over(&producer, ticket, message).await {
                 // Later messages of its key must not succeed in this session; one by one, the caller sees to it.
                 if self.singles.is_none() {
                     self.over = Some(format!("the session ended with an earlier message: {error}"));
@@ -118,13 +131,6 @@ impl message::Publisher for Publisher {
         }
         self.session.end().await;
     }
-}
-
-/// Waits until the partition of `key` is open, or this message is the one that opens it.
-async fn admit(outcomes: &Outcomes, partitions: &Partitions, key: &OrderingKey) -> Result<(), PublishError> {
-    let admitted = || partitions.admit(key.as_str()) == Admission::Pass;
-    outcomes.wait_until(|| outcomes.failed() || admitted()).await;
-    if outcomes.failed() { Err(outcomes.lost()) } else { Ok(()) }
 }
 
 /// Sends one message; waits while librdkafka's queue is full.
@@ -159,7 +165,12 @@ async fn send(
     }
 }
 
-fn try_send(producer: &BaseProducer<Outcomes>, ticket: Ticket, message: &Message) -> Result<(), KafkaError> {
+/// Hands one message to librdkafka without waiting.
+pub(super) fn try_send(
+    producer: &BaseProducer<Outcomes>,
+    ticket: Ticket,
+    message: &Message,
+) -> Result<(), KafkaError> {
     let mut record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket.0 as usize)
         .payload(&message.payload[..])
         .timestamp(wire::timestamp(message))

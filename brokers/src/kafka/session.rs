@@ -38,6 +38,7 @@ impl Session {
         let producer = BaseProducer::from_config_and_context(config, outcomes)
             .map_err(|error| settings(fault::creation(&error)))?;
         let producer = Arc::new(producer);
+        producer.context().serves(&producer);
         let (stop, stopped) = channel();
         let (end, ended) = oneshot::channel();
         let served = Arc::clone(&producer);

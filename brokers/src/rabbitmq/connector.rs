@@ -1,6 +1,6 @@
 //! Opens publishing sessions.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,8 +8,8 @@ use lapin::Connection;
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use message::{PublishError, Publisher, Receipts};
-use tokio::sync::{Mutex, mpsc};
 
+use super::backlog::Backlog;
 use super::config::{Config, invalid};
 use super::endpoint::Endpoint;
 use super::fault;
@@ -19,8 +19,11 @@ use super::window::WindowLimit;
 use super::wire::Bounds;
 use crate::settings::InvalidSetting;
 
-/// Lanes per connection: while one waits for the last confirms of its window, the other publishes.
+/// Lanes per connection to begin with; more are opened while topics wait.
 const LANES_PER_CONNECTION: usize = 2;
+
+/// Windows of one topic under way at once, per connection: while one waits for its last confirms, others are published.
+const WINDOWS_PER_TOPIC: usize = 4;
 
 /// Payload bytes of one window: bounds what the client library copies into frames.
 const WINDOW_BYTES_MAX: usize = 8 << 20;
@@ -94,14 +97,14 @@ impl message::Connector for Connector {
         if let Some(connection) = connections.first() {
             self.check_exchange(connection).await?;
         }
-        let (sender, queue) = mpsc::unbounded_channel();
+        let limit = WindowLimit { messages_max: self.window_messages_max, bytes_max: WINDOW_BYTES_MAX };
         let session = Arc::new(Session {
-            queue: Mutex::new(queue),
+            backlog: Backlog::new(limit, WINDOWS_PER_TOPIC * connections.len()),
+            confirmed_at: Mutex::default(),
             broken: OnceLock::new(),
             exchange: self.exchange.clone(),
             app_id: self.app_id.clone(),
             bounds: Bounds { payload_bytes_max: self.payload_bytes_max, frame_bytes_max },
-            limit: WindowLimit { messages_max: self.window_messages_max, bytes_max: WINDOW_BYTES_MAX },
             confirm_timeout: self.confirm_timeout,
         });
         let mut lanes = Vec::new();
@@ -112,6 +115,7 @@ impl message::Connector for Connector {
                 lanes.push(lane);
             }
         }
-        Ok(Box::new(RabbitmqPublisher::new(receipts, sender, lanes, connections, self.window_messages_max)))
+        let batch_len = self.window_messages_max * WINDOWS_PER_TOPIC * connections.len();
+        Ok(Box::new(RabbitmqPublisher::new(receipts, session, lanes, connections, batch_len)))
     }
 }

@@ -1,6 +1,7 @@
 //! The client's errors, judged: whose fault, how far it reaches, what to do.
 
 use std::io;
+use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
@@ -45,6 +46,14 @@ pub(super) fn unroutable(topic: &Topic, exchange: &str) -> PublishError {
 pub(super) fn nacked(topic: &Topic) -> PublishError {
     PublishError::topic_busy(format!(
         "a queue for {topic} rejected the message: it is full (overflow=reject-publish), or it has no leader"
+    ))
+}
+
+/// A message whose queue confirmed nothing in time, while others did; its outcome is unknown.
+pub(super) fn unanswered(topic: &Topic, timeout: Duration) -> PublishError {
+    let millis = timeout.as_millis();
+    PublishError::topic_busy(format!(
+        "no queue for {topic} confirmed a message within {millis} ms, but other queues did; has it lost its majority?"
     ))
 }
 

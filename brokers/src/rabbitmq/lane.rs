@@ -1,32 +1,52 @@
-//! A lane: one channel that publishes window after window. Several lanes overlap, so that the wire is busy while
-//! one of them waits for its last confirms.
+//! A lane: one channel that publishes window after window, each of one topic. Several lanes overlap, so that the wire is
+//! busy while one of them waits for its last confirms, and so that a queue that confirms nothing delays only its topic.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Connection, Error};
 use message::{Fault, PublishError, Scope};
-use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
 
+use super::backlog::Backlog;
 use super::confirm::{self, Break, Fate};
 use super::fault;
 use super::suspects::Suspects;
-use super::window::{Item, Window, WindowLimit};
+use super::window::Item;
 use super::wire::{self, Bounds, Record};
 
 /// What the lanes of a session have in common.
 pub(super) struct Session {
     /// Submitted and not yet taken by a lane.
-    pub(super) queue: Mutex<mpsc::UnboundedReceiver<Item>>,
+    pub(super) backlog: Backlog,
+    /// When a window was last confirmed.
+    pub(super) confirmed_at: Mutex<Option<Instant>>,
     /// Why the session is over; then everything that is still submitted is answered with it.
     pub(super) broken: OnceLock<Broken>,
     pub(super) exchange: ShortString,
     pub(super) app_id: Option<ShortString>,
     pub(super) bounds: Bounds,
-    pub(super) limit: WindowLimit,
     pub(super) confirm_timeout: Duration,
+}
+
+impl Session {
+    fn confirmed(&self) {
+        *self.confirmed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether another window was confirmed since.
+    fn has_confirmed_since(&self, begun_at: Instant) -> bool {
+        self.confirmed_at.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at >= begun_at)
+    }
+
+    /// Ends the session for all lanes; the first reason counts.
+    pub(super) fn fail(&self, connection: &Connection, cause: Break) -> &Broken {
+        let blocked = connection.status().blocked();
+        let broken = Broken { cause, blocked, confirm_timeout: self.confirm_timeout };
+        self.broken.get_or_init(|| broken)
+    }
 }
 
 /// Why a session ended.
@@ -70,54 +90,33 @@ pub(super) struct Lane {
     session: Arc<Session>,
     connection: Arc<Connection>,
     channel: Channel,
-    /// The message that did not fit into the last window.
-    spill: Option<Item>,
 }
 
 impl Lane {
     pub(super) async fn open(session: Arc<Session>, connection: Arc<Connection>) -> Result<Self, Error> {
         let channel = open_channel(&connection).await?;
-        Ok(Self { session, connection, channel, spill: None })
+        Ok(Self { session, connection, channel })
     }
 
     /// Publishes until the session is closed and its queue is empty.
     pub(super) async fn run(mut self) {
-        while let Some(window) = self.next_window().await {
+        let session = Arc::clone(&self.session);
+        while let Some((topic, window)) = session.backlog.next().await {
             let items = window.into_items();
-            if let Some(broken) = self.session.broken.get() {
+            if let Some(broken) = session.broken.get() {
                 answer_all(items, broken);
-                continue;
+            } else {
+                let begun_at = Instant::now();
+                match self.attempt(items).await {
+                    Ok(()) => session.confirmed(),
+                    Err((items, Break::Timeout)) if session.has_confirmed_since(begun_at) => {
+                        self.give_up(items).await;
+                    }
+                    Err((items, cause)) => self.recover(items, cause).await,
+                }
             }
-            match self.attempt(items).await {
-                Ok(()) => {}
-                Err((items, cause)) => self.recover(items, cause).await,
-            }
+            session.backlog.done(&topic);
         }
-    }
-
-    /// What is waiting, up to a full window; waits only for the first message.
-    async fn next_window(&mut self) -> Option<Window> {
-        let mut window = Window::new(self.session.limit);
-        // An empty window takes any message, so the first one is never spilled.
-        let mut queue = if let Some(item) = self.spill.take() {
-            self.spill = window.push(item);
-            match self.session.queue.try_lock() {
-                Ok(queue) => queue,
-                // Another lane waits for messages, so there are none to add.
-                Err(_) => return Some(window),
-            }
-        } else {
-            let mut queue = self.session.queue.lock().await;
-            self.spill = window.push(queue.recv().await?);
-            queue
-        };
-        while self.spill.is_none()
-            && !window.is_full()
-            && let Ok(item) = queue.try_recv()
-        {
-            self.spill = window.push(item);
-        }
-        Some(window)
     }
 
     /// Publishes a group and answers every message of it, or gives them back with the reason.
@@ -155,6 +154,19 @@ impl Lane {
             }
         }
         (accepted, records)
+    }
+
+    /// The topic's queue confirms nothing, but others do: the session goes on without this window, on a new channel. What
+    /// is still confirmed on the old one is not listened to any more.
+    async fn give_up(&mut self, items: Vec<Item>) {
+        for item in items {
+            let error = fault::unanswered(&item.message.topic, self.session.confirm_timeout);
+            item.pending.answer(Err(error));
+        }
+        match open_channel(&self.connection).await {
+            Ok(channel) => self.channel = channel,
+            Err(error) => self.fail([], Break::Client(error)),
+        }
     }
 
     /// After a window broke off: searches the culprit if one message closed the channel, else ends the session.
@@ -198,9 +210,7 @@ impl Lane {
 
     /// Ends the session for all lanes.
     fn fail(&self, items: impl IntoIterator<Item = Item>, cause: Break) {
-        let blocked = self.connection.status().blocked();
-        let broken = Broken { cause, blocked, confirm_timeout: self.session.confirm_timeout };
-        answer_all(items, self.session.broken.get_or_init(|| broken));
+        answer_all(items, self.session.fail(&self.connection, cause));
     }
 }
 

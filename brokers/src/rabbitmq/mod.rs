@@ -5,7 +5,8 @@
 //! | `config.rs` | [`Config`]: what an operator sets |
 //! | `endpoint.rs` | URL, credentials and certificates made into connections |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
-//! | `publisher.rs` | one session: a queue of submissions and the lanes that empty it |
+//! | `publisher.rs` | one session: submissions, and as many lanes as they need |
+//! | `backlog.rs` | what waits to be published, by topic |
 //! | `lane.rs` | one channel that publishes window after window |
 //! | `window.rs` | what is published and believed together |
 //! | `confirm.rs` | publishing one window, and its confirms without the returns |
@@ -27,7 +28,8 @@
 //! | a full queue rejects (`overflow=reject-publish`) | broker's fault, topic pauses |
 //! | payload or headers too large, here or on the broker | message's fault; nobody else is affected |
 //! | exchange missing, no permission | operator's fault, topic stops (at connect: session) |
-//! | connection lost, no confirm in time, publishers blocked | broker's fault, session; outcome unknown |
+//! | no confirm in time, but others got theirs | broker's fault, topic pauses; outcome unknown |
+//! | connection lost, no confirm for anybody in time, publishers blocked | broker's fault, session; outcome unknown |
 //! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
 //!
 //! Order per key holds because the relay keeps one unconfirmed message per key
@@ -47,6 +49,7 @@
 //! - The client library writes returned messages to its log, payload included: see [`PAYLOAD_LOG_TARGET`].
 
 mod admin;
+mod backlog;
 mod config;
 mod confirm;
 mod connector;

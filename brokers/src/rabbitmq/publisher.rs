@@ -1,4 +1,4 @@
-//! A publishing session: submissions go into one queue, a few lanes take windows out of it.
+//! A publishing session: submissions go into a backlog, lanes take windows out of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,19 @@ use async_trait::async_trait;
 use lapin::Connection;
 use lapin::types::ShortString;
 use message::{KeyWindow, Profile, Publisher, Receipts, Submission};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::lane::Lane;
+use super::confirm::Break;
+use super::lane::{Lane, Session};
 use super::window::Item;
 use crate::pending::Pending;
 
 /// How long the goodbye to the broker may take where the caller names no time.
 pub(super) const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Lanes on one connection at most: each is a channel. So many windows may be silent at once before others wait for them.
+const LANES_MAX: usize = 64;
 
 /// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
 const REPLY_SUCCESS: u16 = 200;
@@ -25,7 +28,7 @@ const REPLY_SUCCESS: u16 = 200;
 pub(super) struct RabbitmqPublisher {
     profile: Profile,
     receipts: Receipts,
-    queue: mpsc::UnboundedSender<Item>,
+    session: Arc<Session>,
     lanes: JoinSet<()>,
     connections: Vec<Arc<Connection>>,
 }
@@ -33,19 +36,58 @@ pub(super) struct RabbitmqPublisher {
 impl RabbitmqPublisher {
     pub(super) fn new(
         receipts: Receipts,
-        queue: mpsc::UnboundedSender<Item>,
+        session: Arc<Session>,
         lanes: Vec<Lane>,
         connections: Vec<Arc<Connection>>,
-        window_messages_max: usize,
+        batch_len: usize,
     ) -> Self {
         // One unconfirmed message per key: windows on different channels are not ordered among each other.
-        let profile =
-            Profile { key_window: KeyWindow::One, batch_len: window_messages_max * lanes.len().max(1) };
+        let profile = Profile { key_window: KeyWindow::One, batch_len };
         let mut tasks = JoinSet::new();
-        for lane in lanes {
-            tasks.spawn(lane.run());
+        tasks.spawn(run_lanes(Arc::clone(&session), connections.clone(), lanes));
+        Self { profile, receipts, session, lanes: tasks, connections }
+    }
+}
+
+impl RabbitmqPublisher {
+    fn pending(&self, ticket: message::Ticket) -> Pending {
+        Pending::new(ticket, self.receipts.clone())
+    }
+}
+
+/// Runs the lanes of a session, and opens more of them while topics wait: a lane whose queue confirms nothing is of no use to
+/// others.
+async fn run_lanes(session: Arc<Session>, connections: Vec<Arc<Connection>>, opened: Vec<Lane>) {
+    let mut lanes = JoinSet::new();
+    let lanes_max = connections.iter().map(|connection| lanes_max(connection)).sum();
+    for lane in opened {
+        lanes.spawn(lane.run());
+    }
+    let mut next = connections.iter().cycle();
+    while lanes.len() < lanes_max {
+        tokio::select! {
+            wanted = session.backlog.wants_lane(lanes.len()) => if !wanted { break },
+            // A lane ends only when nothing is left for it.
+            Some(_) = lanes.join_next() => continue,
         }
-        Self { profile, receipts, queue, lanes: tasks, connections }
+        let Some(connection) = next.next() else { break };
+        match Lane::open(Arc::clone(&session), Arc::clone(connection)).await {
+            Ok(lane) => _ = lanes.spawn(lane.run()),
+            Err(error) => {
+                session.fail(connection, Break::Client(error));
+                break;
+            }
+        }
+    }
+    while lanes.join_next().await.is_some() {}
+}
+
+/// Lanes on one connection at most. One channel is left for questions.
+fn lanes_max(connection: &Connection) -> usize {
+    match usize::from(connection.configuration().channel_max()) {
+        // Zero means no limit.
+        0 => LANES_MAX,
+        channels => LANES_MAX.min(channels.saturating_sub(1)).max(1),
     }
 }
 
@@ -56,17 +98,14 @@ impl Publisher for RabbitmqPublisher {
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {
-        for Submission { ticket, message } in batch {
-            let pending = Pending::new(ticket, self.receipts.clone());
-            // Fails only when no lane is left; the item is then dropped, which answers it as unknown.
-            self.queue.send(Item { message, pending }).ok();
-        }
+        let item = |Submission { ticket, message }| Item { message, pending: self.pending(ticket) };
+        self.session.backlog.push(batch.into_iter().map(item));
     }
 
     async fn close(self: Box<Self>, grace: Duration) {
-        let Self { queue, mut lanes, connections, .. } = *self;
-        // The lanes end when the queue is closed and empty.
-        drop(queue);
+        let Self { session, mut lanes, connections, .. } = *self;
+        // The lanes end when the backlog is closed and empty.
+        session.backlog.close();
         let deadline = Instant::now() + grace;
         let drained = async { while lanes.join_next().await.is_some() {} };
         if tokio::time::timeout_at(deadline, drained).await.is_err() {

@@ -44,7 +44,8 @@ pub struct Config {
     /// The queue of a topic, by name or URL; a topic that is not listed is the name of its queue. A name that ends
     /// in `.fifo` is a FIFO queue.
     pub queues: BTreeMap<String, String>,
-    /// Requests in flight at once per publishing session, 1 to 256 (default 16). Each carries up to 10 messages.
+    /// Requests in flight at once per publishing session, 1 to 256 (default 16). Each carries up to 10 messages. One that is
+    /// not answered within a second counts for its queue only, so that a silent queue leaves the others alone.
     pub concurrency: usize,
     /// Milliseconds that a batch waits for more messages while other requests are in flight, 0 to 100 (default 2).
     pub linger_ms: u64,

@@ -7,6 +7,7 @@ use aws_sdk_sqs::Client;
 use message::{PublishError, Publisher, Receipts};
 
 use super::client::ClientFactory;
+use super::answers::Answers;
 use super::config::Config;
 use super::dispatcher::Pace;
 use super::fault::{Failure, Kind};
@@ -51,7 +52,8 @@ impl message::Connector for Connector {
             linger: Duration::from_millis(self.config.linger_ms),
             batch_bytes_max: self.config.message_bytes_max,
         };
-        let sender = Sender { client, queues: Queues::new(self.config.queues.clone()) };
+        let queues = Queues::new(self.config.queues.clone());
+        let sender = Sender { client, queues, answers: Answers::default() };
         Ok(Box::new(SqsPublisher::new(receipts, sender, pace, self.config.fair_queues)))
     }
 }

@@ -11,6 +11,10 @@ use tokio::time::Instant;
 use super::backlog::{BATCH_ENTRIES_MAX, Backlog, Item};
 use super::send::Sender;
 
+/// How long a request counts among those in flight. One that waits longer for its answer has a queue that is silent: others
+/// must not pay for it. Its queue alone keeps to the bound.
+const COUNTED: Duration = Duration::from_secs(1);
+
 /// Submissions that are sorted in one go.
 const SORT_MAX: usize = 1_024;
 
@@ -33,7 +37,15 @@ pub(super) struct Dispatcher {
     backlogs: BTreeMap<String, Lane>,
     requests: JoinSet<()>,
     /// Which queue and groups a request occupies.
-    occupied: BTreeMap<Id, (String, Vec<String>)>,
+    occupied: BTreeMap<Id, Occupied>,
+}
+
+/// What a request occupies, and since when.
+#[derive(Debug)]
+struct Occupied {
+    queue: String,
+    groups: Vec<String>,
+    since: Instant,
 }
 
 /// A queue's backlog, and since when it has been waiting for a full batch.
@@ -89,15 +101,16 @@ impl Dispatcher {
     /// full has waited long enough.
     fn dispatch(&mut self, open: bool) -> Option<Instant> {
         let now = Instant::now();
+        let (mut counted, uncounted_at) = self.counted(now);
         let mut due = None;
         let mut progress = true;
         while std::mem::take(&mut progress) {
             due = None;
             for (queue, lane) in &mut self.backlogs {
-                if self.requests.len() >= self.pace.concurrency {
-                    return None;
+                if counted >= self.pace.concurrency {
+                    return uncounted_at.or(Some(now + COUNTED));
                 }
-                if lane.backlog.len() == 0 {
+                if lane.backlog.len() == 0 || lane.backlog.in_flight() >= self.pace.concurrency {
                     continue;
                 }
                 // A batch that is not full waits a little, but only while others of its queue are on the way.
@@ -114,11 +127,18 @@ impl Dispatcher {
                 lane.since = (lane.backlog.len() > 0).then_some(now);
                 let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
                 let task = self.requests.spawn(self.sender.clone().send(queue.clone(), batch));
-                self.occupied.insert(task.id(), (queue.clone(), groups));
+                self.occupied.insert(task.id(), Occupied { queue: queue.clone(), groups, since: now });
+                counted += 1;
                 progress = true;
             }
         }
         due
+    }
+
+    /// How many requests count, and when the next one of them does not any more.
+    fn counted(&self, now: Instant) -> (usize, Option<Instant>) {
+        let counted = self.occupied.values().map(|occupied| occupied.since + COUNTED).filter(|until| *until > now);
+        counted.fold((0, None), |(count, next), until| (count + 1, Some(next.map_or(until, |next| until.min(next)))))
     }
 
     fn finish(&mut self, finished: Result<(Id, ()), JoinError>) {
@@ -129,10 +149,10 @@ impl Dispatcher {
                 error.id()
             }
         };
-        if let Some((queue, groups)) = self.occupied.remove(&id)
-            && let Some(lane) = self.backlogs.get_mut(&queue)
+        if let Some(occupied) = self.occupied.remove(&id)
+            && let Some(lane) = self.backlogs.get_mut(&occupied.queue)
         {
-            lane.backlog.finish(&groups);
+            lane.backlog.finish(&occupied.groups);
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) enum Kind {
     Lost,
     /// SQS will never take it.
     Refused,
+    /// Somebody between us and SQS refused the request.
+    Intercepted,
     /// The client could not even make the request.
     Local,
     /// The server did not prove who it is.
@@ -44,9 +46,12 @@ impl Failure {
     {
         match error {
             SdkError::ServiceError(service) => {
-                let client_fault = service.raw().status().is_client_error();
-                let code = service.err().code().unwrap_or_default();
-                Self::of_code(code, service.err().message().unwrap_or_default(), client_fault)
+                let status = service.raw().status();
+                let message = service.err().message().unwrap_or_default();
+                match service.err().code().filter(|code| !code.is_empty()) {
+                    Some(code) => Self::of_code(code, message, status.is_client_error()),
+                    None => Self::of_status(status.as_u16()),
+                }
             }
             SdkError::ConstructionFailure(_) => Self { kind: Kind::Local, text: chain(error) },
             _ if is_unverified(error) => Self { kind: Kind::Unverified, text: chain(error) },
@@ -60,6 +65,17 @@ impl Failure {
     /// What SQS answers with an error code, for a request or for one entry of it.
     pub(super) fn of_code(code: &str, message: &str, client_fault: bool) -> Self {
         Self { kind: kind(code, client_fault), text: format!("{code} {message}").trim().to_owned() }
+    }
+
+    /// An answer without an error code is not SQS' own: a proxy, a gateway or a firewall speaks. Only its word that a request
+    /// is too large can be about a message.
+    fn of_status(status: u16) -> Self {
+        let kind = match status {
+            413 => Kind::Refused,
+            408 | 425 | 429 | 500.. => Kind::Busy,
+            _ => Kind::Intercepted,
+        };
+        Self { kind, text: format!("status {status} without an error code of sqs") }
     }
 
     /// An entry that the answer does not mention.
@@ -86,11 +102,21 @@ impl Failure {
             Kind::Busy => {
                 PublishError::topic_busy(format!("sqs does not take messages for queue {queue} now: {text}"))
             }
+            Kind::Intercepted => PublishError::topic_unavailable(format!(
+                "a request for queue {queue} did not reach sqs: {text}; let the proxy or gateway in between pass it"
+            )),
             Kind::Refused => {
                 PublishError::refused(format!("sqs refused a message for queue {queue}: {text}"))
             }
             Kind::Credentials | Kind::Local | Kind::Unverified | Kind::Lost => self.to_session_error(),
         }
+    }
+
+    /// What the message is told when others are answered.
+    pub(super) fn to_silence(&self, queue: &str, scope: Scope) -> PublishError {
+        let text = &self.text;
+        let reason = format!("queue {queue} did not answer, but sqs answers other requests; outcome unknown: {text}");
+        PublishError::new(Fault::Broker, scope, reason)
     }
 
     /// What a session is told that could not be opened.
@@ -128,6 +154,9 @@ impl Failure {
                  in sqs.tls.ca_file"
             ),
             Kind::Refused => format!("sqs refused the request: {text}"),
+            Kind::Intercepted => {
+                format!("a request did not reach sqs: {text}; let the proxy or gateway in between pass it")
+            }
             Kind::Busy => format!("sqs cannot answer now: {text}"),
             Kind::Lost => format!("sqs did not answer: {text}"),
         }
@@ -237,6 +266,25 @@ mod tests {
             let error = failure.to_publish_error(&topic, "orders.fifo");
             assert_eq!((error.fault(), error.scope()), (fault, scope), "{code}");
             assert!(error.to_string().contains("why"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_an_error_code_blames_no_message_but_for_its_size() {
+        let topic = Topic::new("orders").unwrap();
+        for (status, fault, scope) in [
+            (400, Fault::Operator, Scope::Topic),
+            (403, Fault::Operator, Scope::Topic),
+            (404, Fault::Operator, Scope::Topic),
+            (407, Fault::Operator, Scope::Topic),
+            (408, Fault::Broker, Scope::Topic),
+            (413, Fault::Message, Scope::Message),
+            (429, Fault::Broker, Scope::Topic),
+            (502, Fault::Broker, Scope::Topic),
+        ] {
+            let error = Failure::of_status(status).to_publish_error(&topic, "orders");
+            assert_eq!((error.fault(), error.scope()), (fault, scope), "{status}");
+            assert!(error.to_string().contains(&status.to_string()), "{error}");
         }
     }
 

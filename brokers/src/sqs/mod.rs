@@ -10,6 +10,7 @@
 //! | `publisher.rs` | one session: encodes and addresses submissions |
 //! | `dispatcher.rs` | keeps a bounded number of requests in flight |
 //! | `backlog.rs` | what waits for one queue, and which of it may leave together |
+//! | `answers.rs` | which queues answer: how far it reaches when one does not |
 //! | `send.rs` | one batch and the answer for each of its messages |
 //! | `subscription.rs` | [`Subscriber`]: consumes a queue |
 //! | `receive.rs` | one receive request |
@@ -27,7 +28,9 @@
 //! | no such queue, no permission, its key disabled | operator's fault, topic stops |
 //! | throttled, an entry failed on SQS' side | broker's fault, topic pauses |
 //! | too large, contents refused | message's fault; the others of its batch are sent |
+//! | no answer in time, but other queues answer | broker's fault, topic pauses; outcome unknown |
 //! | no answer, or none in time | broker's fault, session; outcome unknown |
+//! | a proxy answers in its own words (403, 429, no error code) | operator's or broker's fault, topic stops or pauses |
 //! | wrong or missing credentials, no region | operator's fault, session |
 //!
 //! On a FIFO queue the deduplication id is the message id (SQS remembers it for 5 minutes, the inbox for longer)
@@ -50,6 +53,7 @@
 //! - Receipt handles of a consumer that was too slow are skipped; the message comes again and the inbox knows it.
 
 mod admin;
+mod answers;
 mod backlog;
 mod client;
 mod config;

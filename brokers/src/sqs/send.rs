@@ -5,6 +5,10 @@ use std::sync::Arc;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 
+use message::{PublishError, Scope};
+use tokio::time::Instant;
+
+use super::answers::Answers;
 use super::backlog::Item;
 use super::fault::{Failure, Kind};
 use super::queues::Queues;
@@ -14,6 +18,7 @@ use super::queues::Queues;
 pub(super) struct Sender {
     pub(super) client: Client,
     pub(super) queues: Queues,
+    pub(super) answers: Answers,
 }
 
 type Outcome = Result<(), Failure>;
@@ -21,16 +26,28 @@ type Outcome = Result<(), Failure>;
 impl Sender {
     /// Sends a batch and answers its messages.
     pub(super) async fn send(self: Arc<Self>, queue: String, batch: Vec<Item>) {
+        let begun_at = Instant::now();
         let outcomes = self.outcomes(&queue, &batch).await;
+        let is_answered = |outcome: &Outcome| outcome.as_ref().err().is_none_or(|failure| failure.kind != Kind::Lost);
+        if outcomes.iter().any(is_answered) {
+            self.answers.note(&queue, Instant::now());
+        }
         for (item, outcome) in batch.into_iter().zip(outcomes) {
-            let outcome = outcome.map_err(|failure| {
-                if failure.kind == Kind::Missing {
-                    self.queues.forget(&queue);
-                }
-                failure.to_publish_error(&item.topic, &queue)
-            });
+            let outcome = outcome.map_err(|failure| self.error(&failure, &item, &queue, begun_at));
             item.pending.answer(outcome);
         }
+    }
+
+    fn error(&self, failure: &Failure, item: &Item, queue: &str, begun_at: Instant) -> PublishError {
+        match failure.kind {
+            Kind::Missing => self.queues.forget(queue),
+            Kind::Lost => match self.answers.reach(queue, begun_at) {
+                Scope::Session => {}
+                scope => return failure.to_silence(queue, scope),
+            },
+            _ => {}
+        }
+        failure.to_publish_error(&item.topic, queue)
     }
 
     async fn outcomes(&self, queue: &str, batch: &[Item]) -> Vec<Outcome> {

@@ -64,6 +64,7 @@ fn fill_engine(engine: &mut Table, settings: &Settings) {
         ("poll_max", settings.poll_max),
         ("checkpoint_interval", settings.checkpoint_interval),
         ("shutdown_grace", settings.shutdown_grace),
+        ("silent_after", settings.silent_after),
         ("retry_initial", settings.retry.initial),
         ("retry_max", settings.retry.delay_max),
     ] {

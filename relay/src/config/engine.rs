@@ -24,6 +24,8 @@ const POLL_MAX: Duration = Duration::from_secs(60);
 const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// A shorter silence is within what brokers take for a slow disk or a new leader.
+const SILENT_MIN: Duration = Duration::from_millis(100);
 const GRACE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_MIN: usize = 64 << 10;
 /// Less than this leaves chunks little room beside the envelope.
@@ -59,6 +61,7 @@ pub(crate) fn settings(
             delay_max: time(section.retry_max, base.retry.delay_max),
             attempts_max: section.attempts_max.unwrap_or(base.retry.attempts_max),
         },
+        silent_after: time(section.silent_after, base.silent_after),
         on_dead: section.on_dead.unwrap_or(base.on_dead),
         size_limit,
         chunking: chunking(section, size_limit, encoding),
@@ -116,6 +119,7 @@ fn refusals(settings: &Settings, limit: SizeLimit) -> Vec<Refusal> {
         settings.lease_ttl.max(LEASE_TTL_MIN),
     );
     time("shutdown_grace", settings.shutdown_grace, Duration::ZERO, GRACE_MAX);
+    time("silent_after", settings.silent_after, SILENT_MIN, GRACE_MAX);
     time("retry_initial", settings.retry.initial, RETRY_MIN, RETRY_MAX);
     time("retry_max", settings.retry.delay_max, RETRY_MIN, RETRY_MAX);
     let mut refuse = |setting, problem| refusals.push((setting, problem));
@@ -223,6 +227,7 @@ mod tests {
                 "10ms to 15s",
             ),
             (EngineSection { shutdown_grace: time("1d"), ..base() }, "shutdown_grace", "1d is outside 0s"),
+            (EngineSection { silent_after: time("9ms"), ..base() }, "silent_after", "9ms is outside 100ms"),
             (EngineSection { retry_initial: time("0s"), ..base() }, "retry_initial", "0s is outside 1ms"),
             (EngineSection { retry_max: time("500ms"), ..base() }, "retry_initial", "longer than retry_max"),
             (EngineSection { attempts_max: Some(0), ..base() }, "attempts_max", "at least 1"),

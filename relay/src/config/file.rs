@@ -94,6 +94,7 @@ pub(crate) struct EngineSection {
     pub(crate) checkpoint_interval: Option<Time>,
     pub(crate) shutdown_grace: Option<Time>,
     pub(crate) attempts_max: Option<u32>,
+    pub(crate) silent_after: Option<Time>,
     pub(crate) retry_initial: Option<Time>,
     pub(crate) retry_max: Option<Time>,
     pub(crate) on_dead: Option<DeadPolicy>,

@@ -51,6 +51,9 @@ pub(crate) struct Lead {
 /// Checkpoints with many changes are stored at once: memory stays bounded while a topic is down.
 const CHANGES_MAX: usize = 1_000;
 
+/// How often silent destinations are looked for while one falls silent.
+const SILENCE_LOOKS: u32 = 20;
+
 struct Driver {
     machine: Machine,
     link: Link,
@@ -73,6 +76,8 @@ struct Driver {
     /// Held entries wait to be read, from this id on.
     held_from: Option<EntryId>,
     draining: Option<Instant>,
+    /// When the lease was taken: the engine counts time from here.
+    began_at: Instant,
 }
 
 impl Lead {
@@ -127,6 +132,7 @@ impl Lead {
             due_at: None,
             held_from: None,
             draining: None,
+            began_at: Instant::now(),
         };
         driver.drive(&mut reader, &mut keeper, trusted, &self.stop).await
     }
@@ -142,6 +148,8 @@ impl Driver {
     ) -> Ended {
         let mut tick = tokio::time::interval(self.settings.checkpoint_interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silence = tokio::time::interval(self.settings.silent_after / SILENCE_LOOKS);
+        silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.act();
             if self.drained() {
@@ -169,6 +177,10 @@ impl Driver {
                     self.telemetry.gauges(&self.machine);
                     self.store();
                 }
+                _ = silence.tick() => {
+                    self.machine.set_now(self.began_at.elapsed());
+                    self.machine.look_for_silence(self.host.uniform());
+                }
                 () = sleep_until(self.due_at), if self.may_ask() => self.ask_due(EntryId::default()),
                 Some(page) = self.pages.recv(), if self.draining.is_none() && self.machine.has_room() => {
                     self.machine.page(&page.difference, page.page);
@@ -180,6 +192,7 @@ impl Driver {
 
     /// Everything that can be done without waiting.
     fn act(&mut self) {
+        self.machine.set_now(self.began_at.elapsed());
         while self.draining.is_none()
             && let Some(permit) = self.link.permit()
         {
@@ -282,7 +295,7 @@ impl Driver {
             // A checkpoint was stored meanwhile: what was read may be out of date, so it is read again.
             Ask::Due(after) if !fresh => self.ask_due(after),
             Ask::Due(_) => {
-                self.machine.due(answer.exceptions);
+                self.machine.due(answer.exceptions, self.host.uniform());
                 if let (true, Some(last)) = (answer.full, last) {
                     self.ask_due(last);
                 }

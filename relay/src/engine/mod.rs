@@ -8,6 +8,8 @@
 //! | [`window`] | what is in memory, and how far the cursor may move |
 //! | [`lanes`] | which entries may be submitted without endangering the order of their key |
 //! | [`blocks`] | which keys and topics wait, and for what |
+//! | [`silence`] | which destinations have stopped answering, and how far that reaches |
+//! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
 //! | [`judge`](mod@judge) | whose fault a failure is and what follows |
 //! | [`backoff`] | how long to wait |
 //! | [`wake`] | how often to poll |
@@ -24,6 +26,7 @@
 //! | `takeover` | everything that a new holder of the lease has to know, and the lease kept meanwhile |
 //! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
 
+pub mod awaited;
 pub mod backoff;
 pub mod blocks;
 mod chunking;
@@ -36,6 +39,7 @@ pub mod machine;
 pub mod pipeline;
 pub mod reader;
 pub mod settings;
+pub mod silence;
 mod takeover;
 pub mod wake;
 pub mod window;

@@ -25,7 +25,7 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
         message: message.into(),
         origin: Origin::Log(Arc::clone(difference)),
         attempts: 0,
-        in_flight: false,
+        in_flight: None,
     }
 }
 

@@ -62,6 +62,10 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// The longest pause after a failure that is not the message's fault: outages end without notice.
     pub outage_delay_max: Duration,
+    /// How long the broker may leave a message without an answer while it answers for others, before that destination is
+    /// taken to be silent: its messages wait beside the log, and others flow. A fifth of it is enough where others wait for
+    /// room in the window. Shorter than what an ordinary failover takes only costs rows, never copies.
+    pub silent_after: Duration,
     /// What happens to a key whose entry is dead.
     pub on_dead: DeadPolicy,
     /// What the destination takes; larger entries are split, or parked at once.
@@ -84,6 +88,7 @@ impl Default for Settings {
             shutdown_grace: Duration::from_secs(20),
             retry: RetryPolicy::default(),
             outage_delay_max: Duration::from_secs(15),
+            silent_after: Duration::from_secs(5),
             on_dead: DeadPolicy::default(),
             size_limit: SizeLimit { destination: "the destination", message_bytes_max: 16 << 20 },
             chunking: None,

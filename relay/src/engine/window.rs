@@ -9,6 +9,8 @@ use std::sync::Arc;
 use message::{Message, Ticket};
 use outbox::log::{Cursor, Difference, EntryId};
 
+use crate::engine::silence::Submitted;
+
 /// Where an entry came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -31,8 +33,8 @@ pub struct Item {
     pub origin: Origin,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// Handed to the publisher and not yet reported.
-    pub in_flight: bool,
+    /// Handed to the publisher and not yet reported: when.
+    pub in_flight: Option<Submitted>,
 }
 
 impl Item {
@@ -197,14 +199,18 @@ impl Window {
         self.left.drain(..)
     }
 
+    /// All open entries with their tickets, in reading order.
+    pub fn open(&self) -> impl Iterator<Item = (Ticket, &Item)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
+            Slot::Open(item) => Some((Ticket(self.front + index as u64), item)),
+            Slot::Settled(_) => None,
+        })
+    }
+
     /// The tickets of all open entries, in reading order.
     #[must_use]
     pub fn open_tickets(&self) -> Vec<Ticket> {
-        let open = |(index, slot): (usize, &Slot)| match slot {
-            Slot::Open(_) => Some(Ticket(self.front + index as u64)),
-            Slot::Settled(_) => None,
-        };
-        self.slots.iter().enumerate().filter_map(open).collect()
+        self.open().map(|(ticket, _)| ticket).collect()
     }
 }
 
@@ -220,7 +226,7 @@ mod tests {
 
     fn item(id: i64, origin: Origin) -> Item {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "payload");
-        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: false }
+        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: None }
     }
 
     #[test]

@@ -182,3 +182,49 @@ async fn credentials_that_the_cluster_does_not_take_are_the_operators() {
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Session), "{error}");
     assert!(error.to_string().contains("kafka.sasl"), "{error}");
 }
+
+/// A key of this partition, in a topic of two.
+fn key_in(partition: usize) -> String {
+    let keys = (0..).map(|n| format!("k{n}"));
+    keys.into_iter().find(|key| super::super::partitioner::partition_of(key.as_bytes(), 2) == partition).unwrap()
+}
+
+#[tokio::test]
+async fn a_partition_without_a_leader_delays_no_other_and_goes_on_in_order() {
+    let (mock, config) = cluster(2);
+    mock.create_topic("other", 1).unwrap();
+    mock.lead(TOPIC, 0, None).unwrap();
+    let (silent, alive) = (key_in(0), key_in(1));
+    let connector = Connector::new(config.clone()).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    let submit = publisher.submit(batch(0, (0..50).map(|n| keyed(TOPIC, &silent, format!("{n}")))));
+    tokio::time::timeout(LONG, submit).await.expect("submitting waits for no partition");
+    publisher.submit(batch(50, (50..100).map(|n| keyed(TOPIC, &alive, format!("{n}"))))).await;
+    publisher.submit(batch(100, (100..150).map(|n| keyed("other", &silent, format!("{n}"))))).await;
+    let mut others: Vec<u64> = Vec::new();
+    for receipt in take(&mut received, 100).await {
+        assert_eq!(judged(&receipt), Ok(()), "{receipt:?}");
+        others.push(receipt.ticket.0);
+    }
+    assert!(others.iter().all(|ticket| *ticket >= 50), "{others:?}");
+    mock.lead(TOPIC, 0, Some(1)).unwrap();
+    let late = take(&mut received, 50).await;
+    assert!(late.iter().all(|receipt| receipt.outcome.is_ok()), "{late:?}");
+    let tickets: Vec<u64> = late.iter().map(|receipt| receipt.ticket.0).collect();
+    assert!(tickets.into_iter().eq(0..50), "in the order of submission");
+    publisher.close(LONG).await;
+    assert!(received.recv().await.is_none(), "each has one receipt");
+}
+
+#[tokio::test]
+async fn what_waits_for_a_partition_without_a_leader_is_answered_when_the_session_ends() {
+    let (mock, config) = cluster(1);
+    mock.lead(TOPIC, 0, None).unwrap();
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    publisher.submit(batch(0, (0..10).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
+    publisher.close(Duration::ZERO).await;
+    let receipts = take(&mut received, 10).await;
+    assert!(receipts.iter().all(|receipt| judged(receipt) == LOST), "{receipts:?}");
+    assert!(received.recv().await.is_none());
+}

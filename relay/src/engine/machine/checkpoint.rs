@@ -62,7 +62,8 @@ impl Machine {
 
     /// Whether held entries may be able to leave since the last call: store a checkpoint, then read them.
     pub fn take_released(&mut self) -> bool {
-        self.blocks.take_released()
+        let answered = self.awaited.take_released();
+        self.blocks.take_released() || answered
     }
 
     /// Changes that the next checkpoint stores.

@@ -25,6 +25,7 @@ impl Machine {
         let parked = if let Some(due_in) = entry.deliver_in {
             Some(parked_entry(&entry, ExceptionState::Scheduled, 0, Some(due_in), None))
         } else if self.blocks.holds(entry.topic(), entry.key()) {
+            self.held_on_a_guess += usize::from(self.silence.is_guess());
             Some(parked_entry(&entry, ExceptionState::Held, 0, None, None))
         } else {
             self.unacceptable(&entry).map(|problem| {
@@ -34,7 +35,7 @@ impl Machine {
         match (parked, entry.message) {
             (None, Ok(message)) => {
                 let origin = Origin::Log(Arc::clone(difference));
-                self.queue(Item { id, message: Arc::new(message), origin, attempts: 0, in_flight: false });
+                self.queue(Item { id, message: Arc::new(message), origin, attempts: 0, in_flight: None });
             }
             (Some(parked), _) => {
                 self.ahead.insert(id);
@@ -59,14 +60,17 @@ impl Machine {
         self.lanes.push(ticket, key.as_ref());
     }
 
-    /// Takes exceptions in that are due: scheduled, retrying, discarded.
-    pub fn due(&mut self, exceptions: Vec<Exception>) {
+    /// Takes exceptions in that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the retries.
+    pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
         self.look_again();
         for exception in exceptions {
             let id = exception.entry.id;
             let newer = self.changes.contains_key(&id) || self.storing.contains_key(&id);
             if newer || self.aside.contains(&id) {
                 continue; // memory is ahead of what was read
+            }
+            if self.is_awaited(&exception, uniform) {
+                continue; // it is with the publisher already
             }
             match exception.state {
                 ExceptionState::Discarded => {
@@ -108,6 +112,9 @@ impl Machine {
         self.look_again();
         for exception in exceptions {
             let entry = &exception.entry;
+            if self.awaited.contains(entry.id) {
+                continue; // it is with the publisher already
+            }
             if self.blocks.take_held(entry.topic(), entry.key(), entry.id) {
                 self.aside(exception, Origin::Held);
             }
@@ -131,13 +138,13 @@ impl Machine {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
                 self.aside.insert(id);
-                self.queue(Item { id, message: Arc::new(message), origin, attempts, in_flight: false });
+                self.queue(Item { id, message: Arc::new(message), origin, attempts, in_flight: None });
             }
         }
     }
 }
 
-fn parked_entry(
+pub(super) fn parked_entry(
     entry: &Entry,
     state: ExceptionState,
     attempts: u32,

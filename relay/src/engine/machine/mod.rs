@@ -19,6 +19,7 @@
 //! | `intake.rs` | what becomes of entries and exceptions that were read |
 //! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
 //! | `outcomes.rs` | what a receipt means |
+//! | `silent.rs` | what becomes of messages whose destination does not answer |
 //! | `checkpoint.rs` | what stands beside the log, and what is stored together |
 //! | `event.rs` | what is told |
 
@@ -26,6 +27,7 @@ mod checkpoint;
 mod event;
 mod intake;
 mod outcomes;
+mod silent;
 mod submissions;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -33,9 +35,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use message::KeyWindow;
 use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionSummary};
 
+use crate::engine::awaited::Awaited;
 use crate::engine::blocks::Blocks;
 use crate::engine::lanes::Lanes;
 use crate::engine::settings::Settings;
+use crate::engine::silence::Silence;
 use crate::engine::window::Window;
 
 pub use event::{Checkpoint, Event};
@@ -64,6 +68,11 @@ pub struct Machine {
     /// Something was blocked: queued entries must be looked at again before the next submission.
     requeue: bool,
     session_broken: bool,
+    silence: Silence,
+    /// Messages that were set aside for their silence, and may still be answered.
+    awaited: Awaited,
+    /// Entries held for a topic that was only guessed to be silent.
+    held_on_a_guess: usize,
     events: Vec<Event>,
 }
 
@@ -89,6 +98,9 @@ impl Machine {
             fruitless: 0,
             requeue: false,
             session_broken: false,
+            silence: Silence::new(settings.silent_after),
+            awaited: Awaited::default(),
+            held_on_a_guess: 0,
             events: Vec::new(),
             settings,
         }
@@ -97,7 +109,9 @@ impl Machine {
     /// Whether another page or pass of exceptions may be taken in.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.window.has_room()
+        // While nothing shows that the broker works, a guess must not move the whole backlog beside the log.
+        let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
+        self.window.has_room() && !is_bold
     }
 
     /// Entries that were read and are not settled.
@@ -116,6 +130,12 @@ impl Machine {
     #[must_use]
     pub fn in_flight_len(&self) -> usize {
         self.in_flight
+    }
+
+    /// Messages that were set aside for their silence, and may still be answered.
+    #[must_use]
+    pub fn awaited_len(&self) -> usize {
+        self.awaited.len()
     }
 
     /// Blocked keys and topics.

@@ -19,13 +19,16 @@ impl Machine {
     pub fn receipt(&mut self, receipt: Receipt, uniform: f64) {
         match receipt.outcome {
             Ok(()) => self.confirmed(receipt.ticket),
-            Err(error) => self.failed(receipt.ticket, &error, uniform),
+            Err(error) => self.failed(receipt.ticket, error, uniform),
         }
     }
 
     fn confirmed(&mut self, ticket: Ticket) {
-        let Some(item) = self.window.settle(ticket) else { return };
-        self.landed(item.in_flight);
+        let Some(item) = self.window.settle(ticket) else { return self.late(ticket, &Ok(())) };
+        if let Some(submitted) = item.in_flight {
+            self.in_flight -= 1;
+            self.silence.confirmed(&item.message.topic, submitted);
+        }
         self.fruitless = 0;
         self.lanes.settled(item.message.key.as_ref());
         if !matches!(item.origin, Origin::Log(_)) {
@@ -36,24 +39,28 @@ impl Machine {
     }
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {
-        if self.blocks.unblock_topic(topic) {
+        if !self.stays_blocked(topic) && self.blocks.unblock_topic(topic) {
             self.events.push(Event::TopicUnblocked { topic: topic.to_owned() });
         }
     }
 
-    fn landed(&mut self, was_in_flight: bool) {
-        self.in_flight -= usize::from(was_in_flight);
-    }
-
-    fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
+    fn failed(&mut self, ticket: Ticket, error: PublishError, uniform: f64) {
         if self.lanes.window() == KeyWindow::Pipelined || error.scope() == Scope::Session {
             self.session_broken = true;
         }
+        if self.window.get_mut(ticket).is_none() {
+            return self.late(ticket, &Err(error));
+        }
+        self.judged(ticket, &error, uniform);
+    }
+
+    /// Does what a failure means for an entry in the window.
+    pub(super) fn judged(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         let Some(item) = self.window.get_mut(ticket) else { return };
-        let was_in_flight = std::mem::take(&mut item.in_flight);
+        let was_in_flight = item.in_flight.take().is_some();
         let (id, attempts) = (item.id, item.attempts);
         let (topic, probe) = (item.message.topic.clone(), item.origin == Origin::Due);
-        self.landed(was_in_flight);
+        self.in_flight -= usize::from(was_in_flight);
         let scope = match error.scope() {
             // Alone in flight, again and again: whatever breaks the session, the others must not wait for it.
             Scope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => Scope::Message,
@@ -91,12 +98,21 @@ impl Machine {
         }
     }
 
-    fn retry_in(&mut self, id: EntryId, fault: Fault, uniform: f64) -> Duration {
+    pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, uniform: f64) -> Duration {
         let failures = self.failures.entry(id).or_default();
         *failures = failures.saturating_add(1);
         let delay = backoff::delay(&self.settings.retry, *failures, uniform);
         // Outages end without notice: look again soon.
         if fault == Fault::Message { delay } else { delay.min(self.settings.outage_delay_max) }
+    }
+
+    /// An entry in flight is about to leave the window without a receipt: what was queued behind it is looked at again.
+    pub(super) fn give_up(&mut self, ticket: Ticket) {
+        if let Some(item) = self.window.get_mut(ticket) {
+            self.in_flight -= usize::from(item.in_flight.take().is_some());
+        }
+        self.requeue = true;
+        self.settle_lane(ticket);
     }
 
     /// The entry at the head of its lane is about to leave the window.

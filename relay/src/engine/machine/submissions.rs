@@ -20,9 +20,11 @@ impl Machine {
             self.fruitless = self.fruitless.saturating_add(1);
         }
         self.in_flight = 0;
+        self.awaited.clear();
+        self.silence.session_started();
         for ticket in self.window.open_tickets() {
             if let Some(item) = self.window.get_mut(ticket) {
-                item.in_flight = false;
+                item.in_flight = None;
             }
         }
         self.requeue = true;
@@ -52,7 +54,7 @@ impl Machine {
             && let Some(ticket) = self.lanes.pop()
         {
             if let Some(item) = self.window.get_mut(ticket) {
-                item.in_flight = true;
+                item.in_flight = Some(self.silence.submitted());
                 self.in_flight += 1;
                 batch.push(Submission { ticket, message: Arc::clone(&item.message) });
             }
@@ -70,7 +72,7 @@ impl Machine {
         for ticket in self.window.open_tickets() {
             let Some(item) = self.window.get_mut(ticket) else { continue };
             let key = item.message.key.clone();
-            if item.in_flight {
+            if item.in_flight.is_some() {
                 self.lanes.occupy(key.as_ref());
                 continue;
             }

@@ -102,6 +102,8 @@ struct World {
     in_flight: VecDeque<Submission>,
     /// Pipelined: nothing of this session may succeed any more.
     session_failed: bool,
+    /// Topics and keys for which the broker does not answer.
+    silent: HashSet<String>,
     held_wanted: bool,
     healed: bool,
 }
@@ -109,7 +111,8 @@ struct World {
 type MessageIdText = String;
 
 fn settings() -> Settings {
-    let mut settings = Settings { window_entries: 40, ..Settings::default() };
+    let silent_after = Duration::from_millis(300);
+    let mut settings = Settings { window_entries: 40, silent_after, ..Settings::default() };
     settings.retry.attempts_max = 3;
     settings.size_limit.message_bytes_max = OVERSIZE;
     settings
@@ -155,6 +158,7 @@ impl World {
             reader: (None, 0, cursor.base),
             in_flight: VecDeque::new(),
             session_failed: false,
+            silent: HashSet::new(),
             held_wanted: false,
             healed: false,
         }
@@ -236,12 +240,56 @@ impl World {
         Ok(())
     }
 
+    fn answers(&self, submission: &Submission) -> bool {
+        let message = &submission.message;
+        let key = message.key.as_ref().is_some_and(|key| self.silent.contains(key.as_str()));
+        !key && !self.silent.contains(message.topic.as_str())
+    }
+
+    /// A topic, or a key as if it had a partition to itself, falls silent; or all of them answer again.
+    fn toggle_silence(&mut self) {
+        if self.healed || self.rng.random_bool(0.5) {
+            self.silent.clear();
+        } else {
+            let name = ["orders", "payments", "k0", "k1", "k2"][self.rng.random_range(0..5)];
+            self.silent.insert(name.to_owned());
+        }
+    }
+
+    fn end_session(&mut self) {
+        while let Some(silent) = self.in_flight.iter().position(|submission| !self.answers(submission)) {
+            let Some(Submission { ticket, message }) = self.in_flight.remove(silent) else { return };
+            match self.window {
+                KeyWindow::Pipelined => self.session_failed = true,
+                KeyWindow::One if self.rng.random_bool(0.5) => self.broker.push(Message::clone(&message)),
+                KeyWindow::One => {}
+            }
+            let outcome = Err(PublishError::session_lost("never answered"));
+            self.machine.receipt(Receipt { ticket, outcome }, 0.5);
+        }
+        while !self.in_flight.is_empty() {
+            self.receive();
+        }
+        self.connect();
+    }
+
     fn receive(&mut self) {
+        let mut waiting = HashSet::new();
+        let mut answered = Vec::new();
+        for (place, submission) in self.in_flight.iter().enumerate() {
+            // A pipelined publisher keeps the order of a key, so what is behind a silent message is silent as well.
+            let behind = submission.message.key.as_ref().is_some_and(|key| waiting.contains(key));
+            if self.answers(submission) && !(behind && self.window == KeyWindow::Pipelined) {
+                answered.push(place);
+            } else {
+                waiting.extend(submission.message.key.as_ref());
+            }
+        }
         let pick = match self.window {
-            KeyWindow::Pipelined => 0,
-            KeyWindow::One if self.in_flight.is_empty() => 0,
-            KeyWindow::One => self.rng.random_range(0..self.in_flight.len()),
+            KeyWindow::Pipelined => answered.first(),
+            KeyWindow::One => answered.get(self.rng.random_range(0..answered.len().max(1))),
         };
+        let Some(pick) = pick.copied() else { return };
         let Some(submission) = self.in_flight.remove(pick) else { return };
         let outcome = self.outcome(&submission.message);
         let lost = outcome.as_ref().is_err_and(|error| error.scope() == Scope::Session);
@@ -252,6 +300,7 @@ impl World {
 
     fn step(&mut self) {
         self.now += self.rng.random_range(0..20);
+        self.machine.set_now(Duration::from_millis(self.now));
         self.held_wanted |= self.machine.take_released();
         match self.rng.random_range(0..100) {
             0..25 => self.read(),
@@ -267,20 +316,22 @@ impl World {
                     self.machine.checkpointed();
                 }
             }
-            88..92 => self.machine.due(self.log.due(self.now)),
+            88..92 => self.machine.due(self.log.due(self.now), 0.5),
             92..96 => {
                 if self.held_wanted && self.machine.changes_len() == 0 {
                     self.held_wanted = false;
                     self.machine.held(self.log.held());
                 }
             }
+            96 if self.rng.random_bool(0.5) => self.toggle_silence(),
+            97 => {
+                let uniform = self.rng.random();
+                self.machine.look_for_silence(uniform);
+            }
             96 if !self.healed && self.rng.random_bool(0.2) => self.take_over(),
             _ => {
                 if self.machine.session_broken() {
-                    while !self.in_flight.is_empty() {
-                        self.receive();
-                    }
-                    self.connect();
+                    self.end_session();
                 }
             }
         }
@@ -290,6 +341,7 @@ impl World {
     /// Repairs everything: topics exist, poison is edited, dead entries are requeued by an operator.
     fn heal(&mut self) {
         self.healed = true;
+        self.silent.clear();
         let dead = |row: &Row| row.parked.state == ExceptionState::Dead;
         let ids: Vec<_> = self.log.rows.iter().filter(|(_, row)| dead(row)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -355,6 +407,130 @@ fn nothing_is_lost_and_order_holds_with_a_pipelined_publisher() {
     (0..600).for_each(|seed| run(seed, KeyWindow::Pipelined));
 }
 
+fn message_for(topic: &str, key: &str) -> Message {
+    Message::new(Topic::new(topic).unwrap(), EventType::new("e").unwrap(), "x")
+        .with_key(OrderingKey::new(key).unwrap())
+}
+
+/// A machine with a session, time and entries of its own.
+struct Bench {
+    machine: Machine,
+    last: i64,
+}
+
+impl Bench {
+    fn new(window: KeyWindow) -> Self {
+        let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), []);
+        machine.session_started(window);
+        Self { machine, last: 0 }
+    }
+
+    fn read(&mut self, message: &Message) {
+        let mark = |id: i64| Mark::new(id.to_string());
+        let (base, head) = (mark(self.last), mark(self.last + 1));
+        self.last += 1;
+        let difference = Arc::new(Difference { base, head, ceiling: self.last });
+        let entry = Entry { id: EntryId(self.last), message: Ok(message.clone()), deliver_in: None };
+        self.machine.page(&difference, Page { entries: vec![entry], exhausted: true });
+    }
+
+    fn at(&mut self, ms: u64) {
+        self.machine.set_now(Duration::from_millis(ms));
+    }
+
+    fn confirm(&mut self, ticket: message::Ticket) {
+        self.machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
+    }
+
+    fn cursor(&mut self) -> Cursor {
+        let cursor = self.machine.checkpoint().map(|checkpoint| checkpoint.cursor);
+        self.machine.checkpointed();
+        cursor.unwrap_or_else(|| self.machine.stored.clone())
+    }
+}
+
+fn exception(id: i64, message: &Message, state: ExceptionState) -> Exception {
+    let entry = Entry { id: EntryId(id), message: Ok(message.clone()), deliver_in: None };
+    Exception { entry, state, attempts: 0 }
+}
+
+#[test]
+fn a_silent_topic_leaves_the_window_and_its_late_receipts_settle_it_without_copies() {
+    let mut bench = Bench::new(KeyWindow::One);
+    let (first, second, other) = (message_for("t", "a"), message_for("t", "b"), message_for("u", "c"));
+    bench.read(&first);
+    bench.read(&second);
+    let silent: Vec<_> = bench.machine.submissions(9).iter().map(|s| s.ticket).collect();
+    bench.at(290);
+    bench.read(&other);
+    let others = bench.machine.submissions(9);
+    bench.confirm(others[0].ticket);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.in_flight_len(), 2, "not silent for long enough");
+    bench.at(300);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!((bench.machine.in_flight_len(), bench.machine.awaited_len()), (0, 2));
+    assert_eq!(bench.machine.blocked().1, 1, "its topic waits");
+    assert_eq!(bench.cursor(), Cursor::at(Mark::new("3")), "the cursor passes");
+    bench.machine.due(vec![exception(1, &first, ExceptionState::Retrying)], 0.5);
+    bench.machine.held(vec![exception(2, &second, ExceptionState::Held)]);
+    assert!(bench.machine.submissions(9).is_empty(), "no copies: both are with the publisher");
+    bench.confirm(silent[0]);
+    bench.confirm(silent[1]);
+    assert_eq!(bench.machine.blocked(), (0, 0));
+    let checkpoint = bench.machine.checkpoint().unwrap();
+    assert!(checkpoint.changes.iter().all(|change| matches!(change, ExceptionChange::Resolve(_))));
+    bench.read(&first);
+    assert_eq!(bench.machine.submissions(9).len(), 1, "the topic flows again");
+}
+
+#[test]
+fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
+    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let (silent, alive) = (message_for("t", "silent"), message_for("t", "alive"));
+    bench.read(&silent);
+    bench.read(&silent);
+    let tickets: Vec<_> = bench.machine.submissions(9).iter().map(|s| s.ticket).collect();
+    bench.at(200);
+    bench.read(&alive);
+    let submitted = bench.machine.submissions(9);
+    bench.at(300);
+    bench.confirm(submitted[0].ticket);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.awaited_len(), 2);
+    assert_eq!(bench.machine.blocked(), (1, 0), "one key waits, the topic does not");
+    bench.read(&silent);
+    bench.read(&alive);
+    let next = bench.machine.submissions(9);
+    assert_eq!(next.len(), 1);
+    assert_eq!(next[0].message.key, alive.key);
+    assert!(!bench.machine.session_broken());
+    // The session ends: what was waited for is submitted again, in order.
+    let lost = || Err(PublishError::session_lost("gone"));
+    bench.machine.receipt(Receipt { ticket: tickets[0], outcome: lost() }, 0.5);
+    bench.machine.receipt(Receipt { ticket: tickets[1], outcome: lost() }, 0.5);
+    bench.machine.session_started(KeyWindow::Pipelined);
+    assert!(bench.machine.take_released());
+    assert!(bench.machine.checkpoint().is_some());
+    bench.machine.checkpointed();
+    bench.machine.held(vec![exception(2, &silent, ExceptionState::Held)]);
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    let again = bench.machine.submissions(9);
+    assert_eq!(again.iter().filter(|s| s.message.key == silent.key).count(), 1, "the second one waits");
+}
+
+#[test]
+fn an_outage_of_everything_sets_nothing_aside() {
+    let mut bench = Bench::new(KeyWindow::One);
+    for topic in ["t", "u"] {
+        bench.read(&message_for(topic, topic));
+    }
+    assert_eq!(bench.machine.submissions(9).len(), 2);
+    bench.at(60_000);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!((bench.machine.in_flight_len(), bench.machine.session_broken()), (2, false));
+}
+
 /// A log of two entries of one key, the second of which commits first.
 #[test]
 fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
@@ -384,11 +560,11 @@ fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
     assert!(machine.checkpoint().is_some());
     machine.checkpointed();
     // The entry that probes the topic is due, and waits for the late one, which its topic holds.
-    machine.due(vec![exception(2, &early, ExceptionState::Retrying)]);
+    machine.due(vec![exception(2, &early, ExceptionState::Retrying)], 0.5);
     assert!(machine.take_released(), "the late entry can leave");
     machine.held(vec![exception(1, &late, ExceptionState::Held)]);
     let ticket = machine.submissions(9)[0].ticket;
     machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
-    machine.due(vec![exception(2, &early, ExceptionState::Retrying)]);
+    machine.due(vec![exception(2, &early, ExceptionState::Retrying)], 0.5);
     assert_eq!(machine.submissions(9).len(), 1, "and then the one that waited for it");
 }

@@ -1,0 +1,132 @@
+//! Submissions that were given up waiting for, and whose receipts are still welcome. Pure.
+//!
+//! A publisher owes exactly one receipt for each submission. As long as its session lives, a silent message is not submitted
+//! again: it stands beside the log, and the submission itself finds out when its destination answers. So a silence of any
+//! length costs no copies within a session.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use message::{Message, Ticket};
+use outbox::log::EntryId;
+
+use crate::engine::silence::Submitted;
+
+/// A submission without an answer, whose entry stands beside the log.
+#[derive(Debug, Clone)]
+pub struct Unanswered {
+    /// The entry.
+    pub id: EntryId,
+    /// What was submitted.
+    pub message: Arc<Message>,
+    /// When.
+    pub submitted: Submitted,
+}
+
+/// All of them in one session.
+#[derive(Debug, Default)]
+pub struct Awaited {
+    tickets: HashMap<Ticket, Unanswered>,
+    ids: HashSet<EntryId>,
+    /// How many of each topic.
+    topics: HashMap<message::Topic, usize>,
+    bytes: usize,
+    /// An entry is not waited for any more without having been confirmed: it may have to be read back.
+    released: bool,
+}
+
+impl Awaited {
+    /// Waits for a receipt from now on.
+    pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
+        self.bytes += unanswered.message.wire_bytes();
+        self.ids.insert(unanswered.id);
+        *self.topics.entry(unanswered.message.topic.clone()).or_default() += 1;
+        self.tickets.insert(ticket, unanswered);
+    }
+
+    /// The receipt is there.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
+        let unanswered = self.tickets.remove(&ticket)?;
+        self.bytes -= unanswered.message.wire_bytes();
+        self.ids.remove(&unanswered.id);
+        if let Some(count) = self.topics.get_mut(&unanswered.message.topic) {
+            *count -= 1;
+            if *count == 0 {
+                self.topics.remove(&unanswered.message.topic);
+            }
+        }
+        Some(unanswered)
+    }
+
+    /// The receipts of this session will not come.
+    pub fn clear(&mut self) {
+        let released = self.released || !self.tickets.is_empty();
+        *self = Self { released, ..Self::default() };
+    }
+
+    /// Whether the entry must not be submitted, because an earlier submission of it may still be answered.
+    #[must_use]
+    pub fn contains(&self, id: EntryId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    /// Whether any message of the topic is waited for.
+    #[must_use]
+    pub fn has_topic(&self, topic: &str) -> bool {
+        self.topics.keys().any(|name| name.as_str() == topic)
+    }
+
+    /// How many are waited for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Whether as many entries or bytes are waited for, or more: publishers keep them in memory.
+    #[must_use]
+    pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
+        self.tickets.len() >= entries || self.bytes >= bytes
+    }
+
+    /// An entry failed after all, or was left out while it was waited for: it is to be read back.
+    pub fn release(&mut self) {
+        self.released = true;
+    }
+
+    /// Whether entries may be able to leave since the last call, because they are not waited for any more.
+    pub fn take_released(&mut self) -> bool {
+        std::mem::take(&mut self.released)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::silence::Silence;
+    use message::{EventType, Topic};
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_waited_for_is_counted_until_its_receipt_comes() {
+        let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
+        let submitted = Silence::new(Duration::from_secs(1)).submitted();
+        let mut awaited = Awaited::default();
+        for id in [1, 2] {
+            let unanswered = Unanswered { id: EntryId(id), message: Arc::new(message.clone()), submitted };
+            awaited.insert(Ticket(id as u64), unanswered);
+        }
+        assert!(awaited.reaches(2, usize::MAX) && awaited.reaches(9, message.wire_bytes() * 2));
+        assert!(awaited.take(Ticket(1)).is_some() && awaited.take(Ticket(1)).is_none());
+        assert!(!awaited.contains(EntryId(1)) && awaited.contains(EntryId(2)) && awaited.has_topic("t"));
+        assert!(!awaited.take_released());
+        awaited.clear();
+        assert!(awaited.is_empty() && !awaited.has_topic("t") && !awaited.reaches(9, 1));
+        assert!(awaited.take_released() && !awaited.take_released());
+    }
+}

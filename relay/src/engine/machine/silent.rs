@@ -1,0 +1,176 @@
+//! What becomes of messages whose destination does not answer.
+//!
+//! A silent message is set aside as one that failed by the broker's fault, so that its place in the window is free and the
+//! cursor can pass. It is not submitted again in this session: its receipt is still welcome, and is the probe.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Fault, KeyWindow, PublishError, Scope, Ticket, Topic};
+use outbox::log::{Exception, ExceptionState};
+
+use super::intake::parked_entry;
+use super::{Event, Machine};
+use crate::engine::awaited::Unanswered;
+use crate::engine::silence::Stall;
+
+/// Publishers may hold as much as so many windows of messages without an answer, before they are connected anew.
+const AWAITED_WINDOWS_MAX: usize = 2;
+
+impl Machine {
+    /// Sets the time since the lease was taken.
+    pub fn set_now(&mut self, now: Duration) {
+        self.silence.set_now(now);
+    }
+
+    /// Looks for destinations that have stopped answering, and sets their messages aside. `uniform` in `0.0..1.0` spreads
+    /// the retries.
+    pub fn look_for_silence(&mut self, uniform: f64) {
+        if self.session_broken || self.in_flight == 0 {
+            return;
+        }
+        let is_full = !self.has_room();
+        let (mut topics, mut alone) = self.silent(is_full);
+        if is_full && topics.is_empty() && alone.is_empty() {
+            self.stalled(&mut topics, &mut alone);
+        }
+        if self.awaits_many() {
+            // Nothing more may pile up in the publisher: the silent part stops its topic.
+            topics.extend(std::mem::take(&mut alone).into_iter().filter_map(|ticket| self.topic_of(ticket)));
+        }
+        if topics.is_empty() && alone.is_empty() {
+            return;
+        }
+        let keys: HashSet<_> = alone.iter().filter_map(|ticket| self.key_of(*ticket)).collect();
+        let alone: HashSet<_> = alone.into_iter().collect();
+        for ticket in self.window.open_tickets() {
+            let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_some()) else {
+                continue;
+            };
+            let has_key = item.message.key.as_ref().is_some_and(|key| keys.contains(key));
+            if topics.contains(&item.message.topic) {
+                self.fall_silent(ticket, Scope::Topic, uniform);
+            } else if alone.contains(&ticket) || (has_key && self.lanes.window() == KeyWindow::Pipelined) {
+                self.fall_silent(ticket, Scope::Message, uniform);
+            }
+        }
+        if self.awaited.reaches(
+            self.settings.window_entries.saturating_mul(AWAITED_WINDOWS_MAX),
+            self.settings.window_bytes.saturating_mul(AWAITED_WINDOWS_MAX),
+        ) {
+            self.session_broken = true;
+        }
+    }
+
+    /// The topics that are silent, and the messages that are silent in topics that are not.
+    fn silent(&self, is_full: bool) -> (HashSet<Topic>, Vec<Ticket>) {
+        let (mut topics, mut alone) = (HashSet::new(), Vec::new());
+        for (ticket, item) in self.window.open() {
+            let Some(submitted) = item.in_flight else { continue };
+            let topic = &item.message.topic;
+            if !self.silence.is_old(submitted) || topics.contains(topic) {
+                continue;
+            }
+            let partly = !self.awaited.is_empty() && self.awaited.has_topic(topic.as_str());
+            match self.silence.reach(topic, submitted, is_full, partly) {
+                Some(Scope::Topic) => _ = topics.insert(topic.clone()),
+                Some(_) => alone.push(ticket),
+                None => {}
+            }
+        }
+        (topics, alone)
+    }
+
+    /// The window is full, and nobody is known to be silent.
+    fn stalled(&mut self, topics: &mut HashSet<Topic>, alone: &mut Vec<Ticket>) {
+        let oldest = self.window.open().find_map(|(_, item)| Some((&item.message.topic, item.in_flight?)));
+        let Some((topic, submitted)) = oldest else { return };
+        match self.silence.stall(topic, submitted) {
+            Some(Stall::Reconnect) => self.session_broken = true,
+            Some(Stall::Guess(scope)) => {
+                self.held_on_a_guess = 0;
+                if scope == Scope::Topic {
+                    topics.insert(topic.clone());
+                } else {
+                    let of_topic = self.window.open().filter(|(_, item)| item.message.topic == *topic);
+                    alone.extend(of_topic.map(|(ticket, _)| ticket));
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn topic_of(&mut self, ticket: Ticket) -> Option<Topic> {
+        Some(self.window.get_mut(ticket)?.message.topic.clone())
+    }
+
+    fn key_of(&mut self, ticket: Ticket) -> Option<message::OrderingKey> {
+        self.window.get_mut(ticket)?.message.key.clone()
+    }
+
+    fn fall_silent(&mut self, ticket: Ticket, scope: Scope, uniform: f64) {
+        let Some(item) = self.window.get_mut(ticket) else { return };
+        let Some(submitted) = item.in_flight else { return };
+        let unanswered = Unanswered { id: item.id, message: Arc::clone(&item.message), submitted };
+        let has_before = self.blocks.has_before(item.key(), item.id);
+        self.awaited.insert(ticket, unanswered);
+        if scope == Scope::Message && has_before {
+            // The one before it finds out; this one waits behind it.
+            self.give_up(ticket);
+            self.set_aside(ticket, ExceptionState::Held, None, None, None);
+            return;
+        }
+        let which = if scope == Scope::Topic { "its topic" } else { "it" };
+        let reason = format!(
+            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, \
+             and its answer is still waited for"
+        );
+        self.judged(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
+    }
+
+    /// Takes the receipt of a message that was set aside for its silence.
+    pub(super) fn late(&mut self, ticket: Ticket, outcome: &Result<(), PublishError>) {
+        let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
+        match outcome {
+            Ok(()) => {
+                self.fruitless = 0;
+                self.silence.confirmed(&message.topic, submitted);
+                self.resolve(message.key.as_ref().map(message::OrderingKey::as_str), id);
+                self.unblock_topic(message.topic.as_str());
+                self.events.push(Event::Published(message));
+            }
+            // It stands beside the log already, and is submitted again when it is due or read back.
+            Err(error) => {
+                self.awaited.release();
+                if error.scope() == Scope::Message {
+                    self.unblock_topic(message.topic.as_str());
+                }
+            }
+        }
+    }
+
+    /// Whether an exception that was read is still waited for. One that is due is looked at again later.
+    pub(super) fn is_awaited(&mut self, exception: &Exception, uniform: f64) -> bool {
+        let id = exception.entry.id;
+        if exception.state == ExceptionState::Discarded || !self.awaited.contains(id) {
+            return false;
+        }
+        if exception.state == ExceptionState::Retrying {
+            let due_in = Some(self.retry_in(id, Fault::Broker, uniform));
+            let failure = (Fault::Broker, String::from("the broker has still not answered for it"));
+            let (state, attempts) = (exception.state, exception.attempts);
+            self.park(parked_entry(&exception.entry, state, attempts, due_in, Some(failure)));
+        }
+        true
+    }
+
+    /// Whether a topic stays blocked although one of its messages was answered: its silent part would pile up.
+    pub(super) fn stays_blocked(&self, topic: &str) -> bool {
+        self.awaits_many() && self.awaited.has_topic(topic)
+    }
+
+    fn awaits_many(&self) -> bool {
+        self.awaited.reaches(self.settings.window_entries / 2, self.settings.window_bytes / 2)
+    }
+}

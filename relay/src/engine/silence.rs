@@ -1,0 +1,291 @@
+//! Which destinations have stopped answering, and how far that reaches. Pure.
+//!
+//! Brokers are silent about single destinations: a Kafka partition without a leader, a quorum queue without a majority, a
+//! queue behind a proxy that hangs. No error tells of it. What tells is that others are answered meanwhile:
+//!
+//! | what is seen about an unconfirmed message, for longer than the patience | reaches |
+//! |---|---|
+//! | messages of its topic that were submitted later are confirmed | the message, and its key |
+//! | nothing of its topic is confirmed, but other topics are | the topic |
+//! | nothing at all is confirmed | the session: an outage, which is not decided here |
+//!
+//! The last line has one exception. A window that is full of silent messages keeps everything else from being submitted, so
+//! nothing else can be confirmed. Then a new session is asked for: if the broker accepts one and goes on saying nothing,
+//! the oldest message's topic is guessed to be silent, one topic at most until something is confirmed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use message::{Scope, Topic};
+
+/// A part of the patience is enough where waiting costs others, or where the topic is known to be silent in part.
+const IMPATIENCE: u32 = 5;
+
+/// A submission that is not confirmed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// When, since the lease was taken.
+    at: Duration,
+    /// How many were submitted before it.
+    order: u64,
+}
+
+/// The confirmations of one topic.
+#[derive(Debug, Clone, Copy)]
+struct Answers {
+    /// The last one.
+    at: Duration,
+    /// The submission that was made last among the confirmed ones.
+    newest: Submitted,
+}
+
+/// What is to be done when nothing at all is confirmed although the window is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stall {
+    /// Find out whether the broker answers a new session.
+    Reconnect,
+    /// It does, and says nothing: take the oldest message's topic to be silent, as a whole or only what is in flight.
+    Guess(Scope),
+}
+
+/// What was confirmed, and when.
+#[derive(Debug)]
+pub struct Silence {
+    patience: Duration,
+    now: Duration,
+    submissions: u64,
+    topics: HashMap<Topic, Answers>,
+    /// The last confirmation of any topic.
+    answered_at: Option<Duration>,
+    session_at: Duration,
+    /// A topic was guessed to be silent, and nothing was confirmed since.
+    guessed: bool,
+    /// Before the session that was asked for, other messages of the oldest one's topic were confirmed.
+    partly: bool,
+}
+
+impl Silence {
+    /// Nothing was submitted yet.
+    #[must_use]
+    pub fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            now: Duration::ZERO,
+            submissions: 0,
+            topics: HashMap::new(),
+            answered_at: None,
+            session_at: Duration::ZERO,
+            guessed: false,
+            partly: false,
+        }
+    }
+
+    /// Sets the time since the lease was taken.
+    pub fn set_now(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// A session is open.
+    pub fn session_started(&mut self) {
+        self.session_at = self.now;
+    }
+
+    /// A message is submitted.
+    pub fn submitted(&mut self) -> Submitted {
+        self.submissions += 1;
+        Submitted { at: self.now, order: self.submissions }
+    }
+
+    /// A message is confirmed.
+    pub fn confirmed(&mut self, topic: &Topic, submitted: Submitted) {
+        let at = self.now;
+        self.answered_at = Some(at);
+        self.guessed = false;
+        match self.topics.get_mut(topic) {
+            Some(answers) => {
+                answers.at = at;
+                if answers.newest.order < submitted.order {
+                    answers.newest = submitted;
+                }
+            }
+            None => _ = self.topics.insert(topic.clone(), Answers { at, newest: submitted }),
+        }
+    }
+
+    /// Whether the silence has to be looked at for so old a submission.
+    #[must_use]
+    pub fn is_old(&self, submitted: Submitted) -> bool {
+        self.now.saturating_sub(submitted.at) >= self.patience / IMPATIENCE
+    }
+
+    /// How far the silence about a message reaches, if it has lasted too long. `urgent`: others wait for room in the window.
+    /// `partly`: the topic is known to be silent in part.
+    #[must_use]
+    pub fn reach(&self, topic: &Topic, submitted: Submitted, urgent: bool, partly: bool) -> Option<Scope> {
+        let short = self.patience / IMPATIENCE;
+        let quiet_max = if urgent || partly { short } else { self.patience };
+        let behind_max = if partly { short } else { self.patience };
+        let age = self.now.saturating_sub(submitted.at);
+        let own = self.topics.get(topic);
+        let overtaken = own.filter(|own| own.newest.order > submitted.order);
+        // A queue that moves on slowly confirms in order: its oldest message is old, but not overtaken by far.
+        let by_far = overtaken.is_some_and(|own| own.newest.at >= submitted.at + behind_max / 2);
+        if age >= behind_max && by_far {
+            return Some(Scope::Message);
+        }
+        let is_quiet = age >= quiet_max && own.is_none_or(|own| self.now.saturating_sub(own.at) >= quiet_max);
+        let scope = if overtaken.is_some() { Scope::Message } else { Scope::Topic };
+        (is_quiet && self.others_answer(topic, submitted, quiet_max)).then_some(scope)
+    }
+
+    /// Whether another topic was confirmed after the submission, and lately: an outage of everything has begun with
+    /// confirmations, too.
+    fn others_answer(&self, topic: &Topic, submitted: Submitted, quiet_max: Duration) -> bool {
+        let lately = |answers: &Answers| {
+            answers.at >= submitted.at && self.now.saturating_sub(answers.at) < quiet_max / 2
+        };
+        self.topics.iter().any(|(name, answers)| name != topic && lately(answers))
+    }
+
+    /// What to do while the window is full and nothing is confirmed, about the oldest submission and its topic.
+    #[must_use]
+    pub fn stall(&mut self, topic: &Topic, submitted: Submitted) -> Option<Stall> {
+        let since = self.answered_at?.max(self.session_at);
+        if self.guessed || self.now.saturating_sub(since) < self.patience {
+            return None;
+        }
+        if self.answered_at.is_some_and(|at| at >= self.session_at) {
+            let newest = self.topics.get(topic).map(|own| own.newest.order);
+            self.partly = newest.is_some_and(|newest| newest > submitted.order);
+            // Without anybody to protect, waiting is as good.
+            let has_others = self.partly || self.topics.keys().any(|name| name != topic);
+            return has_others.then_some(Stall::Reconnect);
+        }
+        self.guessed = true;
+        Some(Stall::Guess(if self.partly { Scope::Message } else { Scope::Topic }))
+    }
+
+    /// Whether a topic was guessed to be silent, and nothing has confirmed since that the broker works.
+    #[must_use]
+    pub fn is_guess(&self) -> bool {
+        self.guessed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: u64 = 5_000;
+
+    struct Scene(Silence);
+
+    fn topic(name: &str) -> Topic {
+        Topic::new(name).unwrap()
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            Self(Silence::new(Duration::from_millis(PATIENCE)))
+        }
+
+        fn at(&mut self, ms: u64) -> &mut Silence {
+            self.0.set_now(Duration::from_millis(ms));
+            &mut self.0
+        }
+
+        fn submit(&mut self, ms: u64) -> Submitted {
+            self.at(ms).submitted()
+        }
+
+        fn confirm(&mut self, ms: u64, name: &str, submitted: Submitted) {
+            self.at(ms).confirmed(&topic(name), submitted);
+        }
+
+        fn reach(&mut self, ms: u64, submitted: Submitted) -> Option<Scope> {
+            self.at(ms).reach(&topic("t"), submitted, false, false)
+        }
+    }
+
+    #[test]
+    fn a_topic_is_silent_when_only_others_are_confirmed() {
+        let mut scene = Scene::new();
+        let silent = scene.submit(0);
+        assert_eq!(scene.reach(6_000, silent), None, "nothing is confirmed: an outage");
+        let other = scene.submit(6_000);
+        scene.confirm(6_010, "other", other);
+        assert_eq!(scene.reach(6_020, silent), Some(Scope::Topic));
+        assert_eq!(scene.reach(9_000, silent), None, "the other one is silent by now as well");
+    }
+
+    #[test]
+    fn patience_is_shorter_when_others_wait_for_room() {
+        let mut scene = Scene::new();
+        let silent = scene.submit(0);
+        let other = scene.submit(0);
+        scene.confirm(1_000, "other", other);
+        assert_eq!(scene.reach(1_100, silent), None);
+        let now = scene.at(1_100);
+        assert_eq!(now.reach(&topic("t"), silent, true, false), Some(Scope::Topic));
+    }
+
+    #[test]
+    fn a_message_that_later_ones_of_its_topic_overtake_is_silent_alone() {
+        let mut scene = Scene::new();
+        let silent = scene.submit(0);
+        let later = scene.submit(2_600);
+        scene.confirm(4_900, "t", later);
+        assert_eq!(scene.reach(4_990, silent), None, "not old enough");
+        assert_eq!(scene.reach(5_000, silent), Some(Scope::Message));
+    }
+
+    #[test]
+    fn a_slow_topic_is_not_silent() {
+        let mut scene = Scene::new();
+        let first = scene.submit(0);
+        let second = scene.submit(1_000);
+        let third = scene.submit(1_100);
+        let other = scene.submit(1_000);
+        scene.confirm(9_000, "t", first);
+        scene.confirm(9_000, "other", other);
+        assert_eq!(scene.reach(9_010, second), None, "its topic moves on, in order");
+        scene.confirm(9_020, "t", third);
+        assert_eq!(scene.reach(9_030, second), None, "overtaken by little");
+        assert_eq!(scene.reach(14_100, second), None, "now everything is quiet: an outage");
+        let other = scene.submit(14_100);
+        scene.confirm(14_100, "other", other);
+        assert_eq!(scene.reach(14_110, second), Some(Scope::Message), "and now only its topic is");
+    }
+
+    #[test]
+    fn a_full_window_without_confirmations_asks_for_a_session_and_then_guesses_once() {
+        let mut scene = Scene::new();
+        let first = scene.submit(0);
+        assert_eq!(scene.at(9_000).stall(&topic("t"), first), None, "the broker has never confirmed anything");
+        scene.confirm(9_000, "t", first);
+        let silent = scene.submit(9_000);
+        assert_eq!(scene.at(20_000).stall(&topic("t"), silent), None, "there is nobody to protect");
+        let other = scene.submit(20_000);
+        scene.confirm(20_000, "other", other);
+        assert_eq!(scene.at(24_900).stall(&topic("t"), silent), None);
+        assert_eq!(scene.at(25_000).stall(&topic("t"), silent), Some(Stall::Reconnect));
+        scene.at(26_000).session_started();
+        let silent = scene.submit(26_000);
+        assert_eq!(scene.at(30_900).stall(&topic("t"), silent), None);
+        assert_eq!(scene.at(31_000).stall(&topic("t"), silent), Some(Stall::Guess(Scope::Topic)));
+        assert_eq!(scene.at(50_000).stall(&topic("u"), silent), None, "an outage sets one topic aside at most");
+        assert!(scene.0.is_guess());
+    }
+
+    #[test]
+    fn a_full_window_of_one_topic_that_was_overtaken_gives_up_only_what_is_in_flight() {
+        let mut scene = Scene::new();
+        let silent = scene.submit(0);
+        let later = scene.submit(0);
+        scene.confirm(100, "t", later);
+        assert_eq!(scene.at(5_100).stall(&topic("t"), silent), Some(Stall::Reconnect));
+        scene.at(5_200).session_started();
+        let silent = scene.submit(5_200);
+        assert_eq!(scene.at(10_200).stall(&topic("t"), silent), Some(Stall::Guess(Scope::Message)));
+    }
+}
