@@ -191,6 +191,12 @@ pub trait Subscription: Send {
     /// [`SubscriptionError`] when the broker could not be told; the messages may come again.
     async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError>;
 
+    /// How long a delivery may stay unsettled without [`keep_alive`](Self::keep_alive) before it is delivered again; `None`
+    /// where only the end of the session does that.
+    fn redelivers_after(&self) -> Option<Duration> {
+        None
+    }
+
     /// Leaves the group and ends the session; what is unsettled is delivered again.
     ///
     /// # Errors

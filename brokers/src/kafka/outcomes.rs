@@ -127,7 +127,8 @@ impl Outcomes {
                 Err(error) => {
                     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
                     let error = fault::delivery(code, message.topic.as_str());
-                    failure.get_or_insert_with(|| format!("the session ended with an earlier message: {error}"));
+                    failure
+                        .get_or_insert_with(|| format!("the session ended with an earlier message: {error}"));
                     pending.answer(Err(error));
                     self.withdraw();
                 }

@@ -42,7 +42,10 @@
 //!
 //! # Traps
 //! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to us.
-//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter exchange.
+//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter exchange. Each end of a
+//!   session, a graceful stop included, counts for everything that was prefetched. AMQP does not show a queue's arguments and
+//!   policies, so a subscription can only warn when a message was delivered ten times (`x-delivery-count`): give such queues a
+//!   dead-letter exchange or a higher `delivery-limit`.
 //! - A delivery that stays unsettled for 30 minutes makes the broker close the channel (`consumer_timeout`).
 //! - With more than one queue per subscription the prefetch is shared over the channel, which quorum queues do
 //!   not support: subscribe to each quorum queue by itself.

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
-use lapin::types::{FieldTable, ShortString};
-use lapin::{Channel, Connection, Error};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Connection, Error};
 use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
@@ -24,6 +24,9 @@ use crate::settings::InvalidSetting;
 /// The lower bits of a token are the delivery tag, the upper ones the subscription: a token of an earlier
 /// subscription is recognised and skipped. At 100,000 deliveries per second 48 bits last for 89 years.
 const TAG_BITS: u32 = 48;
+
+/// Deliveries of one message before which nobody is warned: half of what RabbitMQ 4 allows by default.
+const DELIVERIES_WARNED: i64 = 10;
 
 /// Counts the subscriptions of this process.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
@@ -78,6 +81,7 @@ impl Subscriber {
             generation,
             ledger: Ledger::default(),
             received: Vec::new(),
+            deliveries_max: 0,
         }))
     }
 
@@ -125,6 +129,20 @@ struct RabbitmqSubscription {
     ledger: Ledger,
     /// Received by a call whose future was dropped, or before an error.
     received: Vec<Delivery>,
+    /// The most deliveries of one message that was warned of.
+    deliveries_max: i64,
+}
+
+/// How often a quorum queue has delivered a message before this time (`x-delivery-count`); 0 where the queue does not count.
+fn delivery_count(properties: &BasicProperties) -> i64 {
+    let headers = properties.headers().as_ref().map(FieldTable::inner);
+    match headers.and_then(|headers| headers.get("x-delivery-count")) {
+        Some(AMQPValue::LongLongInt(count)) => *count,
+        Some(AMQPValue::LongInt(count)) => (*count).into(),
+        Some(AMQPValue::ShortInt(count)) => (*count).into(),
+        Some(AMQPValue::ShortShortInt(count)) => (*count).into(),
+        _ => 0,
+    }
 }
 
 impl RabbitmqSubscription {
@@ -152,6 +170,7 @@ impl RabbitmqSubscription {
     fn open(&mut self, queue: &ShortString, delivery: lapin::message::Delivery) -> Delivery {
         let tag = delivery.delivery_tag;
         self.ledger.hand_out(tag);
+        self.warn_of_limit(queue, &delivery.properties);
         let topic = if delivery.routing_key.as_str().is_empty() { queue } else { &delivery.routing_key };
         let message = wire::decode(topic.as_str(), &delivery.properties, delivery.data);
         Delivery {
@@ -160,6 +179,16 @@ impl RabbitmqSubscription {
             redelivered: delivery.redelivered,
             // Without the tag: the hash of a malformed delivery must be the same when it comes again.
             origin: format!("queue {queue}"),
+        }
+    }
+
+    /// Quorum queues count deliveries, and drop or dead-letter a message after a number that AMQP does not show.
+    fn warn_of_limit(&mut self, queue: &ShortString, properties: &BasicProperties) {
+        let deliveries = delivery_count(properties);
+        if deliveries >= DELIVERIES_WARNED && deliveries > self.deliveries_max {
+            self.deliveries_max = deliveries;
+            tracing::warn!(%queue, deliveries, "a message was delivered again and again; RabbitMQ 4 drops it after 20 \
+                deliveries: give the queue a dead-letter exchange or a higher delivery-limit");
         }
     }
 
@@ -253,6 +282,20 @@ impl Subscription for RabbitmqSubscription {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_deliveries_that_a_queue_has_counted_are_read_in_any_width() {
+        let counted = |value| {
+            let mut headers = FieldTable::default();
+            headers.insert(ShortString::try_new("x-delivery-count").unwrap(), value);
+            delivery_count(&BasicProperties::default().with_headers(headers))
+        };
+        assert_eq!(counted(AMQPValue::LongLongInt(12)), 12);
+        assert_eq!(counted(AMQPValue::LongInt(3)), 3);
+        assert_eq!(counted(AMQPValue::ShortShortInt(1)), 1);
+        assert_eq!(counted(AMQPValue::Void), 0);
+        assert_eq!(delivery_count(&BasicProperties::default()), 0);
+    }
 
     #[test]
     fn at_least_one_queue_with_a_name_is_needed() {

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use aws_sdk_sqs::Client;
 use message::{PublishError, Publisher, Receipts};
 
-use super::client::ClientFactory;
 use super::answers::Answers;
+use super::client::ClientFactory;
 use super::config::Config;
 use super::dispatcher::Pace;
 use super::fault::{Failure, Kind};

@@ -137,8 +137,11 @@ impl Dispatcher {
 
     /// How many requests count, and when the next one of them does not any more.
     fn counted(&self, now: Instant) -> (usize, Option<Instant>) {
-        let counted = self.occupied.values().map(|occupied| occupied.since + COUNTED).filter(|until| *until > now);
-        counted.fold((0, None), |(count, next), until| (count + 1, Some(next.map_or(until, |next| until.min(next)))))
+        let counted =
+            self.occupied.values().map(|occupied| occupied.since + COUNTED).filter(|until| *until > now);
+        counted.fold((0, None), |(count, next), until| {
+            (count + 1, Some(next.map_or(until, |next| until.min(next))))
+        })
     }
 
     fn finish(&mut self, finished: Result<(Id, ()), JoinError>) {

@@ -115,7 +115,8 @@ impl Failure {
     /// What the message is told when others are answered.
     pub(super) fn to_silence(&self, queue: &str, scope: Scope) -> PublishError {
         let text = &self.text;
-        let reason = format!("queue {queue} did not answer, but sqs answers other requests; outcome unknown: {text}");
+        let reason =
+            format!("queue {queue} did not answer, but sqs answers other requests; outcome unknown: {text}");
         PublishError::new(Fault::Broker, scope, reason)
     }
 

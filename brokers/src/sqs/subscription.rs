@@ -231,6 +231,10 @@ impl Subscription for SqsSubscription {
         settler.hide(released, 0).await.map_err(|failure| self.failed(&failure))
     }
 
+    fn redelivers_after(&self) -> Option<Duration> {
+        Some(self.visibility_timeout)
+    }
+
     async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
         let receipts: Vec<String> =
             tokens.iter().filter_map(|token| self.receipts.get(token).cloned()).collect();

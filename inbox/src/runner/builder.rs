@@ -141,8 +141,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How often the broker is told that deliveries are still being worked on; 10 s by default. Choose less than
-    /// half of its visibility timeout.
+    /// How often the broker is told that deliveries are still being worked on; 10 s by default. More than half of its
+    /// visibility timeout is refused when the consumer runs: [`RunError::KeepAliveTooSeldom`].
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
         self.settings.keep_alive_interval = interval;

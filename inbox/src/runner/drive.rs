@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Committed, Delivery, DeliveryToken, Settlement};
@@ -30,6 +31,20 @@ pub enum RunError {
     Aborted {
         /// How many deliveries were in hand.
         unsettled: usize,
+    },
+    /// The broker would deliver again what is still being worked on.
+    #[error(
+        "{origin} delivers again what is unsettled for {redelivers_after:?}, but hears only every {keep_alive_interval:?} that \
+         deliveries are being worked on; set keep_alive_interval to at most {:?}, or raise the broker's visibility timeout",
+        .redelivers_after.div_f32(2.0)
+    )]
+    KeepAliveTooSeldom {
+        /// The subscription.
+        origin: String,
+        /// How often the broker is told.
+        keep_alive_interval: Duration,
+        /// How long the broker waits.
+        redelivers_after: Duration,
     },
     /// A worker ended without a result: a defect of this crate.
     #[error("a worker of the consumer broke down")]
@@ -127,7 +142,10 @@ impl<S: Store> Drive<S> {
                 }
                 Step::Finished(first) => self.finished(first).await?,
                 Step::Link(Event::Deliveries(deliveries)) => self.take(deliveries),
-                Step::Link(Event::Up) => self.session_changed(),
+                Step::Link(Event::Up) => {
+                    self.check_keep_alive()?;
+                    self.session_changed();
+                }
                 Step::Link(Event::Lost) => {
                     self.worker.meter.session_lost();
                     self.session_changed();
@@ -149,6 +167,19 @@ impl<S: Store> Drive<S> {
             Some(finished) = running.join_next() => Step::Finished(finished),
             _ = ticks.tick() => Step::KeepAlive,
             event = link.next(NonZeroUsize::new(room)), if !is_stopping => Step::Link(event),
+        }
+    }
+
+    /// A delivery can have waited for half of its time before it is handed out, so the other half must do.
+    fn check_keep_alive(&mut self) -> Result<(), RunError> {
+        let keep_alive_interval = self.settings.keep_alive_interval;
+        let Some(subscription) = self.link.subscription() else { return Ok(()) };
+        match subscription.redelivers_after() {
+            Some(redelivers_after) if keep_alive_interval > redelivers_after / 2 => {
+                let origin = subscription.origin().to_owned();
+                Err(RunError::KeepAliveTooSeldom { origin, keep_alive_interval, redelivers_after })
+            }
+            _ => Ok(()),
         }
     }
 

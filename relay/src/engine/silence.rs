@@ -261,7 +261,11 @@ mod tests {
     fn a_full_window_without_confirmations_asks_for_a_session_and_then_guesses_once() {
         let mut scene = Scene::new();
         let first = scene.submit(0);
-        assert_eq!(scene.at(9_000).stall(&topic("t"), first), None, "the broker has never confirmed anything");
+        assert_eq!(
+            scene.at(9_000).stall(&topic("t"), first),
+            None,
+            "the broker has never confirmed anything"
+        );
         scene.confirm(9_000, "t", first);
         let silent = scene.submit(9_000);
         assert_eq!(scene.at(20_000).stall(&topic("t"), silent), None, "there is nobody to protect");
@@ -273,7 +277,11 @@ mod tests {
         let silent = scene.submit(26_000);
         assert_eq!(scene.at(30_900).stall(&topic("t"), silent), None);
         assert_eq!(scene.at(31_000).stall(&topic("t"), silent), Some(Stall::Guess(Scope::Topic)));
-        assert_eq!(scene.at(50_000).stall(&topic("u"), silent), None, "an outage sets one topic aside at most");
+        assert_eq!(
+            scene.at(50_000).stall(&topic("u"), silent),
+            None,
+            "an outage sets one topic aside at most"
+        );
         assert!(scene.0.is_guess());
     }
 

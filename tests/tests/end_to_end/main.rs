@@ -10,6 +10,7 @@ mod holding;
 mod keys;
 mod leadership;
 mod rotation;
+mod silence;
 mod verify;
 
 use libtest_mimic::Trial;
@@ -78,6 +79,7 @@ fn trials() -> Vec<Trial> {
     ));
     trials.extend(configuration::trials());
     trials.extend(keys::trials());
+    trials.extend(silence::trials());
     trials
 }
 

@@ -186,7 +186,9 @@ async fn credentials_that_the_cluster_does_not_take_are_the_operators() {
 /// A key of this partition, in a topic of two.
 fn key_in(partition: usize) -> String {
     let keys = (0..).map(|n| format!("k{n}"));
-    keys.into_iter().find(|key| super::super::partitioner::partition_of(key.as_bytes(), 2) == partition).unwrap()
+    keys.into_iter()
+        .find(|key| super::super::partitioner::partition_of(key.as_bytes(), 2) == partition)
+        .unwrap()
 }
 
 #[tokio::test]

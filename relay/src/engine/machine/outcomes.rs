@@ -19,12 +19,12 @@ impl Machine {
     pub fn receipt(&mut self, receipt: Receipt, uniform: f64) {
         match receipt.outcome {
             Ok(()) => self.confirmed(receipt.ticket),
-            Err(error) => self.failed(receipt.ticket, error, uniform),
+            Err(error) => self.failed(receipt.ticket, &error, uniform),
         }
     }
 
     fn confirmed(&mut self, ticket: Ticket) {
-        let Some(item) = self.window.settle(ticket) else { return self.late(ticket, &Ok(())) };
+        let Some(item) = self.window.settle(ticket) else { return self.late(ticket, Ok(())) };
         if let Some(submitted) = item.in_flight {
             self.in_flight -= 1;
             self.silence.confirmed(&item.message.topic, submitted);
@@ -44,14 +44,14 @@ impl Machine {
         }
     }
 
-    fn failed(&mut self, ticket: Ticket, error: PublishError, uniform: f64) {
+    fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         if self.lanes.window() == KeyWindow::Pipelined || error.scope() == Scope::Session {
             self.session_broken = true;
         }
         if self.window.get_mut(ticket).is_none() {
-            return self.late(ticket, &Err(error));
+            return self.late(ticket, Err(error));
         }
-        self.judged(ticket, &error, uniform);
+        self.judged(ticket, error, uniform);
     }
 
     /// Does what a failure means for an entry in the window.

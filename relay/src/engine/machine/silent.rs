@@ -130,7 +130,7 @@ impl Machine {
     }
 
     /// Takes the receipt of a message that was set aside for its silence.
-    pub(super) fn late(&mut self, ticket: Ticket, outcome: &Result<(), PublishError>) {
+    pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
         let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
         match outcome {
             Ok(()) => {

@@ -8,6 +8,7 @@ mod cost;
 mod database;
 mod dead_letters;
 mod guard;
+mod keep_alive;
 mod retention;
 mod runner;
 
@@ -24,6 +25,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         cost::trials(),
         dead_letters::trials(),
         guard::trials(),
+        keep_alive::trials(),
         retention::trials(),
         runner::trials(),
     ]

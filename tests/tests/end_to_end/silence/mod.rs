@@ -1,0 +1,251 @@
+//! A destination that does not answer delays only itself.
+//!
+//! The relay runs in the test's process, between a real database and a broker that is silent about one topic. What it hands
+//! over and what is confirmed is counted at the seam to the broker.
+
+mod amqp;
+mod gateway;
+mod tally;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brokers::kafka::mock::Mock;
+use brokers::{kafka, rabbitmq, sqs};
+use libtest_mimic::Trial;
+use message::{Connector, Source};
+use outbox::NewMessage;
+use outbox::log::{LogOptions, RelayName};
+use relay::engine::{Pipeline, Settings};
+use sqlx::Postgres;
+use tests::eventually::when;
+use tests::shop::Shop;
+use tests::{Backend, Broker, Failure, Outcome, Stage, brokers as targets, eventually, trial};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use amqp::AmqpProxy;
+use gateway::Gateway;
+use tally::{Tallied, Tally};
+
+/// How long the relay waits before it takes a destination to be silent.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+/// Messages of the destination that answers, in each phase.
+const ALIVE: usize = 600;
+/// For so many of them there is one for the silent destination.
+const PER_SILENT: usize = 30;
+/// Phases without a silent destination, each followed by one with it.
+const ROUNDS: usize = 2;
+const KEYS: usize = 10;
+/// The broker that goes away.
+const LEADER: u8 = 2;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let name = |broker: &str| format!("a_silent_destination_delays_only_itself/postgres/{broker}");
+    vec![
+        trial(name("kafka-mock"), &[Backend::Postgres], |stage| async move {
+            let broker = targets::open(Backend::KafkaMock).await?;
+            let silencer = Leaderless::start(&stage)?;
+            others_flow(stage, broker, Arc::new(silencer)).await
+        }),
+        trial(name("rabbitmq"), &[Backend::Postgres, Backend::Rabbitmq], |stage| async move {
+            let broker = targets::open(Backend::Rabbitmq).await?;
+            let silencer = Unconfirming::start(&stage, broker.as_ref()).await?;
+            others_flow(stage, broker, Arc::new(silencer)).await
+        }),
+        trial(name("sqs"), &[Backend::Postgres, Backend::Sqs], |stage| async move {
+            let broker = targets::open(Backend::Sqs).await?;
+            let silencer = Hanging::start(&stage, broker.as_ref()).await?;
+            others_flow(stage, broker, Arc::new(silencer)).await
+        }),
+    ]
+}
+
+/// A broker that can be silent about one of two topics.
+#[async_trait]
+trait Silencer: Send + Sync {
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
+    /// The topic that always answers, and the one that does not while it is silenced.
+    fn topics(&self) -> (String, String);
+    fn silence(&self, is_silent: bool) -> Outcome;
+}
+
+/// A Kafka topic whose partition is led by a broker that is away. The mock cannot do without a leader once it is used: it
+/// ends the process when a record comes for such a partition (librdkafka 2.12.1).
+struct Leaderless {
+    mock: Mock,
+    topics: (String, String),
+}
+
+impl Leaderless {
+    fn start(stage: &Stage) -> Result<Self, Failure> {
+        let mock = Mock::start(2)?;
+        let topics = (stage.unique("alive"), stage.unique("silent"));
+        mock.create_topic(&topics.0, 1)?;
+        mock.create_topic(&topics.1, 1)?;
+        mock.lead(&topics.0, 0, Some(1))?;
+        mock.lead(&topics.1, 0, Some(LEADER))?;
+        Ok(Self { mock, topics })
+    }
+}
+
+impl Silencer for Leaderless {
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
+        let config = kafka::Config::new(self.mock.bootstrap_servers());
+        Ok(Arc::new(kafka::Connector::new(config)?))
+    }
+
+    fn topics(&self) -> (String, String) {
+        self.topics.clone()
+    }
+
+    fn silence(&self, is_silent: bool) -> Outcome {
+        Ok(if is_silent { self.mock.take_down(LEADER)? } else { self.mock.bring_up(LEADER)? })
+    }
+}
+
+/// A RabbitMQ queue whose confirms are kept back.
+struct Unconfirming {
+    proxy: AmqpProxy,
+    topics: (String, String),
+}
+
+impl Unconfirming {
+    async fn start(stage: &Stage, broker: &dyn Broker) -> Result<Self, Failure> {
+        let topics = topics(stage, broker).await?;
+        let server = Backend::Rabbitmq.address()?;
+        let server =
+            server.split(['@', '/']).find(|part| part.starts_with("127.") || part.contains("localhost"));
+        let proxy = AmqpProxy::start(server.ok_or("no address")?, &topics.1).await?;
+        Ok(Self { proxy, topics })
+    }
+}
+
+impl Silencer for Unconfirming {
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
+        let url = format!("amqp://guest:guest@{}/%2f", self.proxy.address());
+        Ok(Arc::new(rabbitmq::Connector::new(&rabbitmq::Config::new(url))?))
+    }
+
+    fn topics(&self) -> (String, String) {
+        self.topics.clone()
+    }
+
+    fn silence(&self, is_silent: bool) -> Outcome {
+        self.proxy.silence(is_silent);
+        Ok(())
+    }
+}
+
+/// An SQS queue whose requests get no answer.
+struct Hanging {
+    gateway: Gateway,
+    topics: (String, String),
+}
+
+impl Hanging {
+    async fn start(stage: &Stage, broker: &dyn Broker) -> Result<Self, Failure> {
+        let topics = topics(stage, broker).await?;
+        let gateway = Gateway::start(&Backend::Sqs.address()?, &topics.1).await?;
+        Ok(Self { gateway, topics })
+    }
+}
+
+impl Silencer for Hanging {
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
+        let config = sqs::Config {
+            region: Some(String::from("elasticmq")),
+            endpoint_url: Some(format!("http://{}", self.gateway.address())),
+            access_key_id: Some(String::from("test")),
+            secret_access_key: Some(String::from("test").into()),
+            ..sqs::Config::default()
+        };
+        Ok(Arc::new(sqs::Connector::new(&config)?))
+    }
+
+    fn topics(&self) -> (String, String) {
+        self.topics.clone()
+    }
+
+    fn silence(&self, is_silent: bool) -> Outcome {
+        self.gateway.silence(is_silent);
+        Ok(())
+    }
+}
+
+async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), Failure> {
+    let topics = (broker.topic_name(stage, "alive"), broker.topic_name(stage, "silent"));
+    broker.create_topic(stage, &topics.0).await?;
+    broker.create_topic(stage, &topics.1).await?;
+    Ok(topics)
+}
+
+/// Goal: while one destination does not answer, everything for the other one is confirmed, on one session and without
+/// copies; the silent one has a bounded number of copies, and goes on by itself, in the order of its keys.
+/// Oracle: what was handed over and confirmed, counted between engine and broker, in phases with and without silence.
+async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
+    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    let (alive, silent) = silencer.topics();
+    let tally = Tally::default();
+    let connector = Tallied::new(silencer.connector()?, tally.clone());
+    let store = outbox::log::open(&shop.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
+    let settings = Settings { silent_after: SILENT_AFTER, ..Settings::default() };
+    let pipeline = Pipeline::new(RelayName::new("orders")?, store, Arc::new(connector), settings);
+    let stop = CancellationToken::new();
+    let relay = tokio::spawn(pipeline.run(stop.clone()));
+
+    let (mut alive_len, mut silent_len) = (0, 0);
+    let (mut fair, mut troubled) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..ROUNDS {
+        for is_silent in [false, true] {
+            if is_silent {
+                silencer.silence(true)?;
+            }
+            let begun_at = Instant::now();
+            for chunk in 0..ALIVE / PER_SILENT {
+                let mut tx = shop.begin().await?;
+                let message = |topic: &String, key: String| NewMessage::new(topic).key(&key).payload("x");
+                let alive = (0..PER_SILENT).map(|number| message(&alive, format!("alive-{}", number % KEYS)));
+                let silent = message(&silent, format!("silent-{}", chunk % KEYS));
+                shop.outbox().enqueue_batch(&mut tx, alive.chain([silent])).await?;
+                tx.commit().await?;
+            }
+            alive_len += ALIVE;
+            let before = silent_len;
+            silent_len += ALIVE / PER_SILENT;
+            eventually("the other destination has everything", || async {
+                Ok(when(tally.confirmed(&alive) == alive_len))
+            })
+            .await?;
+            let took = begun_at.elapsed();
+            if is_silent {
+                troubled += took;
+                assert_eq!(tally.confirmed(&silent), before, "the destination was not silent");
+            } else {
+                fair += took;
+            }
+            if is_silent {
+                silencer.silence(false)?;
+            }
+            eventually("the silent destination has everything", || async {
+                Ok(when(tally.confirmed(&silent) == silent_len))
+            })
+            .await?;
+        }
+    }
+    stop.cancel();
+    relay.await?;
+    let ratio = fair.as_secs_f64() / troubled.as_secs_f64();
+    let (most, all) = tally.copies(&silent);
+    println!(
+        "others at {ratio:.2} of their throughput beside a silent destination ({fair:?} without, {troubled:?} with); \
+         of {silent_len} silent messages {all} were handed over again, one at most {most} times; {} sessions",
+        tally.sessions()
+    );
+    assert_eq!(tally.copies(&alive), (0, 0), "copies of messages whose destination answered");
+    assert!(most <= 2, "a silent message was handed over {} times", most + 1);
+    assert_eq!(tally.sessions(), 1);
+    tally.assert_order(&silent);
+    Ok(())
+}
