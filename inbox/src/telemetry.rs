@@ -21,14 +21,15 @@
 //! | `idempotency_claims_total` | counter | operation, result | claims of keys, by what they came to; refused by their time: `too_old`, `too_far_ahead` |
 //! | `idempotency_completed_total` | counter | operation, ending | requests whose outcome was stored |
 //! | `idempotency_not_completed_total` | counter | operation | outcomes that were not stored: late holders, failed commits |
-//! | `idempotency_rotations_total` | counter | – | slots of expired keys emptied |
+//! | `idempotency_forgotten_total` | counter | – | expired keys deleted |
+//! | `idempotency_leases_expired_total` | counter | operation, on_expired | holders on lease that are gone; with `refuse` an operator has to decide |
 
 use std::time::Duration;
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
 use crate::dead_letter::Reason;
-use crate::keys::{Ending, Operation};
+use crate::keys::{Ending, OnExpired, Operation};
 use crate::name::ConsumerName;
 use crate::refusal::Refusal;
 
@@ -52,7 +53,8 @@ pub fn describe() {
         ("idempotency_claims_total", "Claims of idempotency keys"),
         ("idempotency_completed_total", "Requests whose outcome was stored"),
         ("idempotency_not_completed_total", "Outcomes of requests that were not stored"),
-        ("idempotency_rotations_total", "Slots of expired idempotency keys emptied"),
+        ("idempotency_forgotten_total", "Expired idempotency keys deleted"),
+        ("idempotency_leases_expired_total", "Holders of idempotency keys that are gone"),
     ] {
         describe_counter!(name, text);
     }
@@ -168,6 +170,12 @@ pub(crate) fn completed(operation: &Operation, ending: Ending, is_stored: bool) 
     counter!("idempotency_completed_total", "operation" => operation, "ending" => ending).increment(1);
 }
 
-pub(crate) fn rotated(rotated: bool) {
-    counter!("idempotency_rotations_total").increment(u64::from(rotated));
+pub(crate) fn forgotten(keys: u64) {
+    counter!("idempotency_forgotten_total").increment(keys);
+}
+
+pub(crate) fn lease_expired(operation: &Operation, on_expired: OnExpired) {
+    let (operation, on_expired) = (operation.as_str().to_owned(), on_expired.as_str());
+    counter!("idempotency_leases_expired_total", "operation" => operation, "on_expired" => on_expired)
+        .increment(1);
 }

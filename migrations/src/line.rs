@@ -105,9 +105,8 @@ static SQLITE_OUTBOX: &[Migration] =
 static POSTGRES_INBOX: &[Migration] =
     line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks");
 static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks");
-static POSTGRES_IDEMPOTENCY: &[Migration] =
-    line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys");
-static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys");
+static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys", 4 "0004_one_table");
+static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys", 2 "0002_one_table");
 
 #[cfg(test)]
 mod tests {

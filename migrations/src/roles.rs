@@ -92,24 +92,24 @@ mod tests {
     }
 
     #[test]
-    fn services_add_outcomes_and_change_none() {
+    fn services_decide_about_no_key_and_rename_none() {
         let script = Roles::standard().script(Line::Idempotency, None).to_string();
         let lines: Vec<&str> = script.lines().filter(|line| !line.starts_with("--")).collect();
         let script = lines.join("\n");
         let grants: Vec<&str> = script.split(';').filter(|grant| grant.contains("GRANT ")).collect();
         let granted = |what: &str| grants.iter().any(|grant| grant.contains(what));
-        assert!(granted("EXECUTE ON FUNCTION idempotency_claim"), "{script}");
-        assert!(granted("GRANT INSERT (slot, scope"), "{script}");
+        assert!(granted("GRANT INSERT (scope, operation, key"), "{script}");
         for word in [
             "GRANT INSERT ON",
-            "lease_until, outcome",
-            "UPDATE",
-            "DELETE",
+            "GRANT UPDATE ON",
+            "UPDATE (scope",
+            "reported_at, decided_by",
             "TRUNCATE",
             "ALL",
-            "idempotency_decide",
         ] {
             assert!(!granted(word), "{word}: {script}");
         }
+        let writes = grants.iter().filter(|grant| grant.contains("INSERT") || grant.contains("UPDATE"));
+        assert!(writes.into_iter().all(|grant| !grant.contains("decided_by")), "{script}");
     }
 }

@@ -47,7 +47,8 @@ struct Placed {
     cents: i64,
 }
 
-/// Everything that goes wrong in a handler. A 5xx is not stored: a transaction is rolled back, a lease given back.
+/// Everything that goes wrong in a handler. A 5xx is not stored: a transaction is rolled back, and a lease is given back, because
+/// the provider honours its key. If it did not, the route would need `OnExpired::Refuse`.
 struct Refused(Failure);
 
 impl<E: Into<Failure>> From<E> for Refused {
@@ -70,7 +71,7 @@ async fn place_order(
     Json(Amount { cents }): Json<Amount>,
 ) -> Result<Response, Refused> {
     if cents > 100_000 {
-        // A 4xx is stored as well: the same request gets the same refusal.
+        // A 4xx is stored as well: the same request gets the same refusal. Whatever was written before would be rolled back.
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, "over the customer's limit\n").into_response());
     }
     let mut tx = held.lock().await?;

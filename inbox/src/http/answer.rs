@@ -92,8 +92,8 @@ pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
             conflict,
             "idempotency_key_stuck",
             "It is unknown what came of the request with this Idempotency-Key.",
-            "The service stopped in the middle of it, and somebody there decides what to do. Do not send it with another \
-             key: it may have had its effect.",
+            "The service stopped in the middle of it, or another one did not answer it, and somebody there decides what to \
+             do. Do not send it with another key: it may have had its effect.",
         )
         .after(STUCK_RETRY_AFTER),
         Claimed::Discarded { .. } => Problem::new(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sqlx::Transaction;
 use tokio::sync::{Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Dialect;
 use crate::keys::{KeyId, KeyTransaction};
@@ -91,10 +92,27 @@ impl<DB: Dialect> DerefMut for HeldGuard<'_, DB> {
 
 /// The key that the layer holds on lease while the handler runs. Pass [`KeyId::downstream`] on to the services that make the
 /// effect: the handler may run again with the same key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Where keys are optional, ask for `Extension<Option<LeasedKey>>`: `None` is a request without a key.
+#[derive(Debug, Clone)]
 pub struct LeasedKey {
     /// Which.
     pub id: KeyId,
     /// Which attempt, from 1; greater than that of every earlier holder.
     pub attempt: u32,
+    pub(super) lost: CancellationToken,
+}
+
+impl LeasedKey {
+    /// Whether somebody else has the key, or may have it because the lease could not be renewed in time. Then begin nothing
+    /// that a second holder may have begun as well.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_cancelled()
+    }
+
+    /// Waits until the lease is [lost](Self::is_lost): for `select!` beside the work. Never ends otherwise. Cancel-safe.
+    pub async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
 }

@@ -36,6 +36,7 @@ pub(super) enum Mode {
     Leased,
 }
 
+type StatusRule = dyn Fn(StatusCode) -> bool + Send + Sync;
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 pub(super) struct Settings<DB: Dialect> {
@@ -49,7 +50,8 @@ pub(super) struct Settings<DB: Dialect> {
     pub(super) body_timeout: Duration,
     pub(super) wait_max: Duration,
     pub(super) scope: Arc<ScopeOf>,
-    is_stored: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
+    is_stored: Arc<StatusRule>,
+    is_kept: Arc<StatusRule>,
     route: Arc<str>,
 }
 
@@ -76,7 +78,8 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
     }
 
     /// For handlers whose effects are elsewhere: they get a [`LeasedKey`](super::LeasedKey) to pass on. The lease is renewed
-    /// while the handler runs. Otherwise as [`transactional`](Self::transactional).
+    /// while the handler runs. Where keys are [optional](Self::optional), handlers ask for an `Option<LeasedKey>`, which is
+    /// there with each request. Otherwise as [`transactional`](Self::transactional).
     ///
     /// # Errors
     /// [`InvalidRoute`].
@@ -112,6 +115,7 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
             wait_max: Duration::ZERO,
             scope,
             is_stored: Arc::new(is_stored_by_default),
+            is_kept: Arc::new(|status| !status.is_client_error()),
             route: Arc::from(route),
         })))
     }
@@ -122,7 +126,7 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         self.with(|settings| settings.claim = claim)
     }
 
-    /// Lets requests without a key through; they run each time. Default: they are answered with 400.
+    /// Lets requests without a key through; they run each time. In the leased mode their `Option<LeasedKey>` is `None`. Default: they are answered with 400.
     #[must_use]
     pub fn optional(self) -> Self {
         self.with(|settings| settings.is_required = false)
@@ -160,8 +164,17 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         self.with(|settings| settings.wait_max = wait)
     }
 
+    /// With which stored statuses what the handler wrote in its transaction is kept; with all others it is rolled back, and
+    /// only the answer stored. One answer says otherwise by its [`Effect`](super::Effect). Default: all but 4xx.
+    #[must_use]
+    pub fn keep_when(self, is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.is_kept = Arc::new(is_kept))
+    }
+
     /// Which statuses are stored. Whatever it says, 5xx never is. A response that is not stored is rolled back in the
-    /// transactional mode, and gives the key back in the leased mode. Default: [`is_stored_by_default`].
+    /// transactional mode. In the leased mode it gives the key back under [`OnExpired::TakeOver`](crate::keys::OnExpired);
+    /// under `Refuse` only if the answer says that nothing happened ([`Effect::None`](super::Effect::None)). Default:
+    /// [`is_stored_by_default`].
     #[must_use]
     pub fn store_when(self, is_stored: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_stored = Arc::new(is_stored))
@@ -182,6 +195,10 @@ impl<DB: Dialect> Settings<DB> {
 
     pub(super) fn is_stored(&self, status: StatusCode) -> bool {
         !status.is_server_error() && (self.is_stored)(status)
+    }
+
+    pub(super) fn keeps_status(&self, status: StatusCode) -> bool {
+        (self.is_kept)(status)
     }
 }
 
@@ -205,6 +222,7 @@ impl<DB: Dialect> Clone for Settings<DB> {
             keys: self.keys.clone(),
             scope: Arc::clone(&self.scope),
             is_stored: Arc::clone(&self.is_stored),
+            is_kept: Arc::clone(&self.is_kept),
             route: Arc::clone(&self.route),
             ..*self
         }

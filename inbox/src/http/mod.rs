@@ -8,6 +8,7 @@
 //! | [`IdempotencyLayer`] | the layer, one for each route, and its settings |
 //! | [`Idempotent`] | the service that it makes |
 //! | [`HeldTransaction`], [`LeasedKey`] | what the handler gets |
+//! | [`Effect`] | what its answer says about the effect |
 //! | [`header`] | the header, read strictly or leniently |
 //! | [`fingerprint`](mod@fingerprint) | what tells two requests under one key apart |
 //! | [`stored`] | what of a response is stored, and how |
@@ -30,6 +31,7 @@
 //! ```
 
 mod answer;
+mod effect;
 pub mod fingerprint;
 pub mod header;
 mod held;
@@ -39,6 +41,7 @@ mod run;
 mod service;
 pub mod stored;
 
+pub use effect::Effect;
 pub use held::{HeldGuard, HeldTransaction, LeasedKey, TransactionGone};
 pub use layer::{BODY_BYTES_MAX_DEFAULT, BODY_TIMEOUT_DEFAULT, IdempotencyLayer, InvalidRoute};
 pub use service::Idempotent;

@@ -1,5 +1,6 @@
 //! One request, from its claim to its answer.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,9 +11,11 @@ use http_body_util::BodyExt as _;
 use message::Fingerprint;
 use message::crash_points::reached;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use super::answer;
+use super::effect::{Effect, End, end_of_lease};
 use super::header::IDEMPOTENCY_REPLAYED;
 use super::held::{Held, HeldTransaction, LeasedKey};
 use super::layer::{Mode, Settings};
@@ -21,7 +24,7 @@ use super::stored::StoredResponse;
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::error::CommitError;
-use crate::keys::{Claim, ClaimError, Claimed, Ending, KeyId, Replay, crash_points};
+use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
 use crate::transaction::judge_commit;
 
 /// How often is asked for a key that somebody else holds.
@@ -35,29 +38,37 @@ pub(super) struct Call<S> {
     pub(super) fingerprint: Fingerprint,
 }
 
+/// A handler's response.
+struct Answered<R> {
+    /// As it goes to the client.
+    response: Response<R>,
+    /// What it says about its effect.
+    effect: Option<Effect>,
+    /// What of it is stored; nothing where its status is not.
+    storable: Option<Storable>,
+}
+
 /// A response that can be stored, or why not.
 type Storable = Result<(Ending, StoredResponse), Problem>;
 
 impl<S> Call<S> {
-    /// Lets the handler answer. Its response as it goes to the client, and what of it is stored; nothing where its status is
-    /// not.
+    /// Lets the handler answer.
     async fn answer<DB, B, R>(
         mut self,
         settings: &Settings<DB>,
-        extension: impl Clone + Send + Sync + 'static,
         took_effect: bool,
-    ) -> Result<(Response<R>, Option<Storable>), S::Error>
+    ) -> Result<Answered<R>, S::Error>
     where
         DB: Dialect,
         S: Service<Request<B>, Response = Response<R>>,
         B: From<Bytes>,
         R: Body + From<Bytes>,
     {
-        self.parts.extensions.insert(extension);
-        let response = self.service.call(Request::from_parts(self.parts, B::from(self.body))).await?;
+        let mut response = self.service.call(Request::from_parts(self.parts, B::from(self.body))).await?;
         reached(crash_points::AFTER_EFFECT);
+        let effect = response.extensions_mut().remove::<Effect>();
         if !settings.is_stored(response.status()) {
-            return Ok((response, None));
+            return Ok(Answered { response, effect, storable: None });
         }
         let (parts, body) = response.into_parts();
         let limit = settings.response_bytes_max;
@@ -66,12 +77,13 @@ impl<S> Call<S> {
         let whole = if fits { body.collect().await.ok() } else { None };
         let Some(whole) = whole else {
             let problem = answer::not_storable(limit, took_effect);
-            return Ok((problem.response(), Some(Err(problem))));
+            return Ok(Answered { response: problem.response(), effect, storable: Some(Err(problem)) });
         };
         let body = whole.to_bytes();
         let ending = if parts.status.is_client_error() { Ending::Failed } else { Ending::Succeeded };
         let stored = StoredResponse::of(parts.status, &parts.headers, body.clone());
-        Ok((Response::from_parts(parts, R::from(body)), Some(Ok((ending, stored)))))
+        let response = Response::from_parts(parts, R::from(body));
+        Ok(Answered { response, effect, storable: Some(Ok((ending, stored))) })
     }
 }
 
@@ -79,7 +91,7 @@ impl<S> Call<S> {
 pub(super) async fn transactional<S, DB, B, R>(
     settings: &Settings<DB>,
     id: KeyId,
-    call: Call<S>,
+    mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
 where
     DB: Dialect,
@@ -94,14 +106,23 @@ where
         Err(response) => return Ok(*response),
     };
     let held = HeldTransaction::new(Held::Keyed(tx));
-    let (response, storable) = call.answer(settings, held.clone(), false).await?;
-    let Some(Held::Keyed(tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
+    call.parts.extensions.insert(held.clone());
+    let Answered { response, effect, storable } = call.answer(settings, false).await?;
+    let Some(Held::Keyed(mut tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
     let Some(Ok((ending, stored))) = storable else {
         if let Err(error) = tx.rollback().await {
             tracing::debug!(%error, "the database rolls back by itself");
         }
         return Ok(response);
     };
+    let undone = if settings.keeps(effect, response.status()) { Ok(()) } else { tx.undo().await };
+    if let Err(error) = undone {
+        let error = CommitError::RolledBack {
+            reason: "what a refused request wrote could not be undone: it was ended by a statement of its own",
+            source: Some(Box::new(error)),
+        };
+        return Ok(answer::not_committed(&error).response());
+    }
     match tx.commit_here(ending, &stored.encode()).await {
         Ok(()) => Ok(response),
         Err(error) => Ok(answer::not_committed(&error).response()),
@@ -112,7 +133,7 @@ where
 pub(super) async fn leased<S, DB, B, R>(
     settings: &Settings<DB>,
     id: KeyId,
-    call: Call<S>,
+    mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
 where
     DB: Dialect,
@@ -125,18 +146,22 @@ where
         Ok(claim) => claim,
         Err(response) => return Ok(*response),
     };
-    let key = LeasedKey { id, attempt: claim.attempt() };
+    let lost = CancellationToken::new();
+    let key = LeasedKey { id: id.clone(), attempt: claim.attempt(), lost: lost.clone() };
+    call.parts.extensions.insert(key.clone());
+    call.parts.extensions.insert(Some(key));
     let answered = tokio::select! {
         biased;
-        answered = call.answer(settings, key, true) => answered,
-        never = renewing(&claim) => match never {},
+        answered = call.answer(settings, true) => answered,
+        never = renewing(&claim, &lost) => match never {},
     };
-    let (response, storable) = answered?;
-    let completed = match storable {
-        None => claim.release().await,
-        Some(Ok((ending, stored))) => claim.complete(ending, &stored.encode()).await.map(drop),
+    let Answered { response, effect, storable } = answered?;
+    let completed = match (end_of_lease(effect, storable.is_some(), claim.on_expired()), storable) {
+        (End::LeaveUnknown, _) => claim.leave_unknown().await,
+        (_, None) => claim.release().await,
+        (_, Some(Ok((ending, stored)))) => claim.complete(ending, &stored.encode()).await.map(drop),
         // The effect has happened: whoever asks again gets the same refusal.
-        Some(Err(problem)) => {
+        (_, Some(Err(problem))) => {
             let refusal: Response<Bytes> = problem.response();
             let (parts, body) = refusal.into_parts();
             let stored = StoredResponse::of(parts.status, &parts.headers, body);
@@ -145,7 +170,7 @@ where
     };
     if let Err(error) = completed {
         // The handler's answer is the truth about what it has done; only whoever asks again may make it run once more.
-        tracing::warn!(%error, "the outcome of a request was not stored");
+        tracing::warn!(%error, key = %id, "the outcome of a request was not stored");
     }
     Ok(response)
 }
@@ -163,9 +188,10 @@ where
     R: Body + From<Bytes>,
 {
     if mode == Mode::Leased {
+        call.parts.extensions.insert(None::<LeasedKey>);
         return call.service.call(Request::from_parts(call.parts, B::from(call.body))).await;
     }
-    let tx = match DB::begin_holding(settings.keys.pool()).await {
+    let tx = match DB::begin_plain(settings.keys.pool()).await {
         Ok(tx) => tx,
         Err(error) => {
             let error =
@@ -175,18 +201,20 @@ where
     };
     let held = HeldTransaction::new(Held::Plain(tx));
     call.parts.extensions.insert(held.clone());
-    let response = call.service.call(Request::from_parts(call.parts, B::from(call.body))).await?;
+    let mut response = call.service.call(Request::from_parts(call.parts, B::from(call.body))).await?;
     let Some(Held::Plain(tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
-    let committed = commit(tx, settings.is_stored(response.status())).await;
+    let effect = response.extensions_mut().remove::<Effect>();
+    let is_kept = settings.is_stored(response.status()) && settings.keeps(effect, response.status());
+    let committed = commit(tx, is_kept).await;
     Ok(committed.map_or_else(|error| answer::not_committed(&error).response(), |()| response))
 }
 
-/// Commits what a response that would be stored has written, and rolls anything else back.
+/// Commits what a handler has written, or rolls it back.
 async fn commit<DB: Dialect>(
     mut tx: sqlx::Transaction<'static, DB>,
-    is_stored: bool,
+    is_kept: bool,
 ) -> Result<(), CommitError> {
-    if !is_stored {
+    if !is_kept {
         return tx.rollback().await.map_err(|error| CommitError::Unknown { source: Box::new(error) });
     }
     // An aborted transaction would be rolled back in silence.
@@ -243,12 +271,26 @@ fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {
     Ok(response)
 }
 
-/// Keeps a lease alive for as long as the handler takes.
-async fn renewing<DB: Dialect>(claim: &Claim<DB>) -> std::convert::Infallible {
+/// Keeps a lease alive for as long as the handler takes, and says when that has failed.
+async fn renewing<DB: Dialect>(claim: &Claim<DB>, lost: &CancellationToken) -> Infallible {
+    let mut until = Instant::now() + claim.lease();
     loop {
         tokio::time::sleep(claim.lease() / 3).await;
-        if let Err(error) = claim.renew().await {
-            tracing::warn!(%error, "the lease of an idempotency key could not be renewed");
+        let asked_at = Instant::now();
+        let error = match tokio::time::timeout_at(until, claim.renew()).await {
+            Ok(Ok(())) => {
+                until = asked_at + claim.lease();
+                continue;
+            }
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        let is_lost = error.as_ref().is_none_or(CompleteError::is_late) || Instant::now() >= until;
+        let error = error.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(%error, key = %claim.id(), is_lost, "the lease of an idempotency key was not renewed");
+        if is_lost {
+            lost.cancel();
+            return std::future::pending().await;
         }
     }
 }

@@ -4,9 +4,11 @@ use std::num::NonZeroU32;
 
 use message::to_its_end;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::handle::{IdempotencyKeys, again};
 use super::id::KeyId;
+use super::options::OnExpired;
 use crate::dialect::Dialect;
 use crate::store_error::StoreError;
 
@@ -17,10 +19,14 @@ pub struct StuckKey {
     pub id: KeyId,
     /// How often it was held.
     pub attempt: u32,
+    /// Its last holder's number, as logs have it.
+    pub holder: Uuid,
     /// When its holder claimed it, or was heard of last.
     pub claimed_at: OffsetDateTime,
     /// When its lease expired.
     pub lease_until: OffsetDateTime,
+    /// What becomes of it: [`OnExpired::Refuse`] waits for an operator, anything else for the next one who asks.
+    pub on_expired: OnExpired,
 }
 
 /// What becomes of a stuck key.
@@ -38,14 +44,13 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is away.
     pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
-        let mut connection = self.pool().acquire().await.map_err(StoreError::during("give a connection"))?;
-        DB::stuck(&mut connection, self.statements(), limit.get())
+        DB::stuck(self.pool(), self.statements(), limit.get())
             .await
             .map_err(StoreError::during("list stuck idempotency keys"))
     }
 
     /// Decides about a stuck key; false when it is not stuck (any more). `operator` is kept with the key. On PostgreSQL it
-    /// takes the owner of the tables, or a role that may execute `idempotency_decide`.
+    /// takes the owner of the table, or a role that may write `decided_by`.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is away. Run it to its end.

@@ -11,8 +11,9 @@ use super::crash_points;
 use super::error::CompleteError;
 use super::handle::{IdempotencyKeys, again};
 use super::id::KeyId;
+use super::options::OnExpired;
 use super::record::{Ending, Record, State};
-use super::store::Change;
+use super::store::{Ask, Change};
 use crate::dialect::Dialect;
 use crate::store_error::StoreError;
 use crate::telemetry;
@@ -29,17 +30,13 @@ pub struct Claim<DB: Dialect> {
     holder: Uuid,
     attempt: u32,
     lease: Duration,
+    on_expired: OnExpired,
 }
 
 impl<DB: Dialect> Claim<DB> {
-    pub(super) fn new(
-        keys: IdempotencyKeys<DB>,
-        id: KeyId,
-        holder: Uuid,
-        attempt: u32,
-        lease: Duration,
-    ) -> Self {
-        Self { keys, id, holder, attempt, lease }
+    pub(super) fn new(keys: IdempotencyKeys<DB>, ask: Ask, attempt: u32) -> Self {
+        let Ask { id, asked, lease, .. } = ask;
+        Self { keys, id, holder: asked.holder, attempt, lease, on_expired: asked.on_expired }
     }
 
     /// What is held. Pass [`KeyId::downstream`] on to the service that makes the effect.
@@ -77,6 +74,29 @@ impl<DB: Dialect> Claim<DB> {
             reached(crash_points::AFTER_COMPLETE);
         }
         ended
+    }
+
+    /// What becomes of the key when its lease has expired.
+    #[must_use]
+    pub fn on_expired(&self) -> OnExpired {
+        self.on_expired
+    }
+
+    /// Leaves it open what came of the request. Under [`OnExpired::Refuse`] the key waits for an operator from now on; under
+    /// [`OnExpired::TakeOver`] the next one may run the request when the lease has expired, as when the claim is dropped.
+    ///
+    /// # Errors
+    /// [`CompleteError`] as for [`complete`](Self::complete); the lease expires by itself then.
+    pub async fn leave_unknown(self) -> Result<(), CompleteError> {
+        tracing::info!(key = %self.id, holder = %self.holder, "the outcome of a request is unknown");
+        if self.on_expired == OnExpired::TakeOver {
+            return Ok(());
+        }
+        let holder = self.holder;
+        match to_its_end(async move { self.change(Change::Lapse).await }).await? {
+            Some(Record { holder: by, state: State::InProgress { .. }, .. }) if by == holder => Ok(()),
+            other => Err(late(other)),
+        }
     }
 
     /// Gives the key back: nothing has happened, and anybody may run the request.
@@ -149,6 +169,7 @@ mod tests {
             outcome: outcome.then(Vec::new),
             processed_at: ended.then_some(AT),
             expires_at: AT,
+            refuses: false,
         })
     }
 

@@ -1,9 +1,8 @@
-//! The handle to the tables of idempotency keys.
+//! The handle to the table of idempotency keys.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use message::crash_points::reached;
@@ -11,17 +10,20 @@ use message::token::Drift;
 use message::{Fingerprint, to_its_end};
 use migrations::{Line, Migrator};
 use sqlx::Pool;
+use time::OffsetDateTime;
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::claim::Claim;
 use super::claimed::Claimed;
 use super::crash_points;
 use super::error::ClaimError;
+use super::hold::{hold, lease};
 use super::id::KeyId;
-use super::judge::{Asked, judge};
+use super::judge::Asked;
+use super::maintenance;
 use super::options::{ClaimOptions, KeyOptions};
-use super::record::Found;
 use super::store::Ask;
 use super::token::Dated;
 use super::transaction::KeyTransaction;
@@ -35,41 +37,42 @@ use crate::telemetry;
 const TRIES: u32 = 5;
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// The tables in one database that remember which requests have run. Cheap to clone.
+/// The table in one database that remembers which requests have run. Cheap to clone. While one is there, it
+/// [maintains](Self::maintain) the table in the background.
 pub struct IdempotencyKeys<DB: Dialect>(Arc<Inner<DB>>);
 
-struct Inner<DB: Dialect> {
+pub(super) struct Inner<DB: Dialect> {
     pool: Pool<DB>,
     statements: DB::KeyStatements,
     retention: Duration,
-    is_rotating: AtomicBool,
+    _maintenance: AbortOnDropHandle<()>,
 }
 
 impl<DB: Dialect> IdempotencyKeys<DB> {
-    /// Opens tables that exist, and makes their retention as long as this process needs it.
+    /// Opens a table that exists.
     ///
     /// # Errors
     /// [`ClaimError`]: an option out of its bounds, a schema that does not fit (says which command to run), or a database
     /// that is away. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
-        let statements = DB::key_statements(options.schema.as_ref());
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
         Migrator::<DB>::new(Line::Idempotency).schema(options.schema.clone()).check(&mut connection).await?;
-        let longest = DB::retention(&mut connection, &statements)
-            .await
-            .map_err(StoreError::during("read how long keys are kept"))?;
         drop(connection);
-        if longest < options.retention {
-            DB::retain(&pool, &statements, options.retention)
-                .await
-                .map_err(StoreError::during("keep keys for longer"))?;
-        }
-        let retention = options.retention;
-        Ok(Self(Arc::new(Inner { pool, statements, retention, is_rotating: AtomicBool::new(false) })))
+        let KeyOptions { retention, schema, maintain_every } = options;
+        Ok(Self(Arc::new_cyclic(|keys| Inner {
+            pool,
+            statements: DB::key_statements(schema.as_ref()),
+            retention,
+            _maintenance: maintenance::spawn(Weak::clone(keys), maintain_every),
+        })))
     }
 
-    /// Where its tables are.
+    pub(super) fn of(inner: Arc<Inner<DB>>) -> Self {
+        Self(inner)
+    }
+
+    /// Where its table is.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         &self.0.pool
@@ -123,22 +126,20 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
-        let mut tx =
-            DB::begin_holding(&self.0.pool).await.map_err(StoreError::during("begin a transaction"))?;
-        let (found, held) = DB::hold(&mut tx, &self.0.statements, &ask)
+        let mut tx = DB::begin_holding(&self.0.pool, &self.0.statements, &ask)
+            .await
+            .map_err(StoreError::during("begin a transaction"))?;
+        let (decision, read_at) = hold::<DB>(&mut tx, &self.0.statements, &ask, false)
             .await
             .map_err(StoreError::during("hold an idempotency key"))?;
-        self.rotate_when_due(&found);
-        let id = ask.id.clone();
-        let drift = drift(dated, &found);
-        let claimed = match Claimed::of(judge(found, &ask.asked)) {
+        let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
-                if let Some(drift) = drift {
+                if let Err(drift) = judge_time(dated, read_at) {
                     tx.rollback().await.map_err(StoreError::during("roll back"))?;
-                    return Err(refused(&id, drift));
+                    return Err(refused(&ask.id, drift));
                 }
                 reached(crash_points::AFTER_CLAIM);
-                Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, (attempt, held)))
+                Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
             }
             Err(replay @ Claimed::Replay(_)) => {
                 // It rolls back while the answer is on its way: who reads a stored outcome waits for no lock.
@@ -151,19 +152,9 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
                 refused
             }
         };
-        tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
-        telemetry::claimed(id.operation(), claimed.as_str());
+        let attempt = if let Claimed::Acquired(tx) = &claimed { tx.attempt() } else { 0 };
+        tell(id, &claimed, attempt);
         Ok(claimed)
-    }
-
-    /// Forgets what has outlived the retention, if it is time: true when it did. Claims notice by themselves when it is;
-    /// call it where no claims come for days and the space matters. Any number of processes may.
-    ///
-    /// # Errors
-    /// [`StoreError`], also when open transactions were in the way; it is harmless to try again later.
-    pub async fn maintain(&self) -> Result<bool, StoreError> {
-        let keys = self.clone();
-        to_its_end(async move { keys.rotate().await }).await
     }
 
     fn ask(
@@ -182,15 +173,13 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     }
 
     async fn claim_now(&self, ask: Ask, dated: Option<Dated>) -> Result<Claimed<Claim<DB>>, ClaimError> {
-        let found =
-            again("claim an idempotency key", || DB::claim(&self.0.pool, &self.0.statements, &ask)).await?;
-        self.rotate_when_due(&found);
-        let drift = drift(dated, &found);
-        let Ask { id, asked, lease, .. } = ask;
-        let claimed = match Claimed::of(judge(found, &asked)) {
+        let (decision, read_at) =
+            again("claim an idempotency key", || lease::<DB>(&self.0.pool, &self.0.statements, &ask)).await?;
+        let id = ask.id.clone();
+        let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
-                let claim = Claim::new(self.clone(), id.clone(), asked.holder, attempt, lease);
-                if let Some(drift) = drift {
+                let claim = Claim::new(self.clone(), ask, attempt);
+                if let Err(drift) = judge_time(dated, read_at) {
                     give_back(claim).await;
                     return Err(refused(&id, drift));
                 }
@@ -199,34 +188,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             }
             Err(refused) => refused,
         };
-        tracing::debug!(key = %id, result = claimed.as_str(), "an idempotency key was claimed");
-        telemetry::claimed(id.operation(), claimed.as_str());
+        tell(&id, &claimed, if let Claimed::Acquired(claim) = &claimed { claim.attempt() } else { 0 });
         Ok(claimed)
-    }
-
-    /// Rotates in the background, one at a time in this process.
-    fn rotate_when_due(&self, found: &Found) {
-        if !found.rotation_is_due || self.0.is_rotating.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let keys = self.clone();
-        tokio::spawn(async move {
-            let rotated = keys.rotate().await;
-            keys.0.is_rotating.store(false, Ordering::Release);
-            match rotated {
-                Ok(true) => tracing::info!("the oldest idempotency keys are forgotten"),
-                Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "idempotency keys are kept a little longer"),
-            }
-        });
-    }
-
-    async fn rotate(&self) -> Result<bool, StoreError> {
-        let rotated = DB::rotate(&self.0.pool, &self.0.statements)
-            .await
-            .map_err(StoreError::during("forget expired idempotency keys"))?;
-        telemetry::rotated(rotated);
-        Ok(rotated)
     }
 
     pub(super) fn statements(&self) -> &DB::KeyStatements {
@@ -234,16 +197,31 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     }
 }
 
-/// Why a key that has no record may not run, by the database's clock at the time of the claim. Asked only of who would
-/// run: a record that is still there answers whatever the key's time.
-fn drift(dated: Option<Dated>, found: &Found) -> Option<Drift> {
-    dated.and_then(|dated| dated.judge(found.read_at).err())
+/// Whether a key may run by its time, which is asked only of who would run: a record that is still there answers whatever the
+/// key's time.
+fn judge_time(dated: Option<Dated>, read_at: OffsetDateTime) -> Result<(), Drift> {
+    dated.map_or(Ok(()), |dated| dated.judge(read_at))
 }
 
 fn refused(id: &KeyId, drift: Drift) -> ClaimError {
-    tracing::warn!(key = %id, %drift, "an idempotency key was refused by its time");
+    tracing::info!(key = %id, %drift, "an idempotency key was refused by its time");
     telemetry::claimed(id.operation(), drift.as_str());
     ClaimError::Drift(drift)
+}
+
+/// Counts a claim, and logs it: refusals and takeovers so that an operator finds them by the key that a client names.
+fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
+    let result = claimed.as_str();
+    match claimed {
+        Claimed::Conflict { .. } | Claimed::Stuck { .. } | Claimed::Discarded { .. } => {
+            tracing::info!(key = %id, result, "an idempotency key was refused");
+        }
+        Claimed::Acquired(_) if attempt > 1 => {
+            tracing::info!(key = %id, attempt, "an idempotency key was taken over");
+        }
+        _ => tracing::debug!(key = %id, result, "an idempotency key was claimed"),
+    }
+    telemetry::claimed(id.operation(), result);
 }
 
 /// Gives a claim back that nobody uses.

@@ -114,12 +114,15 @@ impl KeyId {
     /// one for every other tenant and operation, which that service cannot tell apart by the caller's key alone.
     #[must_use]
     pub fn downstream(&self) -> Uuid {
-        let hash =
-            Fingerprint::of_parts(self.scope.as_str(), self.operation.as_str(), self.key.as_str().as_bytes());
         let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash.as_bytes()[..16]);
+        bytes.copy_from_slice(&self.hash().as_bytes()[..16]);
         // Version 8: made by a rule of its own.
         uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    }
+
+    /// The same for nothing else.
+    pub(crate) fn hash(&self) -> Fingerprint {
+        Fingerprint::of_parts(self.scope.as_str(), self.operation.as_str(), self.key.as_str().as_bytes())
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) enum Decision {
 /// Decides about a claim.
 pub(crate) fn judge(found: Found, asked: &Asked) -> Decision {
     let now = found.read_at;
-    if found.is_busy {
+    let has_outcome = |record: &Record| matches!(record.state, State::Ended(_)) && !record.has_expired(now);
+    if !found.is_held && !found.record.as_ref().is_some_and(has_outcome) {
         return Decision::InFlight { retry_after: BUSY_RETRY_AFTER };
     }
     let Some(record) = found.record else { return Decision::Take { attempt: 1 } };
@@ -60,10 +61,11 @@ pub(crate) fn judge(found: Found, asked: &Asked) -> Decision {
             let left = lease_until - now;
             Decision::InFlight { retry_after: left.try_into().unwrap_or(BUSY_RETRY_AFTER) }
         }
-        State::InProgress { lease_until } => match asked.on_expired {
-            OnExpired::TakeOver => next,
-            OnExpired::Refuse => Decision::Stuck { since: lease_until },
-        },
+        // Whoever held it may have left it to an operator, whatever this asker would do.
+        State::InProgress { lease_until } if record.refuses || asked.on_expired == OnExpired::Refuse => {
+            Decision::Stuck { since: lease_until }
+        }
+        State::InProgress { .. } => next,
         State::Released => next,
         State::Ended(ending) => {
             let processed_at = record.processed_at.unwrap_or(record.expires_at);
@@ -100,11 +102,12 @@ mod tests {
             outcome: ended.then(|| b"done".to_vec()),
             processed_at: ended.then_some(BEFORE),
             expires_at: datetime!(2026-03-16 12:00 UTC),
+            refuses: false,
         }
     }
 
     fn found(record: Option<Record>) -> Found {
-        Found { is_busy: false, read_at: NOW, rotation_is_due: false, record }
+        Found { is_held: true, read_at: NOW, record }
     }
 
     fn judged(record: Option<Record>, on_expired: OnExpired) -> Decision {
@@ -167,9 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_a_transaction_holds_is_in_flight() {
-        let found = Found { is_busy: true, ..found(None) };
+    fn a_lease_that_was_left_to_an_operator_is_taken_over_by_nobody() {
+        let lapsed = Record { refuses: true, ..record(State::InProgress { lease_until: BEFORE }, OTHER) };
+        assert_eq!(judged(Some(lapsed), OnExpired::TakeOver), Decision::Stuck { since: BEFORE });
+    }
+
+    #[test]
+    fn of_a_key_that_a_transaction_holds_only_an_outcome_is_told() {
         let asked = Asked { fingerprint: fingerprint(7), holder: MINE, on_expired: OnExpired::TakeOver };
-        assert_eq!(judge(found, &asked), Decision::InFlight { retry_after: BUSY_RETRY_AFTER });
+        let busy = |record| judge(Found { is_held: false, ..found(record) }, &asked);
+        let in_flight = Decision::InFlight { retry_after: BUSY_RETRY_AFTER };
+        let ended = record(State::Ended(Ending::Succeeded), OTHER);
+        assert!(matches!(busy(Some(ended.clone())), Decision::Replay { .. }));
+        assert_eq!(busy(Some(Record { expires_at: NOW, ..ended })), in_flight);
+        assert_eq!(busy(Some(record(State::Released, OTHER))), in_flight);
+        assert_eq!(busy(None), in_flight);
     }
 }

@@ -11,13 +11,14 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`IdempotencyKeys`], [`KeyOptions`], [`ClaimOptions`] | the handle to the tables, and the policies |
+//! | [`IdempotencyKeys`], [`KeyOptions`], [`ClaimOptions`] | the handle to the table, and the policies |
 //! | [`KeyId`], [`Operation`], [`IdempotencyKey`] | what names a request |
 //! | [`Claimed`], [`Replay`] | what a claim comes to |
 //! | [`Claim`] | a key held on lease |
 //! | [`KeyTransaction`] | a key held by a transaction |
 //! | [`ClaimError`], [`CompleteError`] | what can go wrong |
 //! | [`StuckKey`] | what an operator has to decide about |
+//! | [`Maintained`] | what is done in the background |
 //! | [`crash_points`] | places at which a test ends the process |
 //!
 //! ```no_run
@@ -46,8 +47,10 @@ mod claimed;
 pub mod crash_points;
 mod error;
 mod handle;
+mod hold;
 mod id;
 pub(crate) mod judge;
+mod maintenance;
 mod options;
 pub(crate) mod record;
 pub(crate) mod store;
@@ -60,9 +63,10 @@ pub use claimed::{Claimed, Replay};
 pub use error::{ClaimError, CompleteError};
 pub use handle::IdempotencyKeys;
 pub use id::{IdempotencyKey, KeyId, Operation};
+pub use maintenance::Maintained;
 pub use options::{
     ClaimOptions, KEY_RETENTION_DEFAULT, KEY_RETENTION_MAX, KEY_RETENTION_MIN, KeyOptions, LEASE_DEFAULT,
-    LEASE_MAX, LEASE_MIN, OnExpired, OptionOutOfBounds,
+    LEASE_MAX, LEASE_MIN, MAINTAIN_EVERY_DEFAULT, OnExpired, OptionOutOfBounds,
 };
 pub use record::Ending;
 pub use transaction::KeyTransaction;

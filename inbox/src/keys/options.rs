@@ -18,20 +18,27 @@ pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// The longest lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
+/// How often keys are maintained by default.
+pub const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
+const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
+const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
+
 /// What the handle is opened with.
 #[derive(Debug, Clone)]
 pub struct KeyOptions {
-    /// The longest retention that any operation asks for: [`KEY_RETENTION_MIN`] to [`KEY_RETENTION_MAX`], 24 hours by
-    /// default. Of several processes the longest counts, and it never gets shorter by itself. A key takes up to one and a
-    /// half times as long to leave the disk.
+    /// The longest retention that any operation asks for, and the default of each: [`KEY_RETENTION_MIN`] to
+    /// [`KEY_RETENTION_MAX`], 24 hours by default. Each key carries its own.
     pub retention: Duration,
-    /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has none.
+    /// The PostgreSQL schema of the table; without one the `search_path` finds it. SQLite has none.
     pub schema: Option<Identifier>,
+    /// How often this process forgets what has expired and reports expired leases, in the background: 1 s to 1 h, 30 s by
+    /// default. See [`IdempotencyKeys::maintain`](super::IdempotencyKeys::maintain).
+    pub maintain_every: Duration,
 }
 
 impl Default for KeyOptions {
     fn default() -> Self {
-        Self { retention: KEY_RETENTION_DEFAULT, schema: None }
+        Self { retention: KEY_RETENTION_DEFAULT, schema: None, maintain_every: MAINTAIN_EVERY_DEFAULT }
     }
 }
 
@@ -42,7 +49,8 @@ pub enum OnExpired {
     /// calls honours the key.
     #[default]
     TakeOver,
-    /// It waits for an operator (`relay keys list`, `release`, `discard`).
+    /// It waits for an operator (`relay keys list`, `release`, `discard`). Right where running it twice does harm, because
+    /// something that it calls does not honour the key.
     Refuse,
 }
 
@@ -66,6 +74,17 @@ impl Default for ClaimOptions {
     fn default() -> Self {
         let on_expired = OnExpired::default();
         Self { lease: LEASE_DEFAULT, retention: None, on_expired, token_skew_max: None }
+    }
+}
+
+impl OnExpired {
+    /// The word in metrics and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TakeOver => "take_over",
+            Self::Refuse => "refuse",
+        }
     }
 }
 
@@ -123,7 +142,8 @@ impl ClaimOptions {
 
 impl KeyOptions {
     pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
-        bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)
+        bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)?;
+        bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)
     }
 }
 

@@ -28,13 +28,21 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The word in the tables; the lease is a column of its own.
+    /// The word in the table; the lease is a column of its own.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::InProgress { .. } => "in_progress",
             Self::Released => "released",
             Self::Ended(Ending::Succeeded) => "succeeded",
             Self::Ended(Ending::Failed) => "failed",
+        }
+    }
+
+    /// Until when it is held on lease.
+    pub(crate) fn lease_until(self) -> Option<OffsetDateTime> {
+        match self {
+            Self::InProgress { lease_until } => Some(lease_until),
+            Self::Released | Self::Ended(_) => None,
         }
     }
 
@@ -63,6 +71,8 @@ pub struct Record {
     pub(crate) outcome: Option<Vec<u8>>,
     pub(crate) processed_at: Option<OffsetDateTime>,
     pub(crate) expires_at: OffsetDateTime,
+    /// Whether a key whose lease has expired waits for an operator, as its holder had it.
+    pub(crate) refuses: bool,
 }
 
 impl Record {
@@ -76,12 +86,11 @@ impl Record {
 /// What a claim has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Another transaction holds the key at this moment; nothing else is known.
-    pub(crate) is_busy: bool,
+    /// The transaction that looks has the lock of the key. Without it only an outcome counts: anything else is the owner's
+    /// at this moment.
+    pub(crate) is_held: bool,
     /// The database's clock.
     pub(crate) read_at: OffsetDateTime,
-    /// The oldest slot can go.
-    pub(crate) rotation_is_due: bool,
     /// The row.
     pub(crate) record: Option<Record>,
 }

@@ -1,7 +1,6 @@
 //! What the databases do differently about keys. They read and write; what follows from it is decided by
 //! [`judge`](super::judge::judge). Every call that takes a pool is run to its end.
 
-use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use uuid::Uuid;
 use super::admin::{Decision, StuckKey};
 use super::id::KeyId;
 use super::judge::Asked;
+use super::options::OnExpired;
 use super::record::{Ending, Found, Record};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
@@ -35,46 +35,66 @@ pub enum Change<'a> {
     Release,
     /// The lease is to last so long from now.
     Renew(Duration),
+    /// The lease is over now.
+    Lapse,
 }
 
-/// The tables of keys.
+/// The table of keys.
 #[doc(hidden)]
 pub trait KeyStore: Backend {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
 
-    /// What a transaction that holds a key remembers of its look, for the outcome.
-    type Held: fmt::Debug + Send + Sync + 'static;
-
     /// Renders the SQL.
     fn key_statements(schema: Option<&Identifier>) -> Self::KeyStatements;
 
-    /// Claims a key on lease, in one atomic step. The row as it stands afterwards.
-    fn claim(
+    /// Begins a transaction that tries to lock a key until it ends, with a savepoint behind the lock. Every later statement
+    /// sees what an earlier owner of the lock has committed.
+    fn begin_holding(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
         ask: &Ask,
-    ) -> impl Future<Output = Result<Found>> + Send;
+    ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Begins a transaction that can hold a key.
-    fn begin_holding(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
-
-    /// Holds a key until the transaction ends, unless somebody else does. The row as it was before.
-    fn hold(
-        connection: &mut Self::Connection,
-        statements: &Self::KeyStatements,
-        ask: &Ask,
-    ) -> impl Future<Output = Result<(Found, Self::Held)>> + Send;
+    /// Begins a transaction of the same kind that holds no key.
+    fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
     /// Fails in a transaction that has failed.
     fn probe(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
-    /// Stores the outcome of a key that this very transaction has held as that attempt; whether it holds it still.
+    /// Claims a key that has no row, if the transaction has its lock. When it was claimed.
+    fn insert_key(
+        connection: &mut Self::Connection,
+        statements: &Self::KeyStatements,
+        ask: &Ask,
+        is_lease: bool,
+    ) -> impl Future<Output = Result<Option<OffsetDateTime>>> + Send;
+
+    /// Reads a key.
+    fn look(
+        connection: &mut Self::Connection,
+        statements: &Self::KeyStatements,
+        ask: &Ask,
+    ) -> impl Future<Output = Result<Found>> + Send;
+
+    /// Takes a key over as that attempt, if its row is still the one that was looked at; whether it was.
+    fn replace(
+        connection: &mut Self::Connection,
+        statements: &Self::KeyStatements,
+        ask: &Ask,
+        is_lease: bool,
+        known: (u32, &Record),
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Rolls back what was written since the transaction has the lock. Works in a transaction that has failed.
+    fn undo(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+
+    /// Stores the outcome of a key that this very transaction holds as that attempt; whether it holds it still.
     fn finish(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
         ask: &Ask,
-        held: (u32, &Self::Held),
+        attempt: u32,
         end: (Ending, &[u8]),
     ) -> impl Future<Output = Result<bool>> + Send;
 
@@ -98,37 +118,34 @@ pub trait KeyStore: Backend {
 
     /// The keys whose lease has expired, the longest first.
     fn stuck(
-        connection: &mut Self::Connection,
+        pool: &Pool<Self>,
         statements: &Self::KeyStatements,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
 
-    /// How long keys are kept.
-    fn retention(
-        connection: &mut Self::Connection,
-        statements: &Self::KeyStatements,
-    ) -> impl Future<Output = Result<Duration>> + Send;
-
-    /// Keeps keys at least so long.
-    fn retain(
+    /// Those of them that nobody has reported, at most so many; they are reported from now on.
+    fn report(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
-        at_least: Duration,
-    ) -> impl Future<Output = Result<()>> + Send;
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
 
-    /// Empties the oldest slot if its keys have outlived the retention; whether it did.
-    fn rotate(
+    /// Deletes keys that have expired, at most so many; how many.
+    fn forget(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
-    ) -> impl Future<Output = Result<bool>> + Send;
+        limit: u32,
+    ) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// The stuck key of a row.
 pub(crate) fn stuck_key(
     (scope, operation, key): (String, String, String),
-    attempt: u32,
+    (attempt, holder): (u32, Uuid),
     (claimed_at, lease_until): (OffsetDateTime, OffsetDateTime),
+    refuses: bool,
 ) -> Result<StuckKey> {
     let id = KeyId::of_texts(&scope, &operation, &key).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    Ok(StuckKey { id, attempt, claimed_at, lease_until })
+    let on_expired = if refuses { OnExpired::Refuse } else { OnExpired::TakeOver };
+    Ok(StuckKey { id, attempt, holder, claimed_at, lease_until, on_expired })
 }

@@ -33,7 +33,6 @@ pub struct KeyTransaction<DB: Dialect> {
     keys: IdempotencyKeys<DB>,
     tx: Transaction<'static, DB>,
     ask: Ask,
-    held: DB::Held,
     attempt: u32,
 }
 
@@ -42,9 +41,9 @@ impl<DB: Dialect> KeyTransaction<DB> {
         keys: IdempotencyKeys<DB>,
         tx: Transaction<'static, DB>,
         ask: Ask,
-        (attempt, held): (u32, DB::Held),
+        attempt: u32,
     ) -> Self {
-        Self { keys, tx, ask, held, attempt }
+        Self { keys, tx, ask, attempt }
     }
 
     /// What is held.
@@ -71,6 +70,15 @@ impl<DB: Dialect> KeyTransaction<DB> {
         to_its_end(async move { self.commit_here(ending, &outcome).await }).await
     }
 
+    /// Rolls back everything that was written through it, and keeps the key: for a request that is refused after all, whose
+    /// refusal is then [committed](Self::commit). Works after a statement has failed, too. Not cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`]; roll back then.
+    pub async fn undo(&mut self) -> Result<(), StoreError> {
+        DB::undo(&mut self.tx).await.map_err(StoreError::during("roll back to the claim of the key"))
+    }
+
     /// Rolls back, and frees the key. Dropping does the same, later.
     ///
     /// # Errors
@@ -83,8 +91,8 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.
     pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
-        let (held, end) = ((self.attempt, &self.held), (ending, outcome));
-        match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, held, end).await {
+        let end = (ending, outcome);
+        match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end).await {
             Ok(true) => {}
             Ok(false) => {
                 return rolled_back(
@@ -124,8 +132,8 @@ async fn resolve<DB: Dialect>(
     loop {
         let reason = "the connection was lost, and the key has no outcome of this holder";
         match look(keys, ask).await {
-            Ok(Found { is_busy: false, record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
-            Ok(Found { is_busy: false, .. }) => {
+            Ok(Found { record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
+            Ok(Found { is_held: true, .. }) => {
                 return Err(CommitError::RolledBack { reason, source: Some(source) });
             }
             Ok(_) => {}
@@ -141,8 +149,8 @@ async fn resolve<DB: Dialect>(
 }
 
 async fn look<DB: Dialect>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
-    let mut tx = DB::begin_holding(keys.pool()).await?;
-    let (found, _) = DB::hold(&mut tx, keys.statements(), ask).await?;
+    let mut tx = DB::begin_holding(keys.pool(), keys.statements(), ask).await?;
+    let found = DB::look(&mut tx, keys.statements(), ask).await?;
     tx.rollback().await?;
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys on PostgreSQL: plain statements for a new key (ADR 19), functions of the database for all else.
+//! Idempotency keys on PostgreSQL: plain statements on one table with a primary key (ADR 23).
 
 use std::time::Duration;
 
@@ -15,92 +15,171 @@ use crate::keys::store::{Ask, Change, KeyStore, stuck_key};
 use crate::keys::{Decision, Ending, KeyId, OnExpired, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
+type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
 /// The rendered SQL.
 #[derive(Debug)]
 pub struct KeyStatements {
-    hold: Statement,
-    /// One for each slot.
-    insert: [Statement; 3],
-    claim: Statement,
+    /// What sets the keys of one schema apart from those of another one.
+    place: i64,
+    insert: Statement,
+    look: Statement,
+    replace: Statement,
     finish: Statement,
     change: Statement,
+    lapse: Statement,
+    find: Statement,
     decide: Statement,
     stuck: Statement,
-    retention: Statement,
-    retain: Statement,
-    rotate: Statement,
+    report: Statement,
+    forget: Statement,
 }
 
-/// Locks the key first, and then looks: a function's statement sees what was committed before it began, so it sees whatever an
-/// earlier owner of the lock has done. (This statement would not: it sees what was committed before the lock.) The same lock as
-/// that of `idempotency_claim`. A CASE, because it alone settles what is evaluated first.
+/// Begins a transaction that tries to lock one key, in one message: whatever is asked next reads what every earlier owner of
+/// the lock has committed.
 ///
-/// The server ends a transaction whose service hangs.
-const HOLD: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(hashtextextended(octet_length($1) || ':' || octet_length($2) \
-        || ':' || $1 || $2 || $3, '{schema}idempotency_key'::regclass::oid::bigint)) \
-    THEN {schema}idempotency_slot_of_new($1, $2, $3) END AS slot, \
-    now() AS begun_at, clock_timestamp() AS read_at, \
-    (SELECT clock_timestamp() >= r.started_at + r.retention / 2 FROM {schema}idempotency_ring AS r) AS rotation_is_due, \
-    set_config('idle_in_transaction_session_timeout', $4, true)";
-/// In the transaction that has looked, and in no other one: another one has not held the key since.
-const INSERT: &str = "INSERT INTO {schema}idempotency_key_{slot} (slot, scope, operation, key, fingerprint, state, attempt, \
-        holder, outcome, claimed_at, processed_at, expires_at) \
-    SELECT {slot}, $1, $2, $3, $4, $5, 1, $6, $7, statement_timestamp(), statement_timestamp(), statement_timestamp() + $8 \
-    WHERE now() = $9";
-const CLAIM: &str = "SELECT * FROM {schema}idempotency_claim($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-const FINISH: &str = "SELECT {schema}idempotency_finish($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-const CHANGE: &str = "SELECT * FROM {schema}idempotency_complete($1, $2, $3, $4, $5, $6, $7)";
-const DECIDE: &str = "SELECT {schema}idempotency_decide($1, $2, $3, $4, $5)";
-const STUCK: &str = "SELECT scope, operation, key, attempt, claimed_at, lease_until FROM {schema}idempotency_key \
-    WHERE state = 'in_progress' AND lease_until <= clock_timestamp() ORDER BY lease_until LIMIT $1";
-const RETENTION: &str = "SELECT extract(epoch FROM retention)::bigint FROM {schema}idempotency_ring";
-const RETAIN: &str = "SELECT {schema}idempotency_retain($1)";
-const ROTATE: &str = "SELECT {schema}idempotency_rotate()";
+/// BEGIN comes last. A statement that fails before it ends the message's own transaction, so no failed one goes back to the
+/// pool with its connection; what succeeded before belongs to the transaction (PostgreSQL, "Multiple Statements in a Simple
+/// Query"). The savepoint comes after the lock, so going back to it keeps the key. The server ends a transaction whose
+/// service hangs. The only values are numbers of ours.
+const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+    SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
+        CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
+            THEN {holder} ELSE '' END, true); \
+    BEGIN; SAVEPOINT idempotency_claim";
+const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
-/// How a transaction came to hold a key.
-#[derive(Debug, Clone, Copy)]
-pub enum Held {
-    /// Nothing was known of it.
-    New {
-        /// The slot that takes it.
-        slot: usize,
-        /// When this very transaction began: another one on the same connection began later.
-        begun_at: OffsetDateTime,
-    },
-    /// By `idempotency_claim`, which left its mark in the transaction.
-    Claimed,
+/// Claims a key that has no row. The primary key decides, by its index and not by a snapshot, and needs no plan.
+const INSERT: &str = "INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt, \
+        lease_until, claimed_at, expires_at, refuses) \
+    SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6, statement_timestamp(), \
+        statement_timestamp() + $7, $8 \
+    WHERE current_setting('idempotency.holder', true) = $5::text \
+    ON CONFLICT DO NOTHING RETURNING claimed_at";
+
+/// The columns of a record. Only a handler that has committed by itself leaves a key in progress without a lease.
+macro_rules! record_columns {
+    () => {
+        "k.fingerprint, k.state, k.attempt, k.holder, \
+         CASE WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END AS lease_until, \
+         k.outcome, k.processed_at, k.expires_at, k.refuses"
+    };
 }
+const LOOK: &str = concat!(
+    "SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, clock_timestamp() AS read_at, ",
+    record_columns!(),
+    " FROM (SELECT) AS one LEFT JOIN {schema}idempotency_key AS k ON k.scope = $1 AND k.operation = $2 AND k.key = $3"
+);
+const FIND: &str = concat!(
+    "SELECT ",
+    record_columns!(),
+    " FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3"
+);
+
+/// Takes a key over whose row is still the one that was looked at, or is gone.
+const REPLACE: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state, attempt, \
+        lease_until, claimed_at, expires_at, refuses) \
+    SELECT $1, $2, $3, $4, $5, 'in_progress', $9, statement_timestamp() + $6, statement_timestamp(), \
+        statement_timestamp() + $7, $8 \
+    WHERE current_setting('idempotency.holder', true) = $5::text \
+    ON CONFLICT (scope, operation, key) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, \
+        state = EXCLUDED.state, attempt = EXCLUDED.attempt, lease_until = EXCLUDED.lease_until, outcome = NULL, \
+        claimed_at = EXCLUDED.claimed_at, processed_at = NULL, expires_at = EXCLUDED.expires_at, \
+        refuses = EXCLUDED.refuses, reported_at = NULL \
+    WHERE k.holder = $10 AND k.state = $11 AND CASE WHEN k.state = 'in_progress' \
+        THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT FROM $12";
+
+/// Stores the outcome in the transaction that holds the key: in its own row, or, when that went with the effects, in a new one
+/// or in the row that it had taken over. `expires_at` of its own row stays, so no index changes.
+const FINISH: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state, attempt, \
+        outcome, claimed_at, processed_at, expires_at, refuses) \
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp(), statement_timestamp(), statement_timestamp() + $9, $10 \
+    WHERE current_setting('idempotency.holder', true) = $5::text \
+    ON CONFLICT (scope, operation, key) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, \
+        state = EXCLUDED.state, attempt = EXCLUDED.attempt, lease_until = NULL, outcome = EXCLUDED.outcome, \
+        claimed_at = EXCLUDED.claimed_at, processed_at = EXCLUDED.processed_at, refuses = EXCLUDED.refuses, \
+        reported_at = NULL, \
+        expires_at = CASE WHEN k.holder = EXCLUDED.holder THEN k.expires_at ELSE EXCLUDED.expires_at END \
+    WHERE (k.holder = EXCLUDED.holder AND k.state = 'in_progress') OR (k.attempt = EXCLUDED.attempt - 1 \
+        AND (k.state IN ('in_progress', 'released') OR k.expires_at <= statement_timestamp()))";
+
+const CHANGE: &str = concat!(
+    "UPDATE {schema}idempotency_key AS k SET state = $5, outcome = $6, reported_at = NULL, \
+        expires_at = statement_timestamp() + (k.expires_at - k.claimed_at), claimed_at = statement_timestamp(), \
+        lease_until = CASE WHEN $5 = 'in_progress' THEN greatest(k.lease_until, statement_timestamp() + $7) END, \
+        processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END \
+     WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4 AND k.state = 'in_progress' RETURNING ",
+    record_columns!()
+);
+const LAPSE: &str = concat!(
+    "UPDATE {schema}idempotency_key AS k SET lease_until = least(k.lease_until, statement_timestamp()) \
+     WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4 AND k.state = 'in_progress' RETURNING ",
+    record_columns!()
+);
+const DECIDE: &str = "UPDATE {schema}idempotency_key AS k SET state = $4, lease_until = NULL, decided_by = $5, \
+        processed_at = CASE WHEN $4 = 'failed' THEN statement_timestamp() END, \
+        expires_at = statement_timestamp() + (k.expires_at - k.claimed_at), claimed_at = statement_timestamp() \
+    WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress' \
+        AND k.lease_until <= statement_timestamp()";
+
+macro_rules! stuck_columns {
+    () => {
+        "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at, k.lease_until, k.refuses"
+    };
+}
+const STUCK: &str = concat!(
+    "SELECT ",
+    stuck_columns!(),
+    " FROM {schema}idempotency_key AS k WHERE k.state = 'in_progress' AND k.lease_until <= clock_timestamp() \
+     ORDER BY k.lease_until LIMIT $1"
+);
+const REPORT: &str = concat!(
+    "UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp() \
+     WHERE k.ctid = ANY (ARRAY(SELECT f.ctid FROM {schema}idempotency_key AS f WHERE f.state = 'in_progress' \
+         AND f.lease_until <= statement_timestamp() AND f.reported_at IS NULL \
+         ORDER BY f.lease_until LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING ",
+    stuck_columns!()
+);
+const FORGET: &str = "DELETE FROM {schema}idempotency_key AS k \
+    WHERE k.ctid = ANY (ARRAY(SELECT f.ctid FROM {schema}idempotency_key AS f \
+        WHERE f.expires_at <= statement_timestamp() AND f.state <> 'in_progress' \
+        ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 
 impl KeyStore for Postgres {
     type KeyStatements = KeyStatements;
-    type Held = Held;
 
     fn key_statements(schema: Option<&Identifier>) -> KeyStatements {
         let render = |text| Template::new(text).schema(schema).render();
-        let insert = |slot| Template::new(INSERT).schema(schema).integer("slot", slot).render();
         KeyStatements {
-            hold: render(HOLD),
-            insert: [insert(0), insert(1), insert(2)],
-            claim: render(CLAIM),
+            place: schema.map_or(0, |schema| number(&Fingerprint::of_parts(schema.as_str(), "", b""))),
+            insert: render(INSERT),
+            look: render(LOOK),
+            replace: render(REPLACE),
             finish: render(FINISH),
             change: render(CHANGE),
+            lapse: render(LAPSE),
+            find: render(FIND),
             decide: render(DECIDE),
             stuck: render(STUCK),
-            retention: render(RETENTION),
-            retain: render(RETAIN),
-            rotate: render(ROTATE),
+            report: render(REPORT),
+            forget: render(FORGET),
         }
     }
 
-    async fn claim(pool: &PgPool, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
-        let mut connection = pool.acquire().await?;
-        claim(&mut connection, statements, ask, Some(interval(ask.lease))).await
+    async fn begin_holding(
+        pool: &PgPool,
+        statements: &KeyStatements,
+        ask: &Ask,
+    ) -> Result<Transaction<'static, Self>> {
+        let begin = Template::new(BEGIN)
+            .integer("idle_ms", i64::try_from(ask.lease.as_millis()).unwrap_or(i64::MAX))
+            .integer("lock", number(&ask.id.hash()) ^ statements.place)
+            .uuid("holder", ask.asked.holder);
+        pool.begin_with(&begin.render()).await
     }
 
-    /// Whatever the role's default: a snapshot of the whole transaction would not show what another holder has just
-    /// committed.
-    async fn begin_holding(pool: &PgPool) -> Result<Transaction<'static, Self>> {
+    /// Whatever the role's default: as a transaction that holds a key.
+    async fn begin_plain(pool: &PgPool) -> Result<Transaction<'static, Self>> {
         pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await
     }
 
@@ -108,75 +187,70 @@ impl KeyStore for Postgres {
         sqlx::query("SELECT 1").execute(connection).await.map(drop)
     }
 
-    /// A new key in one statement. Whatever is known already takes a second one, and all the cases of `idempotency_claim`,
-    /// which takes the lock once more.
-    async fn hold(
+    async fn insert_key(
         connection: &mut PgConnection,
         statements: &KeyStatements,
         ask: &Ask,
-    ) -> Result<(Found, Held)> {
-        let row = sqlx::query(&statements.hold)
-            .bind(ask.id.scope().as_str())
-            .bind(ask.id.operation().as_str())
-            .bind(ask.id.key().as_str())
-            .bind(ask.lease.as_millis().to_string())
-            .fetch_one(&mut *connection)
-            .await?;
-        let Some(slot) = row.try_get::<Option<i16>, _>("slot")? else {
-            return Ok((claim(connection, statements, ask, None).await?, Held::Claimed));
-        };
-        let found = Found {
-            is_busy: false,
+        is_lease: bool,
+    ) -> Result<Option<OffsetDateTime>> {
+        let row =
+            bind_claim(sqlx::query(&statements.insert), ask, is_lease).fetch_optional(connection).await?;
+        row.map(|row| row.try_get("claimed_at")).transpose()
+    }
+
+    /// Planned anew each time, as everything that looks for a row: a plan that was kept from the time when the table was
+    /// small would read all of it when it is large.
+    async fn look(connection: &mut PgConnection, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
+        let look = bind_id(sqlx::query(&statements.look), &ask.id).bind(ask.asked.holder);
+        let row = look.persistent(false).fetch_one(connection).await?;
+        Ok(Found {
+            is_held: row.try_get("is_held")?,
             read_at: row.try_get("read_at")?,
-            rotation_is_due: row.try_get("rotation_is_due")?,
-            record: None,
-        };
-        let slot = usize::from(slot.unsigned_abs() % 3);
-        Ok((found, Held::New { slot, begun_at: row.try_get("begun_at")? }))
+            record: if row.try_get::<Option<&str>, _>("state")?.is_some() {
+                Some(record(&row)?)
+            } else {
+                None
+            },
+        })
+    }
+
+    async fn replace(
+        connection: &mut PgConnection,
+        statements: &KeyStatements,
+        ask: &Ask,
+        is_lease: bool,
+        (attempt, known): (u32, &Record),
+    ) -> Result<bool> {
+        let replace = bind_claim(sqlx::query(&statements.replace), ask, is_lease)
+            .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
+            .bind(known.holder)
+            .bind(known.state.as_str())
+            .bind(known.state.lease_until());
+        Ok(replace.execute(connection).await?.rows_affected() == 1)
+    }
+
+    async fn undo(connection: &mut PgConnection) -> Result<()> {
+        sqlx::raw_sql(UNDO).execute(connection).await.map(drop)
     }
 
     async fn finish(
         connection: &mut PgConnection,
         statements: &KeyStatements,
         ask: &Ask,
-        (attempt, held): (u32, &Held),
+        attempt: u32,
         (ending, outcome): (Ending, &[u8]),
     ) -> Result<bool> {
-        let (scope, operation, key) =
-            (ask.id.scope().as_str(), ask.id.operation().as_str(), ask.id.key().as_str());
-        let fingerprint = &ask.asked.fingerprint.as_bytes()[..];
-        let state = State::Ended(ending).as_str();
-        match *held {
-            Held::New { slot, begun_at } => {
-                let inserted = sqlx::query(&statements.insert[slot])
-                    .bind(scope)
-                    .bind(operation)
-                    .bind(key)
-                    .bind(fingerprint)
-                    .bind(state)
-                    .bind(ask.asked.holder)
-                    .bind(outcome)
-                    .bind(interval(ask.retention))
-                    .bind(begun_at)
-                    .execute(connection)
-                    .await?;
-                Ok(inserted.rows_affected() == 1)
-            }
-            Held::Claimed => {
-                sqlx::query_scalar(&statements.finish)
-                    .bind(scope)
-                    .bind(operation)
-                    .bind(key)
-                    .bind(fingerprint)
-                    .bind(ask.asked.holder)
-                    .bind(interval(ask.retention))
-                    .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
-                    .bind(state)
-                    .bind(outcome)
-                    .fetch_one(connection)
-                    .await
-            }
-        }
+        let finished = bind_id(sqlx::query(&statements.finish), &ask.id)
+            .bind(&ask.asked.fingerprint.as_bytes()[..])
+            .bind(ask.asked.holder)
+            .bind(State::Ended(ending).as_str())
+            .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
+            .bind(outcome)
+            .bind(interval(ask.retention))
+            .bind(ask.asked.on_expired == OnExpired::Refuse)
+            .execute(connection)
+            .await?;
+        Ok(finished.rows_affected() == 1)
     }
 
     async fn change(
@@ -186,22 +260,28 @@ impl KeyStore for Postgres {
         holder: Uuid,
         change: Change<'_>,
     ) -> Result<Option<Record>> {
-        let (state, outcome, lease) = match change {
-            Change::End(ending, outcome) => (State::Ended(ending).as_str(), Some(outcome), None),
-            Change::Release => (State::Released.as_str(), None, None),
-            Change::Renew(lease) => ("in_progress", None, Some(interval(lease))),
+        let mut connection = pool.acquire().await?;
+        let to = |state: &'static str, outcome, lease: Option<Duration>| {
+            bind_id(sqlx::query(&statements.change), id)
+                .bind(holder)
+                .bind(state)
+                .bind(outcome)
+                .bind(lease.map(interval))
         };
-        let row = sqlx::query(&statements.change)
-            .bind(id.scope().as_str())
-            .bind(id.operation().as_str())
-            .bind(id.key().as_str())
-            .bind(holder)
-            .bind(state)
-            .bind(outcome)
-            .bind(lease)
-            .fetch_optional(pool)
-            .await?;
-        Ok(row.as_ref().map(record).transpose()?.flatten())
+        let change = match change {
+            Change::End(ending, outcome) => to(State::Ended(ending).as_str(), Some(outcome), None),
+            Change::Release => to(State::Released.as_str(), None, None),
+            Change::Renew(lease) => to("in_progress", None, Some(lease)),
+            Change::Lapse => bind_id(sqlx::query(&statements.lapse), id).bind(holder),
+        };
+        let row = match change.persistent(false).fetch_optional(&mut *connection).await? {
+            Some(row) => Some(row),
+            None => {
+                let find = bind_id(sqlx::query(&statements.find), id).persistent(false);
+                find.fetch_optional(&mut *connection).await?
+            }
+        };
+        row.as_ref().map(record).transpose()
     }
 
     async fn decide(
@@ -215,86 +295,70 @@ impl KeyStore for Postgres {
             Decision::Release => State::Released,
             Decision::Discard => State::Ended(Ending::Failed),
         };
-        sqlx::query_scalar(&statements.decide)
-            .bind(id.scope().as_str())
-            .bind(id.operation().as_str())
-            .bind(id.key().as_str())
-            .bind(state.as_str())
-            .bind(operator)
-            .fetch_one(pool)
-            .await
+        let decide = bind_id(sqlx::query(&statements.decide), id).bind(state.as_str()).bind(operator);
+        Ok(decide.persistent(false).execute(pool).await?.rows_affected() == 1)
     }
 
-    async fn stuck(
-        connection: &mut PgConnection,
-        statements: &KeyStatements,
-        limit: u32,
-    ) -> Result<Vec<StuckKey>> {
-        let rows: Vec<(String, String, String, i32, OffsetDateTime, OffsetDateTime)> =
-            sqlx::query_as(&statements.stuck).bind(i64::from(limit)).fetch_all(connection).await?;
-        rows.into_iter()
-            .map(|(scope, operation, key, attempt, claimed_at, lease_until)| {
-                stuck_key((scope, operation, key), attempt.unsigned_abs(), (claimed_at, lease_until))
-            })
-            .collect()
+    async fn stuck(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<StuckKey>> {
+        stuck_keys(&statements.stuck, pool, limit).await
     }
 
-    async fn retention(connection: &mut PgConnection, statements: &KeyStatements) -> Result<Duration> {
-        let seconds: i64 = sqlx::query_scalar(&statements.retention).fetch_one(connection).await?;
-        Ok(Duration::from_secs(seconds.unsigned_abs()))
+    async fn report(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<StuckKey>> {
+        stuck_keys(&statements.report, pool, limit).await
     }
 
-    async fn retain(pool: &PgPool, statements: &KeyStatements, at_least: Duration) -> Result<()> {
-        sqlx::query(&statements.retain).bind(interval(at_least)).execute(pool).await?;
-        Ok(())
-    }
-
-    async fn rotate(pool: &PgPool, statements: &KeyStatements) -> Result<bool> {
-        sqlx::query_scalar(&statements.rotate).fetch_one(pool).await
+    async fn forget(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<u64> {
+        let forget = sqlx::query(&statements.forget).bind(i64::from(limit)).persistent(false);
+        Ok(forget.execute(pool).await?.rows_affected())
     }
 }
 
-async fn claim(
-    connection: &mut PgConnection,
-    statements: &KeyStatements,
-    ask: &Ask,
-    lease: Option<PgInterval>,
-) -> Result<Found> {
-    let row = sqlx::query(&statements.claim)
-        .bind(ask.id.scope().as_str())
-        .bind(ask.id.operation().as_str())
-        .bind(ask.id.key().as_str())
+fn bind_id<'q>(query: Query<'q>, id: &'q KeyId) -> Query<'q> {
+    query.bind(id.scope().as_str()).bind(id.operation().as_str()).bind(id.key().as_str())
+}
+
+fn bind_claim<'q>(query: Query<'q>, ask: &'q Ask, is_lease: bool) -> Query<'q> {
+    bind_id(query, &ask.id)
         .bind(&ask.asked.fingerprint.as_bytes()[..])
         .bind(ask.asked.holder)
+        .bind(is_lease.then(|| interval(ask.lease)))
         .bind(interval(ask.retention))
-        .bind(ask.asked.on_expired == OnExpired::TakeOver)
-        .bind(lease)
-        .bind(interval(ask.lease))
-        .fetch_one(connection)
-        .await?;
-    Ok(Found {
-        is_busy: row.try_get("is_busy")?,
-        read_at: row.try_get("read_at")?,
-        rotation_is_due: row.try_get("rotation_is_due")?,
-        record: record(&row)?,
-    })
+        .bind(ask.asked.on_expired == OnExpired::Refuse)
+}
+
+async fn stuck_keys(statement: &Statement, pool: &PgPool, limit: u32) -> Result<Vec<StuckKey>> {
+    let rows = sqlx::query(statement).bind(i64::from(limit)).persistent(false).fetch_all(pool).await?;
+    rows.iter()
+        .map(|row| {
+            let name = (row.try_get("scope")?, row.try_get("operation")?, row.try_get("key")?);
+            let attempt = row.try_get::<i32, _>("attempt")?.unsigned_abs();
+            let times = (row.try_get("claimed_at")?, row.try_get("lease_until")?);
+            stuck_key(name, (attempt, row.try_get("holder")?), times, row.try_get("refuses")?)
+        })
+        .collect()
+}
+
+/// The lock of a key: two keys with one number hold each other up while both run, and nothing else.
+fn number(hash: &Fingerprint) -> i64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hash.as_bytes()[..8]);
+    i64::from_be_bytes(bytes)
 }
 
 fn interval(duration: Duration) -> PgInterval {
     PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
 }
 
-/// The row, if there is one: a claim answers with empty columns where there is none.
-fn record(row: &PgRow) -> Result<Option<Record>> {
-    let Some(state) = row.try_get::<Option<String>, _>("state")? else { return Ok(None) };
+fn record(row: &PgRow) -> Result<Record> {
     let fingerprint: [u8; 32] = row.try_get("fingerprint")?;
-    Ok(Some(Record {
+    Ok(Record {
         fingerprint: Fingerprint::from(fingerprint),
-        state: State::of_columns(&state, row.try_get("lease_until")?)?,
+        state: State::of_columns(row.try_get("state")?, row.try_get("lease_until")?)?,
         attempt: row.try_get::<i32, _>("attempt")?.unsigned_abs(),
         holder: row.try_get("holder")?,
         outcome: row.try_get("outcome")?,
         processed_at: row.try_get("processed_at")?,
         expires_at: row.try_get("expires_at")?,
-    }))
+        refuses: row.try_get("refuses")?,
+    })
 }

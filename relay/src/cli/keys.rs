@@ -204,7 +204,7 @@ fn told(error: &dyn std::error::Error) -> String {
 
 impl Line {
     fn of(stuck: &StuckKey) -> Self {
-        let StuckKey { id, attempt, claimed_at, lease_until } = stuck;
+        let StuckKey { id, attempt, claimed_at, lease_until, .. } = stuck;
         let rfc3339 = |at: &time::OffsetDateTime| {
             at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
         };

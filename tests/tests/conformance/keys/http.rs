@@ -40,9 +40,15 @@ key_cases! { "keys/http":
 }
 
 /// What a handler waits for, and what it was called with.
-struct Shop {
+pub(super) struct Shop {
     go: Semaphore,
     calls: Mutex<Vec<String>>,
+}
+
+impl Default for Shop {
+    fn default() -> Self {
+        Self { go: Semaphore::new(0), calls: Mutex::default() }
+    }
 }
 
 /// Does what the header `x-do` says, after it has written an effect.
@@ -86,7 +92,7 @@ fn endless() -> Response<Body> {
 /// An effect elsewhere: it is noted in the shop.
 async fn charge(
     State(shop): State<Arc<Shop>>,
-    Extension(LeasedKey { id, attempt }): Extension<LeasedKey>,
+    Extension(LeasedKey { id, attempt, .. }): Extension<LeasedKey>,
     headers: HeaderMap,
 ) -> Response<Body> {
     shop.calls.lock().await.push(format!("{} {attempt}", id.key()));
@@ -103,20 +109,20 @@ fn tenant(request: &Parts) -> Option<Scope> {
     Scope::new(request.headers.get("x-tenant")?.to_str().ok()?).ok()
 }
 
-struct App {
-    router: Router,
-    shop: Arc<Shop>,
+pub(super) struct App {
+    pub(super) router: Router,
+    pub(super) shop: Arc<Shop>,
 }
 
-type Layers<DB> = (IdempotencyLayer<DB>, IdempotencyLayer<DB>);
+pub(super) type Layers<DB> = (IdempotencyLayer<DB>, IdempotencyLayer<DB>);
 
-async fn app<DB: Keys>(db: &Database<DB>, change: impl FnOnce(Layers<DB>) -> Layers<DB>) -> App {
+pub(super) async fn app<DB: Keys>(db: &Database<DB>, change: impl FnOnce(Layers<DB>) -> Layers<DB>) -> App {
     let keys = open(db).await;
     let orders = IdempotencyLayer::transactional(keys.clone(), "/orders", tenant).unwrap();
     let charges = IdempotencyLayer::leased(keys.clone(), "/charges", tenant).unwrap();
     let returns = IdempotencyLayer::transactional(keys, "/returns", tenant).unwrap();
     let (orders, charges) = change((orders, charges));
-    let shop = Arc::new(Shop { go: Semaphore::new(0), calls: Mutex::default() });
+    let shop = Arc::new(Shop::default());
     let router = Router::new()
         .route("/orders", post(place::<DB>).put(place::<DB>).layer(orders))
         .route("/charges", post(charge).layer(charges))
@@ -127,37 +133,37 @@ async fn app<DB: Keys>(db: &Database<DB>, change: impl FnOnce(Layers<DB>) -> Lay
 
 /// A request to be.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
-    method: &'a str,
-    path: &'a str,
-    tenant: &'a str,
-    key: &'a str,
-    body: &'a str,
-    order: &'a str,
+pub(super) struct Ask<'a> {
+    pub(super) method: &'a str,
+    pub(super) path: &'a str,
+    pub(super) tenant: &'a str,
+    pub(super) key: &'a str,
+    pub(super) body: &'a str,
+    pub(super) order: &'a str,
 }
 
-const ASK: Ask<'static> =
+pub(super) const ASK: Ask<'static> =
     Ask { method: "POST", path: "/orders", tenant: "t1", key: "\"k\"", body: "{\"a\": 1}", order: "" };
-const CHARGE: Ask<'static> = Ask { path: "/charges", ..ASK };
+pub(super) const CHARGE: Ask<'static> = Ask { path: "/charges", ..ASK };
 
 /// What came back: status, headers and body.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
+pub(super) struct Answer {
+    pub(super) status: u16,
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
 impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    fn is_replayed(&self) -> bool {
+    pub(super) fn is_replayed(&self) -> bool {
         self.header("idempotency-replayed") == Some("true")
     }
 
-    fn code(&self) -> String {
+    pub(super) fn code(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"));
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
         assert_eq!(problem["status"], self.status);
@@ -166,7 +172,7 @@ impl Answer {
 }
 
 impl App {
-    fn send(&self, ask: Ask<'_>) -> impl Future<Output = Answer> + Send + 'static {
+    pub(super) fn send(&self, ask: Ask<'_>) -> impl Future<Output = Answer> + Send + 'static {
         let mut request = Request::builder().method(ask.method).uri(ask.path);
         for (name, value) in [("x-tenant", ask.tenant), ("idempotency-key", ask.key), ("x-do", ask.order)] {
             if !value.is_empty() {
@@ -187,7 +193,7 @@ impl App {
         }
     }
 
-    async fn calls(&self) -> usize {
+    pub(super) async fn calls(&self) -> usize {
         self.shop.calls.lock().await.len()
     }
 
@@ -198,7 +204,7 @@ impl App {
     }
 }
 
-async fn all_effects<DB: Keys>(db: &Database<DB>) -> i64 {
+pub(super) async fn all_effects<DB: Keys>(db: &Database<DB>) -> i64 {
     db.integer("SELECT count(*) FROM effect").await.unwrap()
 }
 
@@ -220,7 +226,7 @@ async fn a_request_that_is_sent_again_gets_the_stored_response<DB: Keys>(db: Dat
     assert_eq!(app.send(refused).await.status, 404);
     let again = app.send(refused).await;
     assert_eq!((again.status, again.is_replayed(), &again.body[..]), (404, true, &b"no"[..]));
-    assert_eq!((all_effects(&db).await, app.calls().await), (2, 2));
+    assert_eq!((all_effects(&db).await, app.calls().await), (1, 2), "a refusal leaves nothing behind");
 }
 
 async fn what_cannot_be_done_is_answered_with_a_problem<DB: Keys>(db: Database<DB>) {

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod cost;
+mod dump;
+mod effects;
+mod forgetting;
 mod http;
 mod lease;
-mod rotation;
 mod tokens;
 mod transaction;
 mod unknown_commit;
@@ -35,9 +37,12 @@ use key_cases;
 pub(crate) fn trials() -> Vec<Trial> {
     [
         cost::trials(),
+        dump::trials(),
+        effects::trials(),
+        forgetting::trials(),
+        forgetting::upgrades(),
         http::trials(),
         lease::trials(),
-        rotation::trials(),
         tokens::trials(),
         transaction::trials(),
         unknown_commit::trials(),
@@ -53,8 +58,8 @@ trait Keys: Dialect {
     const LAPSE: &str;
     /// Every outcome has outlived its retention.
     const EXPIRE: &str;
-    /// The oldest slot can go.
-    const MAKE_ROTATION_DUE: &str;
+    /// 23 hours go by.
+    const AGE: &str;
     const EFFECTS: &str;
     /// Writes an effect in a transaction.
     fn apply(
@@ -67,7 +72,8 @@ impl Keys for Postgres {
     const LAPSE: &str =
         "UPDATE idempotency_key SET lease_until = now() - interval '1 second' WHERE state = 'in_progress'";
     const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = now() - interval '1 second'";
-    const MAKE_ROTATION_DUE: &str = "UPDATE idempotency_ring SET started_at = now() - retention";
+    const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - interval '23 hours', \
+        expires_at = expires_at - interval '23 hours'";
     const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, payload text)";
 
     async fn apply(connection: &mut Self::Connection, payload: String) -> Result<(), sqlx::Error> {
@@ -80,13 +86,10 @@ impl Keys for Postgres {
 }
 
 impl Keys for Sqlite {
-    const LAPSE: &str = "UPDATE idempotency_key_0 SET lease_until = 1 WHERE state = 'in_progress';
-        UPDATE idempotency_key_1 SET lease_until = 1 WHERE state = 'in_progress';
-        UPDATE idempotency_key_2 SET lease_until = 1 WHERE state = 'in_progress'";
-    const EXPIRE: &str =
-        "UPDATE idempotency_key_0 SET expires_at = 1; UPDATE idempotency_key_1 SET expires_at = 1;
-        UPDATE idempotency_key_2 SET expires_at = 1";
-    const MAKE_ROTATION_DUE: &str = "UPDATE idempotency_ring SET started_at = 1";
+    const LAPSE: &str = "UPDATE idempotency_key SET lease_until = 1 WHERE state = 'in_progress'";
+    const EXPIRE: &str = "UPDATE idempotency_key SET expires_at = 1";
+    const AGE: &str = "UPDATE idempotency_key SET claimed_at = claimed_at - 82800000000, \
+        expires_at = expires_at - 82800000000";
     const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, payload TEXT)";
 
     async fn apply(connection: &mut Self::Connection, payload: String) -> Result<(), sqlx::Error> {

@@ -11,12 +11,14 @@ key_cases! { "keys/transaction":
         what_is_rolled_back_leaves_the_key_free,
         a_transaction_that_was_exchanged_stores_nothing,
         a_lease_that_expired_is_taken_over_by_a_transaction,
+        what_was_taken_over_and_refused_is_stored_as_refused,
     }
     postgres {
         a_key_that_a_transaction_holds_is_in_flight,
         what_has_ended_is_replayed_also_while_somebody_looks,
         a_swallowed_error_stores_nothing,
         a_service_that_hangs_loses_its_key_after_the_lease,
+        a_claim_that_fails_leaves_no_failed_transaction_in_the_pool,
     }
 }
 
@@ -94,6 +96,25 @@ async fn a_lease_that_expired_is_taken_over_by_a_transaction<DB: Keys>(db: Datab
     assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 1));
 }
 
+/// The takeover goes back with the effects, and the outcome ends the key all the same.
+async fn what_was_taken_over_and_refused_is_stored_as_refused<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(lease) = claim(&keys, "k", "k").await else { panic!() };
+    db.execute(DB::LAPSE).await.unwrap();
+    let Claimed::Acquired(mut tx) =
+        keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
+    else {
+        panic!()
+    };
+    DB::apply(&mut tx, String::from("k")).await.unwrap();
+    tx.undo().await.unwrap();
+    tx.commit(Ending::Failed, b"no").await.unwrap();
+    let Claimed::Replay(replay) = claim(&keys, "k", "k").await else { panic!() };
+    assert_eq!((replay.ending, &replay.outcome[..]), (Ending::Failed, &b"no"[..]));
+    assert_eq!((column(&db, "k", "attempt").await, effects(&db, "k").await), (vec![String::from("2")], 0));
+    assert!(lease.complete(Ending::Succeeded, b"late").await.unwrap_err().is_late());
+}
+
 async fn a_key_that_a_transaction_holds_is_in_flight(db: Database<Postgres>) {
     let keys = open(&db).await;
     let Claimed::Acquired(tx) = keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap()
@@ -111,9 +132,15 @@ async fn what_has_ended_is_replayed_also_while_somebody_looks(db: Database<Postg
     let keys = open(&db).await;
     assert_eq!(run(&keys, "k").await, "acquired");
     let mut looking = db.admin.begin().await.unwrap();
-    let look = "SELECT idempotency_claim('tenant-1', 'POST /orders', 'k', sha256('x'), gen_random_uuid(), '1h', true, NULL, '1h')";
+    let hash = Fingerprint::of_parts("tenant-1", "POST /orders", b"k");
+    let number = i64::from_be_bytes(hash.as_bytes()[..8].try_into().unwrap());
+    let look =
+        format!("SELECT pg_advisory_xact_lock('{number}'::bigint # hashtextextended(current_schema(), 0))");
+    let look = look.as_str();
     <Postgres as Dialect>::execute(&mut looking, look).await.unwrap();
     assert_eq!(run(&keys, "k").await, "replay");
+    db.execute(Postgres::EXPIRE).await.unwrap();
+    assert_eq!(run(&keys, "k").await, "in_flight", "it has the lock");
     looking.rollback().await.unwrap();
 }
 
@@ -144,4 +171,16 @@ async fn a_service_that_hangs_loses_its_key_after_the_lease(db: Database<Postgre
         .unwrap();
     assert!(hanging.commit(Ending::Succeeded, b"late").await.is_err());
     assert_eq!(effects(&db, "k").await, 1);
+}
+
+/// Oracle: the next request, on the only connection.
+async fn a_claim_that_fails_leaves_no_failed_transaction_in_the_pool(db: Database<Postgres>) {
+    let options = (*db.service.connect_options()).clone();
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await.unwrap();
+    sqlx::raw_sql("SET default_transaction_read_only = on").execute(&pool).await.unwrap();
+    assert!(keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await.is_err());
+    sqlx::raw_sql("SET default_transaction_read_only = off").execute(&pool).await.unwrap();
+    assert_eq!(run(&keys, "k").await, "acquired");
+    pool.close().await;
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use migrations::{Identifier, Line, Migrator, Template};
+use migrations::{Identifier, Line, Migrator, Roles, Template};
 use outbox::NewMessage;
 use outbox::log::LogOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres};
@@ -19,6 +19,7 @@ cases! { "roles":
         nobody_puts_other_tables_before_the_functions,
         the_script_takes_away_what_it_does_not_grant,
         whoever_could_store_an_outcome_can_after_the_upgrade,
+        services_with_a_schema_each_cannot_touch_each_others_keys,
         an_observer_sees_states_and_no_content,
         hostile_names_are_refused_before_anything_runs,
     }
@@ -89,18 +90,16 @@ const CONSUMER: [&str; 16] = [
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_stored('{}')",
 ];
-const SERVICE: [&str; 16] = [
+const SERVICE: [&str; 14] = [
     "INSERT INTO idempotency_key SELECT * FROM idempotency_key",
-    "INSERT INTO idempotency_key_0 (lease_until) VALUES (now())",
-    "INSERT INTO idempotency_key_0 (decided_by) VALUES ('me')",
-    "UPDATE idempotency_key SET outcome = ''",
-    "UPDATE idempotency_key_1 SET outcome = ''",
-    "DELETE FROM idempotency_key_2",
-    "UPDATE idempotency_key_0 SET lease_until = now()",
-    "DELETE FROM idempotency_key",
-    "TRUNCATE idempotency_key_0",
-    "UPDATE idempotency_ring SET started_at = now()",
-    "SELECT idempotency_decide('s', 'o', 'k', 'released', 'me')",
+    "INSERT INTO idempotency_key (decided_by) VALUES ('me')",
+    "UPDATE idempotency_key SET decided_by = 'me'",
+    "UPDATE idempotency_key SET scope = 'other'",
+    "UPDATE idempotency_key SET operation = 'other'",
+    "UPDATE idempotency_key SET key = 'other'",
+    "TRUNCATE idempotency_key",
+    "ALTER TABLE idempotency_key DISABLE ROW LEVEL SECURITY",
+    "DROP POLICY idempotency_key_change ON idempotency_key",
     "CREATE TABLE more (n integer)",
     "SELECT payload FROM outbox_message",
     "SELECT * FROM outbox_relay",
@@ -126,7 +125,7 @@ const OBSERVER: [&str; 19] = [
     "SELECT inbox_create_days(current_date, current_date)",
     "SELECT inbox_expire_days('2000-01-01')",
     "SELECT outcome FROM idempotency_key",
-    "SELECT idempotency_rotate()",
+    "DELETE FROM idempotency_key",
 ];
 
 async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
@@ -265,7 +264,7 @@ async fn the_script_takes_away_what_it_does_not_grant() {
     .await;
 }
 
-/// Version 3 stores the outcome of a new key with an INSERT, where a function was called before.
+/// Version 4 stores outcomes with plain statements, where functions were called before.
 async fn whoever_could_store_an_outcome_can_after_the_upgrade() {
     on("whoever_could_store_an_outcome", |db: Database<Postgres>| async move {
         let line = Migrator::<Postgres>::new(Line::Idempotency);
@@ -277,12 +276,47 @@ async fn whoever_could_store_an_outcome_can_after_the_upgrade() {
         .await;
         line.up(&mut db.admin.acquire().await.unwrap()).await.unwrap();
         let may = format!(
-            "SELECT count(*) FROM generate_series(0, 2) AS slot WHERE has_column_privilege('{user}', 'idempotency_key_' || slot, \
-             'outcome', 'INSERT') AND has_function_privilege('{user}', 'idempotency_slot_of_new(text, text, text)', 'EXECUTE')"
+            "SELECT count(*) FROM unnest('{{SELECT,INSERT,DELETE}}'::text[]) AS right_to \
+             WHERE has_table_privilege('{user}', 'idempotency_key', right_to) \
+             AND has_column_privilege('{user}', 'idempotency_key', 'outcome', 'UPDATE')"
         );
         assert_eq!(db.number(&may).await, 3);
         let other = may.replace(user, Role::Observer.user());
         assert_eq!(db.number(&other).await, 0);
+        db
+    })
+    .await;
+}
+
+/// Two services of one database, each with a schema and a role of its own.
+async fn services_with_a_schema_each_cannot_touch_each_others_keys() {
+    on("services_with_a_schema_each", |db: Database<Postgres>| async move {
+        let services = [("shop_a", Role::Service), ("shop_b", Role::Consumer)];
+        for (schema, role) in services {
+            db.run(&format!("CREATE SCHEMA {schema}")).await;
+            let schema = Identifier::new(schema).unwrap();
+            let line = Migrator::<Postgres>::new(Line::Idempotency).schema(Some(schema.clone()));
+            line.up(&mut db.admin.acquire().await.unwrap()).await.unwrap();
+            let mut roles = Roles::standard();
+            roles.claimant = Identifier::new(role.user()).unwrap();
+            roles.observer = Identifier::new(Role::Observer.user()).unwrap();
+            roles.migrator = Identifier::new("outbox_test_migrator").unwrap();
+            db.run(roles.script(Line::Idempotency, Some(&schema)).as_str()).await;
+        }
+        for ((own, role), (other, _)) in services.into_iter().zip(services.into_iter().rev()) {
+            let mut service = as_role(&db, role).await;
+            for sql in [
+                "SELECT key FROM $.idempotency_key",
+                "INSERT INTO $.idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, claimed_at, expires_at) \
+                 VALUES ('s', 'o', 'k', sha256('x'), 'released', 1, gen_random_uuid(), now(), now())",
+                "UPDATE $.idempotency_key SET state = 'released'",
+                "DELETE FROM $.idempotency_key",
+            ] {
+                assert_eq!(refusal(&mut service, &sql.replace('$', own)).await, "", "{role:?}: {sql}");
+                assert_eq!(refusal(&mut service, &sql.replace('$', other)).await, DENIED, "{role:?}: {sql}");
+            }
+            service.close().await.unwrap();
+        }
         db
     })
     .await;

@@ -1,0 +1,61 @@
+//! How a transaction comes to hold a key.
+//!
+//! Two claims of one key are kept apart by the primary key of the table. (1) A key without a row is claimed by an INSERT that
+//! does nothing on a conflict: the index decides, whatever either transaction sees. (2) A row that is there is taken over only
+//! if it still is what was looked at, in one statement; so is one that has expired, whether or not it was deleted meanwhile:
+//! forgetting deletes, and a deleted row is a key without a row. (3) The lock of the key, taken before anything is read, adds
+//! what an index cannot: a second request is told that the first one runs, instead of waiting for it, and whoever has the lock
+//! reads what its earlier owners have committed. Two keys with one lock, or one key with two, harm nobody.
+
+use sqlx::Pool;
+use time::OffsetDateTime;
+
+use super::judge::{BUSY_RETRY_AFTER, Decision, judge};
+use super::store::Ask;
+use crate::dialect::Dialect;
+
+/// How often a row may change between the look and the takeover.
+const LOOKS_MAX: u32 = 5;
+
+/// Claims a key in a transaction that was begun for it. What the claim comes to, and when, by the database's clock.
+pub(super) async fn hold<DB: Dialect>(
+    connection: &mut DB::Connection,
+    statements: &DB::KeyStatements,
+    ask: &Ask,
+    is_lease: bool,
+) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+    if let Some(claimed_at) = DB::insert_key(connection, statements, ask, is_lease).await? {
+        return Ok((Decision::Take { attempt: 1 }, claimed_at));
+    }
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let found = DB::look(connection, statements, ask).await?;
+        let (read_at, known) = (found.read_at, found.record.clone());
+        let decision = judge(found, &ask.asked);
+        let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
+        let is_taken = match &known {
+            Some(known) => DB::replace(connection, statements, ask, is_lease, (attempt, known)).await?,
+            // It was deleted meanwhile.
+            None => DB::insert_key(connection, statements, ask, is_lease).await?.is_some(),
+        };
+        if is_taken {
+            return Ok((decision, read_at));
+        }
+        if looks == LOOKS_MAX {
+            return Ok((Decision::InFlight { retry_after: BUSY_RETRY_AFTER }, read_at));
+        }
+    }
+}
+
+/// Claims a key on lease, in a transaction of its own.
+pub(super) async fn lease<DB: Dialect>(
+    pool: &Pool<DB>,
+    statements: &DB::KeyStatements,
+    ask: &Ask,
+) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+    let mut tx = DB::begin_holding(pool, statements, ask).await?;
+    let held = hold::<DB>(&mut tx, statements, ask, true).await?;
+    tx.commit().await?;
+    Ok(held)
+}

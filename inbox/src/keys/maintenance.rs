@@ -1,0 +1,90 @@
+//! Forgetting what has expired, and reporting holders that are gone: without waiting for the next claim.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use message::to_its_end;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::handle::{IdempotencyKeys, Inner};
+use super::options::OnExpired;
+use crate::dialect::Dialect;
+use crate::store_error::StoreError;
+use crate::telemetry;
+
+/// Rows of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
+const BATCH: u32 = 1_000;
+
+/// What [`IdempotencyKeys::maintain`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Maintained {
+    /// Expired keys that were deleted.
+    pub forgotten: u64,
+    /// Leases whose expiry was reported.
+    pub leases_expired: u64,
+}
+
+impl<DB: Dialect> IdempotencyKeys<DB> {
+    /// Deletes expired keys, a thousand rows at a time, and reports every lease that has expired since the last time: a log
+    /// line with key, holder and policy, and a count. A key in progress is never deleted. An open handle does it by itself
+    /// ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number of processes may at once. Nobody waits
+    /// for it, except a request that takes over an expired key of the very batch.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was done until then stays done.
+    pub async fn maintain(&self) -> Result<Maintained, StoreError> {
+        let keys = self.clone();
+        to_its_end(async move { keys.maintain_now().await }).await
+    }
+
+    async fn maintain_now(&self) -> Result<Maintained, StoreError> {
+        let mut done = Maintained::default();
+        loop {
+            let expired = DB::report(self.pool(), self.statements(), BATCH)
+                .await
+                .map_err(StoreError::during("look for expired leases"))?;
+            for key in &expired {
+                let (id, holder, attempt) = (&key.id, key.holder, key.attempt);
+                match key.on_expired {
+                    OnExpired::Refuse => tracing::warn!(
+                        key = %id, %holder, attempt,
+                        "the holder of an idempotency key is gone, and an operator has to decide: see relay keys list"
+                    ),
+                    OnExpired::TakeOver => tracing::info!(
+                        key = %id, %holder, attempt,
+                        "the holder of an idempotency key is gone; the next request with it runs"
+                    ),
+                }
+                telemetry::lease_expired(id.operation(), key.on_expired);
+            }
+            done.leases_expired += expired.len() as u64;
+            if expired.len() < BATCH as usize {
+                break;
+            }
+        }
+        loop {
+            let forgotten = DB::forget(self.pool(), self.statements(), BATCH)
+                .await
+                .map_err(StoreError::during("forget expired idempotency keys"))?;
+            telemetry::forgotten(forgotten);
+            done.forgotten += forgotten;
+            if forgotten < u64::from(BATCH) {
+                return Ok(done);
+            }
+        }
+    }
+}
+
+/// Maintains the table until the last handle is gone. Processes that were started together do not stay in step.
+pub(super) fn spawn<DB: Dialect>(keys: Weak<Inner<DB>>, every: Duration) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(every.mul_f64(0.75 + 0.5 * rand::random::<f64>())).await;
+            let Some(keys) = keys.upgrade().map(IdempotencyKeys::of) else { return };
+            if let Err(error) = keys.maintain().await {
+                tracing::warn!(%error, "idempotency keys were not maintained; it is tried again");
+            }
+        }
+    }))
+}

@@ -1,0 +1,62 @@
+//! A `pg_dump` that runs while requests come: it holds ACCESS SHARE on every table for as long as it takes.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tests::Outcome;
+
+pub(super) fn trials() -> Vec<Trial> {
+    vec![trial("keys/dump/postgres/a_dump_delays_no_request", &[Backend::Postgres], delays_none)]
+}
+
+/// No request waits longer than this for any lock: one that would is refused by the server.
+const LOCK_TIMEOUT: &str = "100ms";
+/// Requests of each kind.
+const REQUESTS: usize = 500;
+/// Requests between two rounds of maintenance.
+const ROUND: usize = 20;
+
+/// How long requests took, in milliseconds: half of them at most so long, and all but one in a hundred.
+fn percentiles(mut took: Vec<Duration>) -> [f64; 2] {
+    took.sort_unstable();
+    [took.len() / 2, took.len() * 99 / 100].map(|at| took[at].as_secs_f64() * 1e3)
+}
+
+/// Goal: forgetting old keys needs no lock that a dump stands in the way of, and so makes no request wait. Oracle: the server
+/// refuses whatever waits for a lock; none is refused. Told besides: how long requests took, with and without a dump in turns.
+async fn delays_none(stage: Stage) -> Outcome {
+    let db = database::<Postgres>(&stage).await;
+    let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
+    let options = options.options([("lock_timeout", LOCK_TIMEOUT)]);
+    let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
+    let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
+    let maintaining = open(&db).await;
+    let mut dump = db.admin.acquire().await?;
+    let mut took = [Vec::new(), Vec::new()];
+    for round in 0..2 * REQUESTS / ROUND {
+        let is_dumped = round % 2 == 1;
+        let mut tx = dump.begin().await?;
+        if is_dumped {
+            <Postgres as Dialect>::execute(&mut tx, "LOCK TABLE idempotency_key IN ACCESS SHARE MODE")
+                .await?;
+        }
+        db.execute(Postgres::EXPIRE).await?;
+        let maintained = tokio::spawn({
+            let keys = maintaining.clone();
+            async move { keys.maintain().await.map(drop) }
+        });
+        for request in 0..ROUND {
+            let began = Instant::now();
+            assert_eq!(run(&keys, &format!("{round}-{request}")).await, "acquired");
+            took[usize::from(is_dumped)].push(began.elapsed());
+        }
+        maintained.await??;
+        tx.rollback().await?;
+    }
+    let [without, with] = took.map(percentiles);
+    println!("p50 and p99 in ms: {without:?} without a dump, {with:?} during one");
+    pool.close().await;
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! What an answer says about the effect of its request, and what becomes of the request then.
+
+use std::sync::Arc;
+
+use super::http::{ASK, App, Ask, CHARGE, all_effects, app};
+use super::*;
+use axum::Extension;
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::IntoResponse as _;
+use axum::routing::post;
+use inbox::Scope;
+use inbox::http::{Effect, HeldTransaction, IdempotencyLayer, LeasedKey};
+use inbox::keys::OnExpired;
+use outbox::{NewMessage, Outbox};
+
+key_cases! { "keys/effects":
+    every {
+        a_refusal_leaves_no_row_and_no_message_behind,
+        a_broken_constraint_is_answered_and_stored_as_a_refusal,
+        under_refuse_an_answer_that_is_not_stored_waits_for_an_operator,
+        an_answer_may_say_that_its_writes_are_kept_or_not,
+        a_route_may_keep_what_its_refusals_write,
+        what_a_leased_answer_says_decides_about_its_key,
+        a_handler_hears_that_its_lease_is_lost,
+        a_leased_handler_sees_whether_there_is_a_key,
+    }
+    postgres {
+        a_hundred_refusals_at_once_run_once,
+    }
+}
+
+/// Writes an order and its message, and finds out then that it must not.
+async fn refuse<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>) -> StatusCode {
+    let mut tx = held.lock().await.unwrap();
+    DB::apply(&mut tx, String::from("refused")).await.unwrap();
+    Outbox::<DB>::new().enqueue(&mut tx, NewMessage::new("orders")).await.unwrap();
+    StatusCode::UNPROCESSABLE_ENTITY
+}
+
+/// Tells a broken unique constraint as a refusal.
+async fn unique<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>, body: String) -> StatusCode {
+    let mut tx = held.lock().await.unwrap();
+    match DB::apply(&mut tx, body).await {
+        Ok(()) => StatusCode::CREATED,
+        Err(error) if error.as_database_error().is_some_and(|error| error.is_unique_violation()) => {
+            StatusCode::UNPROCESSABLE_ENTITY
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn with<DB: Keys>(
+    db: &Database<DB>,
+    path: &'static str,
+    handler: axum::routing::MethodRouter<()>,
+) -> App {
+    let tenant = |_: &axum::http::request::Parts| Scope::new("t1").ok();
+    let layer = IdempotencyLayer::transactional(open(db).await, path, tenant).unwrap();
+    App { router: axum::Router::new().route(path, handler.layer(layer)), shop: Arc::default() }
+}
+
+const REFUSED: Ask<'static> = Ask { path: "/refused", ..ASK };
+
+async fn a_refusal_leaves_no_row_and_no_message_behind<DB: Keys>(db: Database<DB>) {
+    let app = with(&db, "/refused", post(refuse::<DB>)).await;
+    for is_replayed in [false, true] {
+        let answer = app.send(REFUSED).await;
+        assert_eq!((answer.status, answer.is_replayed()), (422, is_replayed));
+        assert_eq!(all_effects(&db).await, 0, "the order");
+        assert_eq!(db.integer("SELECT count(*) FROM outbox_message").await.unwrap(), 0, "its message");
+    }
+}
+
+async fn a_broken_constraint_is_answered_and_stored_as_a_refusal<DB: Keys>(db: Database<DB>) {
+    db.execute("CREATE UNIQUE INDEX once ON effect (payload)").await.unwrap();
+    let app = with(&db, "/unique", post(unique::<DB>)).await;
+    let ask = Ask { path: "/unique", body: "an order", ..ASK };
+    assert_eq!(app.send(ask).await.status, 201);
+    for is_replayed in [false, true] {
+        let answer = app.send(Ask { key: "\"other\"", ..ask }).await;
+        assert_eq!((answer.status, answer.is_replayed()), (422, is_replayed));
+    }
+    assert_eq!(all_effects(&db).await, 1);
+}
+
+async fn under_refuse_an_answer_that_is_not_stored_waits_for_an_operator<DB: Keys>(db: Database<DB>) {
+    let refuse = ClaimOptions::default().on_expired(OnExpired::Refuse);
+    let app = app(&db, |(orders, charges)| (orders, charges.claim(refuse))).await;
+    for status in ["500", "503", "408", "429"] {
+        let key = format!("\"{status}\"");
+        let charge = Ask { key: &key, order: status, ..CHARGE };
+        assert_eq!(app.send(charge).await.status.to_string(), status);
+        let again = app.send(charge).await;
+        assert_eq!((again.status, again.code().as_str()), (409, "idempotency_key_stuck"), "{status}");
+    }
+    assert_eq!(app.calls().await, 4, "nobody is charged twice");
+}
+
+/// The key stays held while what its handler wrote is rolled back.
+async fn a_hundred_refusals_at_once_run_once(db: Database<Postgres>) {
+    let app = with(&db, "/refused", post(refuse::<Postgres>)).await;
+    for round in 0..5 {
+        let key = format!("\"round-{round}\"");
+        let racing: Vec<_> = (0..100).map(|_| tokio::spawn(app.send(Ask { key: &key, ..REFUSED }))).collect();
+        let mut ran = 0;
+        for racer in racing {
+            let answer = racer.await.unwrap();
+            match answer.status {
+                422 => ran += usize::from(!answer.is_replayed()),
+                409 => assert_eq!(answer.header("retry-after"), Some("1")),
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!(ran, 1, "round {round}");
+    }
+    assert_eq!(all_effects(&db).await, 0);
+}
+
+/// Answers as the header `x-do` says: a status, and what happened.
+async fn say<DB: Keys>(held: Option<Extension<HeldTransaction<DB>>>, headers: HeaderMap) -> Response<Body> {
+    if let Some(Extension(held)) = held {
+        DB::apply(&mut *held.lock().await.unwrap(), String::from("effect")).await.unwrap();
+    }
+    let told = headers["x-do"].to_str().unwrap();
+    let (status, effect) = told.split_once(' ').unwrap();
+    let effect = match effect {
+        "happened" => Effect::Happened,
+        "none" => Effect::None,
+        _ => Effect::Unknown,
+    };
+    (Extension(effect), status.parse::<StatusCode>().unwrap()).into_response()
+}
+
+async fn an_answer_may_say_that_its_writes_are_kept_or_not<DB: Keys>(db: Database<DB>) {
+    let app = with(&db, "/say", post(say::<DB>)).await;
+    for (told, status, kept) in [("422 happened", 422, 1), ("200 none", 200, 0), ("422 unknown", 422, 0)] {
+        let key = format!("\"{told}\"");
+        for is_replayed in [false, true] {
+            let answer = app.send(Ask { path: "/say", key: &key, order: told, ..ASK }).await;
+            assert_eq!((answer.status, answer.is_replayed()), (status, is_replayed), "{told}");
+        }
+        assert_eq!(all_effects(&db).await, kept, "{told}");
+        db.execute("DELETE FROM effect").await.unwrap();
+    }
+}
+
+async fn a_route_may_keep_what_its_refusals_write<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders.keep_when(|_| true), charges)).await;
+    assert_eq!(app.send(Ask { order: "422", ..ASK }).await.status, 422);
+    assert_eq!(all_effects(&db).await, 1);
+}
+
+async fn leased<DB: Keys>(
+    db: &Database<DB>,
+    path: &'static str,
+    on_expired: OnExpired,
+    handler: axum::routing::MethodRouter<()>,
+) -> App {
+    let tenant = |_: &axum::http::request::Parts| Scope::new("t1").ok();
+    let layer = IdempotencyLayer::leased(open(db).await, path, tenant).unwrap().optional();
+    let layer = layer.claim(ClaimOptions::default().on_expired(on_expired));
+    App { router: axum::Router::new().route(path, handler.layer(layer)), shop: Arc::default() }
+}
+
+async fn what_a_leased_answer_says_decides_about_its_key<DB: Keys>(db: Database<DB>) {
+    for (on_expired, told, again) in [
+        (OnExpired::Refuse, "503 none", (503, "")),
+        (OnExpired::Refuse, "503 unknown", (409, "idempotency_key_stuck")),
+        (OnExpired::Refuse, "200 unknown", (409, "idempotency_key_stuck")),
+        (OnExpired::TakeOver, "503 none", (503, "")),
+        (OnExpired::TakeOver, "503 happened", (409, "idempotency_key_in_flight")),
+        (OnExpired::TakeOver, "200 unknown", (409, "idempotency_key_in_flight")),
+    ] {
+        let app = leased(&db, "/say", on_expired, post(say::<DB>)).await;
+        let key = format!("\"{told} {}\"", on_expired.as_str());
+        let ask = Ask { path: "/say", key: &key, order: told, ..ASK };
+        app.send(ask).await;
+        let answer = app.send(ask).await;
+        let code = if answer.status == 409 { answer.code() } else { String::new() };
+        assert_eq!((answer.status, code.as_str()), again, "{on_expired:?} {told}");
+    }
+    db.execute(DB::LAPSE).await.unwrap();
+    let app = leased(&db, "/say", OnExpired::TakeOver, post(say::<DB>)).await;
+    let ask = Ask { path: "/say", key: "\"200 unknown take_over\"", order: "200 happened", ..ASK };
+    assert_eq!(app.send(ask).await.status, 200, "taken over when the lease has expired");
+    let ask = Ask { key: "\"200 unknown refuse\"", ..ask };
+    assert_eq!(app.send(ask).await.status, 409, "whatever the route's policy is by now");
+}
+
+async fn a_handler_hears_that_its_lease_is_lost<DB: Keys>(db: Database<DB>) {
+    let wait = async |Extension(key): Extension<LeasedKey>| {
+        assert!(!key.is_lost());
+        key.lost().await;
+        assert!(key.is_lost());
+        "lost"
+    };
+    let tenant = |_: &axum::http::request::Parts| Scope::new("t1").ok();
+    let keys = open(&db).await;
+    let short = ClaimOptions::default().lease(std::time::Duration::from_secs(1));
+    let layer = IdempotencyLayer::leased(keys.clone(), "/wait", tenant).unwrap().claim(short);
+    let app =
+        App { router: axum::Router::new().route("/wait", post(wait).layer(layer)), shop: Arc::default() };
+    let waiting = tokio::spawn(app.send(Ask { path: "/wait", ..ASK }));
+    tests::eventually("somebody else has it", async || {
+        // Between two renewals.
+        db.execute("UPDATE idempotency_key SET holder = 'f0000000-0000-4000-8000-000000000000'").await?;
+        Ok(waiting.is_finished().then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(waiting.await.unwrap().status, 200);
+}
+
+async fn a_leased_handler_sees_whether_there_is_a_key<DB: Keys>(db: Database<DB>) {
+    let told = async |Extension(key): Extension<Option<LeasedKey>>| match key {
+        Some(_) => StatusCode::CREATED,
+        None => StatusCode::OK,
+    };
+    let app = leased(&db, "/told", OnExpired::TakeOver, post(told)).await;
+    for (key, status) in [("\"k\"", 201), ("", 200), ("", 200)] {
+        assert_eq!(app.send(Ask { path: "/told", key, ..ASK }).await.status, status);
+    }
+}

@@ -1,0 +1,261 @@
+//! Forgetting what has expired, and reporting holders that are gone.
+
+use std::time::Duration;
+
+use super::*;
+use inbox::keys::OnExpired;
+use message::MessageId;
+use migrations::Migrator;
+use tests::{Counters, Outcome};
+
+key_cases! { "keys/forgetting":
+    every {
+        an_expired_key_is_free_whether_or_not_it_was_deleted,
+        requests_that_race_over_the_boundary_take_effect_once,
+        leases_that_race_over_the_boundary_are_granted_once,
+        what_nobody_completed_is_never_forgotten,
+        a_late_ending_is_kept_for_the_whole_retention,
+        an_operation_keeps_its_keys_no_longer_than_the_handle_allows,
+        expired_keys_are_deleted_in_batches_and_others_stay,
+        an_open_handle_forgets_by_itself,
+        an_expired_lease_is_reported_once_with_its_policy,
+    }
+    postgres {
+        a_service_changes_and_removes_no_outcome_that_counts,
+    }
+}
+
+pub(super) fn upgrades() -> Vec<Trial> {
+    let name = "keys/forgetting";
+    vec![
+        trial(format!("{name}/postgres/keys_outlive_the_upgrade"), &[Backend::Postgres], |stage| {
+            upgraded::<Postgres>(stage, 3, "INSERT INTO idempotency_key (slot, ", "VALUES (1, ", "now()")
+        }),
+        trial(format!("{name}/sqlite/keys_outlive_the_upgrade"), &[Backend::Sqlite], |stage| {
+            upgraded::<Sqlite>(stage, 1, "INSERT INTO idempotency_key_1 (", "VALUES (", "1")
+        }),
+    ]
+}
+
+async fn upgraded<DB: Keys>(stage: Stage, before: i32, insert: &str, values: &str, now: &str) -> Outcome {
+    let db = Database::<DB>::empty(&stage).await?;
+    let line = Migrator::<DB>::new(migrations::Line::Idempotency);
+    db.execute(&line.sql(1..=before)?).await?;
+    let (hash, later) = match DB::BACKEND {
+        Backend::Postgres => (format!("'\\x{}'", hex(&request("k"))), "now() + interval '1 day'"),
+        _ => (format!("x'{}'", hex(&request("k"))), "9000000000000000"),
+    };
+    let holder = MessageId::new();
+    for (name, state, lease, outcome, processed) in [
+        ("ended", "succeeded", "NULL", "'done'", now),
+        ("running", "in_progress", later, "NULL", "NULL"),
+        ("free", "released", "NULL", "NULL", "NULL"),
+    ] {
+        let outcome = if DB::BACKEND == Backend::Postgres {
+            outcome.to_owned()
+        } else {
+            format!("CAST({outcome} AS BLOB)")
+        };
+        db.execute(&format!(
+            "{insert}scope, operation, key, fingerprint, state, attempt, holder, lease_until, outcome, claimed_at, processed_at, \
+             expires_at) {values}'tenant-1', 'POST /orders', '{name}', {hash}, '{state}', 1, '{holder}', {lease}, {outcome}, {now}, \
+             {processed}, {later})"
+        ))
+        .await?;
+    }
+    let mut connection = db.admin.acquire().await?;
+    line.up(&mut connection).await?;
+    drop(connection);
+    let keys = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await?;
+    for (name, word) in
+        [("ended", "replay"), ("running", "in_flight"), ("free", "acquired"), ("new", "acquired")]
+    {
+        assert_eq!(claim(&keys, name, "k").await.as_str(), word, "{name}");
+    }
+    Ok(())
+}
+
+fn hex(fingerprint: &Fingerprint) -> String {
+    fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    assert_eq!(run(&keys, "k").await, "acquired");
+    for is_deleted in [false, true] {
+        assert_eq!(run(&keys, "k").await, "replay");
+        db.execute(DB::EXPIRE).await.unwrap();
+        if is_deleted {
+            assert_eq!(keys.maintain().await.unwrap().forgotten, 1);
+            assert_eq!(column(&db, "k", "key").await, [""; 0], "it is gone from the disk");
+        }
+        assert_eq!(run(&keys, "k").await, "acquired", "deleted: {is_deleted}");
+    }
+    assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 3));
+}
+
+/// Races over the boundary, and how many of them at once.
+const RACES: usize = 400;
+const RACES_AT_ONCE: usize = 20;
+
+/// Each wave: two requests for each of twenty keys that have expired, and their deletion, all at once.
+async fn requests_that_race_over_the_boundary_take_effect_once<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    for wave in 0..RACES / RACES_AT_ONCE {
+        for racer in 0..RACES_AT_ONCE {
+            assert_eq!(run(&keys, &format!("{wave}-{racer}")).await, "acquired");
+        }
+        db.execute(DB::EXPIRE).await.unwrap();
+        let racing: Vec<_> = (0..2 * RACES_AT_ONCE)
+            .map(|racer| {
+                let (keys, name) = (keys.clone(), format!("{wave}-{}", racer % RACES_AT_ONCE));
+                tokio::spawn(async move { run(&keys, &name).await })
+            })
+            .collect();
+        keys.maintain().await.unwrap();
+        let mut acquired = 0;
+        for racer in racing {
+            acquired += usize::from(racer.await.unwrap() == "acquired");
+        }
+        assert_eq!(acquired, RACES_AT_ONCE, "wave {wave}");
+    }
+    let doubled = "SELECT count(*) FROM (SELECT 1 FROM effect GROUP BY payload HAVING count(*) <> 2) AS d";
+    assert_eq!(db.integer(doubled).await.unwrap(), 0);
+    assert_eq!(db.integer("SELECT count(*) FROM effect").await.unwrap(), 2 * RACES as i64);
+}
+
+async fn leases_that_race_over_the_boundary_are_granted_once<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    for round in 0..100 {
+        let name = format!("round-{round}");
+        let Claimed::Acquired(holder) = claim(&keys, &name, "a").await else { panic!() };
+        holder.complete(Ending::Succeeded, b"done").await.unwrap();
+        db.execute(DB::EXPIRE).await.unwrap();
+        let racing: Vec<_> = (0..4)
+            .map(|_| {
+                let (keys, name) = (keys.clone(), name.clone());
+                tokio::spawn(async move {
+                    let Claimed::Acquired(holder) = claim(&keys, &name, "a").await else { return 0 };
+                    holder.complete(Ending::Succeeded, b"done").await.unwrap();
+                    1
+                })
+            })
+            .collect();
+        keys.maintain().await.unwrap();
+        let mut granted = 0;
+        for racer in racing {
+            granted += racer.await.unwrap();
+        }
+        assert_eq!(granted, 1, "round {round}");
+        assert_eq!(column(&db, &name, "state").await, ["succeeded"]);
+    }
+}
+
+async fn what_nobody_completed_is_never_forgotten<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
+    db.execute(DB::AGE).await.unwrap();
+    db.execute(DB::AGE).await.unwrap();
+    assert_eq!(keys.maintain().await.unwrap().forgotten, 0);
+    assert!(matches!(claim(&keys, "k", "a").await, Claimed::InFlight { .. }));
+    holder.complete(Ending::Succeeded, b"done").await.unwrap();
+    assert_eq!(keys.maintain().await.unwrap().forgotten, 0);
+    assert!(matches!(claim(&keys, "k", "a").await, Claimed::Replay(_)));
+}
+
+async fn a_late_ending_is_kept_for_the_whole_retention<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
+    db.execute(DB::AGE).await.unwrap();
+    holder.complete(Ending::Succeeded, b"done").await.unwrap();
+    db.execute(DB::AGE).await.unwrap();
+    assert!(matches!(claim(&keys, "k", "a").await, Claimed::Replay(_)), "23 of 24 hours");
+    db.execute(DB::AGE).await.unwrap();
+    assert!(matches!(claim(&keys, "k", "a").await, Claimed::Acquired(_)), "46 of 24 hours");
+}
+
+async fn an_operation_keeps_its_keys_no_longer_than_the_handle_allows<DB: Keys>(db: Database<DB>) {
+    let hour = Duration::from_secs(3_600);
+    let open = async |retention| {
+        let options = KeyOptions { retention, ..KeyOptions::default() };
+        IdempotencyKeys::open(db.service.clone(), options).await
+    };
+    let week = open(168 * hour).await.unwrap();
+    let day = open(24 * hour).await.unwrap();
+    let long = ClaimOptions::default().retention(100 * hour);
+    assert!(week.claim(&key("k"), request("a"), &long).await.is_ok());
+    let refused = day.claim(&key("l"), request("a"), &long).await.unwrap_err().to_string();
+    assert!(refused.contains("out of bounds; choose 60s to 86400s"), "{refused}");
+    assert!(open(Duration::from_secs(1)).await.is_err());
+}
+
+async fn expired_keys_are_deleted_in_batches_and_others_stay<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    assert_eq!(run(&keys, "expired").await, "acquired");
+    db.execute(DB::EXPIRE).await.unwrap();
+    let copies = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, outcome, claimed_at, \
+        processed_at, expires_at) WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 2500) \
+        SELECT scope, operation, key || n, fingerprint, state, attempt, holder, outcome, claimed_at, processed_at, expires_at \
+        FROM idempotency_key, n";
+    db.execute(copies).await.unwrap();
+    assert_eq!(run(&keys, "kept").await, "acquired");
+    let maintained = keys.maintain().await.unwrap();
+    assert_eq!((maintained.forgotten, maintained.leases_expired), (2_501, 0));
+    assert_eq!(db.texts("SELECT key FROM idempotency_key").await.unwrap(), ["kept"]);
+}
+
+async fn an_open_handle_forgets_by_itself<DB: Keys>(db: Database<DB>) {
+    let options = KeyOptions { maintain_every: Duration::from_secs(1), ..KeyOptions::default() };
+    let keys = IdempotencyKeys::open(db.service.clone(), options).await.unwrap();
+    assert_eq!(run(&keys, "k").await, "acquired");
+    db.execute(DB::EXPIRE).await.unwrap();
+    tests::eventually("it is forgotten", async || Ok(column(&db, "k", "key").await.is_empty().then_some(())))
+        .await
+        .unwrap();
+}
+
+async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let operation = format!("POST /{}", MessageId::new());
+    let counted = |on_expired| {
+        let labels = [("operation", operation.as_str()), ("on_expired", on_expired)];
+        Counters::installed().value("idempotency_leases_expired_total", &labels)
+    };
+    assert_eq!([counted("take_over"), counted("refuse")], [0, 0]);
+    let mut claims = Vec::new();
+    for on_expired in [OnExpired::TakeOver, OnExpired::Refuse] {
+        let id = id("t", &operation, on_expired.as_str());
+        let options = ClaimOptions::default().on_expired(on_expired);
+        claims.push(keys.claim(&id, request("a"), &options).await.unwrap().acquired().unwrap());
+    }
+    assert_eq!(keys.maintain().await.unwrap().leases_expired, 0, "both may be alive");
+    db.execute(DB::LAPSE).await.unwrap();
+    assert_eq!(keys.maintain().await.unwrap().leases_expired, 2);
+    assert_eq!(keys.maintain().await.unwrap().leases_expired, 0, "once");
+    assert_eq!([counted("take_over"), counted("refuse")], [1, 1]);
+    let stuck = keys.stuck(std::num::NonZeroU32::MAX).await.unwrap();
+    for claim in &claims {
+        let found = stuck.iter().find(|stuck| stuck.id == *claim.id()).unwrap();
+        assert_eq!(found.on_expired, claim.on_expired());
+    }
+    // A holder that was heard of again may be lost again.
+    claims[0].renew().await.unwrap();
+    db.execute(DB::LAPSE).await.unwrap();
+    assert_eq!(keys.maintain().await.unwrap().leases_expired, 1);
+    assert_eq!(counted("take_over"), 2);
+}
+
+/// With the rights of a service, and statements of its own.
+async fn a_service_changes_and_removes_no_outcome_that_counts(db: Database<Postgres>) {
+    let keys = open(&db).await;
+    assert_eq!(run(&keys, "k").await, "acquired");
+    let Claimed::Acquired(_holder) = claim(&keys, "running", "a").await else { panic!() };
+    let affected =
+        async |sql: &'static str| sqlx::query(sql).execute(&db.service).await.unwrap().rows_affected();
+    const CHANGE: &str = "UPDATE idempotency_key SET outcome = 'other' WHERE key = 'k'";
+    const REMOVE: &str = "DELETE FROM idempotency_key";
+    assert_eq!((affected(CHANGE).await, affected(REMOVE).await), (0, 0));
+    assert_eq!(run(&keys, "k").await, "replay");
+    db.execute(Postgres::EXPIRE).await.unwrap();
+    assert_eq!(affected(REMOVE).await, 1, "only what has ended and expired");
+}
