@@ -12,6 +12,7 @@ use crate::progress::Progress;
 use crate::report::PairReport;
 use crate::run::{self, Options};
 use crate::setup::{Programs, Servers};
+use crate::verdict::StormVerdict;
 use crate::{consume, faults, load, process};
 
 /// Runs producers, relays and consumers against real services, throws faults at them at random, and lets the
@@ -25,7 +26,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a storm over each pair; exit code 1 when a promise is broken, 2 when there is no verdict.
+    /// Run a storm over each pair. Exit code 0: everything held; 1: something is broken; 2: a storm could not be run;
+    /// 3: no verdict, because something was still on its way.
     Run(Run),
     /// A producer, in a process of its own.
     #[command(hide = true)]
@@ -95,6 +97,8 @@ enum Output {
 
 /// Operations of one storm at most: what fits into memory many times.
 const OPERATIONS_MAX: f64 = 400_000.0;
+/// The exit code when a storm could not be run.
+const NOT_RUN: u8 = 2;
 /// Workers over all producers.
 const WORKERS: f64 = 12.0;
 
@@ -147,10 +151,12 @@ impl Run {
         }
         progress.finish();
         if self.output == Output::Json {
-            let whole = serde_json::json!({ "seed": options.seed, "pairs": reports, "failures": failures });
+            let pairs = reports.iter().map(PairReport::json).collect::<Result<Vec<_>, _>>()?;
+            let whole = serde_json::json!({ "seed": options.seed, "pairs": pairs, "failures": failures });
             println!("{}", serde_json::to_string_pretty(&whole)?);
         }
-        Ok(exit_code(&reports, &failures))
+        let verdicts: Vec<StormVerdict> = reports.iter().map(PairReport::verdict).collect();
+        Ok(ExitCode::from(exit_code(&verdicts, failures.is_empty())))
     }
 
     /// Names the faults that this machine does not offer.
@@ -216,12 +222,23 @@ fn chosen<T: ValueEnum + Clone>(given: &[T]) -> Vec<T> {
     if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
 }
 
-fn exit_code(reports: &[PairReport], failures: &[String]) -> ExitCode {
-    if reports.iter().any(|report| !report.holds()) {
-        ExitCode::from(1)
-    } else if failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(2)
+/// What is worst: broken, not run, no verdict.
+fn exit_code(verdicts: &[StormVerdict], is_whole: bool) -> u8 {
+    let any = |verdict: StormVerdict| verdicts.contains(&verdict).then(|| verdict.exit_code());
+    let not_run = (!is_whole).then_some(NOT_RUN);
+    any(StormVerdict::Broken).or(not_run).or_else(|| any(StormVerdict::NoVerdict)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_the_worst() {
+        use StormVerdict::{Broken, Holds, NoVerdict};
+        assert_eq!(exit_code(&[Holds, Holds], true), 0);
+        assert_eq!(exit_code(&[Holds, NoVerdict, Broken], false), 1);
+        assert_eq!(exit_code(&[NoVerdict], false), 2);
+        assert_eq!(exit_code(&[Holds, NoVerdict], true), 3);
     }
 }

@@ -15,7 +15,10 @@
 //! | [`shop`] | the business of both |
 //! | [`journal`] | what both write down |
 //! | [`tap`], [`read`] | what is there in the end |
-//! | [`report`], [`progress`] | what a person sees |
+//! | `settle`, [`lag`], [`waits`] | from the last healed fault until everything has arrived |
+//! | [`memory`] | resident memory of relays and consumers |
+//! | [`verdict`] | *holds*, *broken* or *no verdict* |
+//! | [`report`], [`phases`], [`progress`] | what a person sees |
 //! | [`pair`], [`content`], [`clock`], [`process`] | what all of them need |
 
 pub mod cli;
@@ -25,19 +28,25 @@ pub mod content;
 pub mod crash;
 pub mod faults;
 pub mod journal;
+pub mod lag;
 pub mod load;
+pub mod memory;
 pub mod pair;
+pub mod phases;
 pub mod plan;
 pub mod process;
 pub mod progress;
 pub mod read;
 pub mod report;
 pub mod run;
+mod settle;
 pub mod setup;
 pub mod shop;
 pub mod stage;
 pub mod tap;
 pub mod tempest;
+pub mod verdict;
+pub mod waits;
 
 /// Why something could not be done.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -61,8 +61,7 @@ impl Progress {
 
     /// How much is still on its way.
     pub fn pending(&self, pending: Pending) {
-        let Pending { moving, undecided, .. } = pending;
-        self.bar.set_message(format!("{undecided} undecided, {moving} moving"));
+        self.bar.set_message(pending.to_string());
     }
 
     /// Removes the bar.

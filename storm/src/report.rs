@@ -8,9 +8,15 @@ use checker::{Breach, Event, Verdict};
 use comfy_table::{Table, presets};
 
 use crate::Failure;
+use crate::lag::LagSeries;
+use crate::memory::MemorySeries;
 use crate::pair::Pair;
-use crate::read::Pending;
+use crate::phases::Phase;
+use crate::read::{Pending, Unapplied};
+use crate::stage::Role;
+use crate::tap::Waiting;
 use crate::tempest::Record;
+use crate::verdict::{Ending, Grounds, StormVerdict};
 
 /// Numbers of one storm.
 #[derive(Debug, Clone, Default, serde::Serialize)]
@@ -50,14 +56,26 @@ pub struct PairReport {
     pub seed: u64,
     /// How long all of it took.
     pub seconds: f64,
+    /// Its parts.
+    pub phases: Vec<Phase>,
     /// Numbers.
     pub counts: Counts,
-    /// What was still on its way when waiting ended.
+    /// How waiting ended.
+    pub ending: Ending,
+    /// What was still on its way when every process had ended.
     pub pending: Pending,
+    /// Partitions and queues that somebody has not read to their ends.
+    pub waiting: Vec<Waiting>,
+    /// Partitions and queues with messages that a consumer has not applied.
+    pub unapplied: Vec<Unapplied>,
     /// Roles of which a process did not end when it was asked to.
     pub unruly: Vec<&'static str>,
+    /// What was on its way after the last fault was healed.
+    pub lag: LagSeries,
+    /// Resident memory.
+    pub memory: MemorySeries,
     /// What the checker says.
-    pub verdict: Verdict,
+    pub promises: Verdict,
     /// Every strike.
     pub records: Vec<Record>,
     /// Where everything is; removed when all is well.
@@ -70,10 +88,21 @@ const BREACHES_SHOWN: usize = 3;
 const BEFORE: u64 = 20_000_000;
 
 impl PairReport {
-    /// Whether every promise that was checked held, and every process ended in order.
+    /// What the storm says.
     #[must_use]
-    pub fn holds(&self) -> bool {
-        self.verdict.holds() && self.unruly.is_empty()
+    pub fn verdict(&self) -> StormVerdict {
+        StormVerdict::decide(Grounds {
+            ending: self.ending,
+            pending: self.pending,
+            promises: &self.promises,
+            misbehaved: !self.misbehaviour().is_empty(),
+        })
+    }
+
+    /// What is wrong besides promises.
+    fn misbehaviour(&self) -> Vec<String> {
+        let unruly = self.unruly.iter().map(|role| format!("a {role} did not end when it was asked to"));
+        unruly.chain(self.lag.breach()).chain(self.memory.breaches()).collect()
     }
 
     /// How often each fault struck, and how often it could not.
@@ -89,7 +118,17 @@ impl PairReport {
 
     /// Into its folder.
     pub(crate) fn write_down(&self) -> Result<(), Failure> {
-        Ok(std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(self)?)?)
+        Ok(std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(&self.json()?)?)?)
+    }
+
+    /// For machines.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn json(&self) -> Result<serde_json::Value, Failure> {
+        let mut report = serde_json::to_value(self)?;
+        report["verdict"] = serde_json::to_value(self.verdict())?;
+        Ok(report)
     }
 
     /// For people.
@@ -100,7 +139,7 @@ impl PairReport {
         let Counts { messages, parked, published, copies, .. } = self.counts;
         let Counts { deliveries, effects, duplicates_suppressed, dead_letters, process_starts, .. } =
             self.counts;
-        let word = if self.holds() { "holds" } else { "BROKEN" };
+        let word = self.verdict().as_str();
         let mut text = format!(
             "{}: {word}, seed {}, {:.0} s\n\
              operations: {ok} ok, {failed} failed, {unknown} unknown; processes started {process_starts} times\n\
@@ -113,26 +152,52 @@ impl PairReport {
             faults.add_row([name.to_owned(), struck.to_string(), missed.to_string()]);
         }
         let mut promises = table(["promise", "checked", "broken"]);
-        for ruling in &self.verdict.rulings {
+        for ruling in &self.promises.rulings {
             let checked = ruling.not_checked.map_or_else(|| ruling.checked.to_string(), str::to_owned);
             promises.add_row([ruling.promise.to_string(), checked, ruling.breached.to_string()]);
         }
         // Writing to a String cannot fail.
         let _ = write!(text, "{faults}\n{promises}\n");
-        if !self.pending.is_quiet() {
-            let Pending { moving, undecided, .. } = self.pending;
-            let _ = writeln!(text, "waiting ended with {moving} messages moving and {undecided} undecided");
+        let caught_up =
+            self.lag.caught_up().map_or("never".to_owned(), |at| format!("after {:.0} s", at.as_secs_f64()));
+        let limit = self.lag.limit.as_secs_f64();
+        let (relay, consumer) = (self.memory.peak_mib(Role::Relay), self.memory.peak_mib(Role::Consumer));
+        let _ = writeln!(
+            text,
+            "after healing the lag was gone {caught_up}, of {limit:.0} s at most; \
+             relays had {relay} MiB at most, consumers {consumer}"
+        );
+        if self.verdict() != StormVerdict::Holds {
+            self.show_what_is_left(&mut text);
         }
-        for role in &self.unruly {
-            let _ = writeln!(text, "a {role} did not end when it was asked to");
+        for wrong in self.misbehaviour() {
+            let _ = writeln!(text, "{wrong}");
         }
-        for breach in self.verdict.breaches().take(BREACHES_SHOWN) {
+        for breach in self.promises.breaches().take(BREACHES_SHOWN) {
             self.show(breach, &mut text);
         }
-        if !self.holds() {
+        if self.verdict() != StormVerdict::Holds {
             let _ = writeln!(text, "journals, logs, history: {}", self.folder.display());
         }
         text
+    }
+
+    fn show_what_is_left(&self, text: &mut String) {
+        let ended = match self.ending {
+            Ending::Quiet => "everything was quiet",
+            Ending::Stalled => "nothing moved any more",
+            Ending::Moving => "the time was over and something still moved",
+        };
+        let _ = writeln!(text, "waiting ended because {ended}; still on its way: {}", self.pending);
+        for Waiting { place, count } in &self.waiting {
+            let _ = writeln!(text, "not read: {count} deliveries of {place}");
+        }
+        for unapplied in &self.unapplied {
+            let _ = writeln!(text, "{unapplied}");
+        }
+        for Phase { name, began_at, began_at_utc } in &self.phases {
+            let _ = writeln!(text, "phase from {began_at} ({began_at_utc}): {name}");
+        }
     }
 
     fn show(&self, breach: &Breach, text: &mut String) {

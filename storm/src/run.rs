@@ -2,27 +2,34 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use checker::{Outcome, Verdict};
 use tokio::process::Command;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
+use crate::clock;
 use crate::crash::Crash;
 use crate::faults::{Fault, catalogue};
 use crate::journal::{self, Received};
+use crate::memory::{self, MemorySeries};
 use crate::pair::Pair;
+use crate::phases::Phases;
 use crate::plan::{Strike, plan};
 use crate::progress::Progress;
-use crate::read::{self, Facts, Pending};
+use crate::read::{self, Facts};
 use crate::report::{Counts, PairReport};
+use crate::settle::Settling;
 use crate::setup::{self, Plot, Programs, RELAY_NAME, Servers};
 use crate::stage::{Role, Service, Services, Stage};
 use crate::tap;
 use crate::tempest::{Record, Tempest};
+use crate::verdict::{Ending, StormVerdict};
+use crate::waits;
 
 /// What a storm is told.
 #[derive(Debug, Clone)]
@@ -51,14 +58,10 @@ pub struct Options {
 const WARM_UP: Duration = Duration::from_secs(2);
 /// For an orderly end of a process.
 const STOP: Duration = Duration::from_secs(30);
-/// For everything to arrive after the storm, without any progress.
-const STALLED: Duration = Duration::from_secs(60);
-/// For everything to arrive after the storm, with progress.
-const QUIET: Duration = Duration::from_secs(1_800);
+/// Producers go on for so long after the last fault was healed: a part of the storm's length within these bounds.
+const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(20);
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
-/// Nothing moved for so long: redeliveries have come.
-const STILL: Duration = Duration::from_secs(2);
 
 /// The faults that a storm over this pair uses.
 #[must_use]
@@ -145,47 +148,77 @@ impl Storm<'_> {
     async fn whole(&self) -> Result<PairReport, Failure> {
         let (plot, stage) = (&self.plot, &self.stage);
         let begun = Instant::now();
+        let mut phases = Phases::default();
         let follower = tap::follow(plot, stage);
         setup::start(plot, self.servers, stage, &self.options.programs).await?;
+        let memory = Arc::new(Mutex::new(MemorySeries::default()));
+        let mut watching = JoinSet::new();
+        watching.spawn(memory::watch(Arc::clone(stage), Arc::clone(&memory)));
         sleep(WARM_UP).await;
+        phases.begin("faults");
         let records = self.rage().await?;
+        phases.begin("recovery");
+        self.progress.phase("everything is healed, producers go on");
+        let mut settling = Settling::new(plot, stage, self.progress);
+        let recovery = (self.options.length / 4).clamp(*RECOVERY.start(), *RECOVERY.end());
+        settling.under_load(recovery).await?;
+        let mut unruly = Vec::new();
+        self.stop(Role::Producer, &mut unruly).await;
+        settling.producers_ended();
+        let due_by = waits::due_by(clock::now(), &records);
+        phases.begin("arrival");
         self.progress.phase("waiting until everything has arrived");
-        let in_order = stage.processes.stop(Role::Producer, STOP).await;
-        let pending = self.settle().await?;
-        let mut unruly = if in_order { Vec::new() } else { vec!["producer"] };
-        for role in [Role::Consumer, Role::Relay] {
-            if !stage.processes.stop(role, STOP).await {
-                unruly.push(role.as_str());
-            }
+        self.requeue().await?;
+        let mut ending = settling.to_its_end(due_by).await?;
+        // What a relay still publishes is read: readers go last.
+        self.stop(Role::Relay, &mut unruly).await;
+        if ending == Ending::Quiet {
+            ending = settling.to_its_end(due_by).await?;
         }
+        phases.begin("end");
+        self.stop(Role::Consumer, &mut unruly).await;
+        watching.shutdown().await;
         self.progress.phase("checking");
-        let mut facts =
-            Facts { leaks: read::leaks(stage).await?, tap: tap::read(plot, stage, follower).await? };
+        let pending = read::pending(plot, stage).await?;
+        let waiting = tap::waiting(plot, stage).await?;
+        let mut tap = tap::read(plot, stage, follower, &waiting).await?;
         let is_unfair = |record: &Record| record.happened && is_beyond(plot.pair, record.fault);
         if records.iter().any(is_unfair) {
-            (facts.tap.ordered, facts.tap.complete) = (false, false);
+            (tap.ordered, tap.complete) = (false, false);
         }
+        let facts = Facts { settled: ending.is_final(), leaks: read::leaks(stage).await?, tap };
         let history = read::history(plot, stage, facts).await?;
-        let verdict = Verdict::of(&history);
-        let counts = self.count(&history)?;
+        let promises = Verdict::of(&history);
         let report = PairReport {
             pair: plot.pair,
             seed: self.options.seed,
             seconds: begun.elapsed().as_secs_f64(),
-            counts,
+            phases: phases.end(),
+            counts: self.count(&history)?,
+            ending,
             pending,
+            waiting,
+            unapplied: read::unapplied(&history),
             unruly,
-            verdict,
+            lag: settling.series(),
+            memory: std::mem::take(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)),
+            promises,
             records,
             folder: plot.folder.clone(),
         };
         report.write_down()?;
-        if report.holds() && !self.options.keep {
+        if report.verdict() == StormVerdict::Holds && !self.options.keep {
             std::fs::remove_dir_all(&plot.folder)?;
         } else {
             serde_json::to_writer(std::fs::File::create(plot.file("history.json"))?, &history)?;
         }
         Ok(report)
+    }
+
+    async fn stop(&self, role: Role, unruly: &mut Vec<&'static str>) {
+        if !self.stage.processes.stop(role, STOP).await {
+            unruly.push(role.as_str());
+        }
     }
 
     async fn rage(&self) -> Result<Vec<Record>, Failure> {
@@ -198,36 +231,6 @@ impl Storm<'_> {
         tokio::select! {
             records = raging => records,
             () = ticking => Err("the clock of the progress bar stopped".into()),
-        }
-    }
-
-    /// Tries dead messages again, and waits until nothing is on its way any more: as long as there is progress.
-    async fn settle(&self) -> Result<Pending, Failure> {
-        self.requeue().await?;
-        let begun = Instant::now();
-        let (mut last, mut received) = (Pending::default(), 0);
-        let mut changed_at = Instant::now();
-        loop {
-            let pending = read::pending(&self.plot, &self.stage).await?;
-            let now_received = self.received()?;
-            if pending != last || now_received != received {
-                (last, received, changed_at) = (pending, now_received, Instant::now());
-                self.progress.pending(pending);
-            }
-            let still = changed_at.elapsed();
-            if (pending.is_quiet() && still >= STILL) || still >= STALLED {
-                return Ok(pending);
-            }
-            // What still moves is neither lost nor done: there is no verdict.
-            if begun.elapsed() >= QUIET {
-                let Pending { moving, undecided, .. } = pending;
-                return Err(format!(
-                    "after {QUIET:?} there is no end: {moving} messages wait beside the log, {undecided} effects are \
-                     missing, and deliveries go on; give a slow machine a lower --rate"
-                )
-                .into());
-            }
-            sleep(Duration::from_millis(500)).await;
         }
     }
 
@@ -259,12 +262,6 @@ impl Storm<'_> {
             }
             sleep(Duration::from_secs(1)).await;
         }
-    }
-
-    /// Bytes of all journals of consumers: they grow with each delivery.
-    fn received(&self) -> Result<u64, Failure> {
-        let size = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
-        Ok(tap::journals(&self.plot, &self.stage).into_iter().map(size).sum())
     }
 
     fn count(&self, history: &checker::History) -> Result<Counts, Failure> {

@@ -64,7 +64,7 @@ const PLANTED: [&str; 11] = [
 fn doubled(report: &[u8]) -> Result<u64, String> {
     let report: serde_json::Value = serde_json::from_slice(report)
         .map_err(|error| format!("the storm without the inbox's guard has no report: {error}"))?;
-    let rulings = report["pairs"][0]["verdict"]["rulings"].as_array();
+    let rulings = report["pairs"][0]["promises"]["rulings"].as_array();
     let ruling = rulings.into_iter().flatten().find(|ruling| ruling["promise"] == "at_most_once");
     match ruling.and_then(|ruling| ruling["breached"].as_u64()) {
         Some(doubled) if doubled > 0 => Ok(doubled),
@@ -204,7 +204,7 @@ mod tests {
     fn a_storm_that_finds_nothing_is_no_proof() {
         let report = |breached: u64| {
             let rulings = serde_json::json!([{ "promise": "at_most_once", "breached": breached }]);
-            serde_json::json!({ "pairs": [{ "verdict": { "rulings": rulings } }] }).to_string()
+            serde_json::json!({ "pairs": [{ "promises": { "rulings": rulings } }] }).to_string()
         };
         assert_eq!(doubled(report(3).as_bytes()), Ok(3));
         assert!(doubled(report(0).as_bytes()).is_err());

@@ -23,6 +23,8 @@ pub struct OutboxRow {
     pub seq: Option<u64>,
     /// Whether it may leave later than its turn; see [`Enqueued::out_of_turn`](super::Enqueued::out_of_turn).
     pub out_of_turn: bool,
+    /// When it may leave at the earliest, in milliseconds since 1970; `None` for at once.
+    pub due: Option<i64>,
     /// Whether the relay marked it as published, where it marks rows.
     pub settled: Option<bool>,
     /// Whether the relay's stored cursor has passed it, where it keeps one.

@@ -40,6 +40,8 @@ pub enum Event {
         position: i64,
         /// Its ordering key.
         key: Option<Arc<str>>,
+        /// When it may leave at the earliest, in milliseconds since 1970.
+        due: Option<i64>,
         /// Whether the relay says that it is done with it.
         done: Option<bool>,
     },
@@ -118,10 +120,13 @@ impl fmt::Display for Event {
                 rows.iter().try_for_each(|row| write!(f, " {row}"))
             }
             Self::Business { row } => write!(f, "business row {row}"),
-            Self::Outbox { id, position, key, done } => {
+            Self::Outbox { id, position, key, due, done } => {
                 write!(f, "outbox row {position}: {id}")?;
                 if let Some(key) = key {
                     write!(f, ", key {key:?}")?;
+                }
+                if let Some(due) = due {
+                    write!(f, ", due at {due} ms")?;
                 }
                 match done {
                     Some(true) => f.write_str(", done says the relay"),

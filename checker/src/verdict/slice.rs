@@ -107,6 +107,7 @@ impl<'a> Wanted<'a> {
                 id: row.id,
                 position: row.position,
                 key: row.content.key.clone(),
+                due: row.due,
                 done: row.settled.or(row.passed),
             });
         }

@@ -15,7 +15,7 @@ use crate::load::{Hint, Payload};
 use crate::shop::{Effect, Shop};
 
 /// Longer than the visibility of a message, and than a lease.
-const HANG: Duration = Duration::from_secs(6);
+pub(crate) const HANG: Duration = Duration::from_secs(6);
 
 /// Whose account a message touches.
 pub(super) fn scope_of(message: &Message) -> Scope {

@@ -10,5 +10,6 @@ mod handler;
 mod journaled;
 mod process;
 
+pub(crate) use handler::HANG;
+pub(crate) use process::{ACQUIRE, ATTEMPTS_MAX, KAFKA_PROPERTIES, SESSION, VISIBILITY_TIMEOUT, sqs_config};
 pub use process::{BrokerAddress, ConsumerTask, run};
-pub(crate) use process::{KAFKA_PROPERTIES, sqs_config};

@@ -16,6 +16,7 @@ use super::journaled::Journaled;
 use crate::Failure;
 use crate::journal::Journal;
 use crate::process;
+use crate::setup::HEARTBEAT;
 use crate::shop::Shop;
 
 /// What a consumer process is to do.
@@ -76,13 +77,15 @@ const PREFETCH: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 /// Transactions at once.
 const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// How often a handler may fail.
-const ATTEMPTS_MAX: u32 = 3;
-/// Seconds until an unsettled SQS message comes again: how long a killed consumer holds its messages up.
-const VISIBILITY_TIMEOUT_SECS: u32 = 4;
+pub(crate) const ATTEMPTS_MAX: u32 = 3;
+/// Until an unsettled SQS message comes again: how long a killed consumer holds its messages up.
+pub(crate) const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(4);
+/// Until a Kafka group gives a silent member's partitions to others.
+pub(crate) const SESSION: Duration = Duration::from_secs(6);
 /// Below half of it.
 const KEEP_ALIVE: Duration = Duration::from_millis(1_500);
 /// For a connection from the pool.
-const ACQUIRE: Duration = Duration::from_secs(5);
+pub(crate) const ACQUIRE: Duration = Duration::from_secs(5);
 
 /// Runs a consumer until it is told to stop.
 ///
@@ -150,17 +153,17 @@ impl BrokerAddress {
                     config.partitions = partitions.iter().map(own).collect();
                     config.topics.clear();
                 }
-                config.session_timeout_ms = 6_000;
+                config.session_timeout_ms = SESSION.as_millis() as u64;
                 kafka::Subscriber::new(kafka_config(servers), config).map_err(operator)?.subscribe().await
             }
             Self::Rabbitmq { url, queue } => {
                 let mut config = rabbitmq::Config::new(url);
-                config.heartbeat_secs = 5;
+                config.heartbeat_secs = HEARTBEAT.as_secs() as u16;
                 rabbitmq::Subscriber::new(&config, [queue]).map_err(operator)?.subscribe().await
             }
             Self::Sqs { endpoint, queue } => {
                 let mut config = sqs_config(endpoint);
-                config.visibility_timeout_secs = VISIBILITY_TIMEOUT_SECS;
+                config.visibility_timeout_secs = VISIBILITY_TIMEOUT.as_secs() as u32;
                 config.poll_wait_secs = 1;
                 sqs::Subscriber::new(&config, queue).map_err(operator)?.subscribe().await
             }

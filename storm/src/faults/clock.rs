@@ -18,10 +18,10 @@ use crate::stage::{Signal, Stage};
 pub const LIBRARY: &str = "OUTBOX_FAKETIME";
 
 /// Its name.
-pub(super) const NAME: &str = "clock-jump";
+pub(crate) const NAME: &str = "clock-jump";
 
 /// How far a clock jumps at most, either way: within what the inbox takes from the future, and far beyond any lease.
-const JUMP_SECS_MAX: i64 = 240;
+pub(crate) const JUMP_MAX: Duration = Duration::from_secs(240);
 
 /// A jump of the wall clock of one process at random, while it runs, and back in the end.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Fault for ClockJump {
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
         let names = stage.processes.names();
         let name = names.choose(rng).ok_or("there is no process")?.clone();
-        let jump = rng.random_range(1..=JUMP_SECS_MAX) * if rng.random() { 1 } else { -1 };
+        let jump = rng.random_range(1..=JUMP_MAX.as_secs().cast_signed()) * if rng.random() { 1 } else { -1 };
         let file = stage.folder.join(format!("clock-{name}"));
         write(&file, 0).await?;
         for (variable, value) in self.variables(&file) {

@@ -16,4 +16,5 @@ mod work;
 
 pub use client::{ProducerTask, Topics, run};
 pub(crate) use prepared::Preparation;
+pub(crate) use shape::DELAY_MAX;
 pub use shape::{Hint, Payload};

@@ -1,5 +1,7 @@
 //! What one operation is like, at random. Pure.
 
+use std::time::Duration;
+
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
@@ -109,6 +111,8 @@ pub(super) struct Shape {
     pub(super) items: Vec<Item>,
 }
 
+/// How far ahead a message is scheduled at most.
+pub(crate) const DELAY_MAX: Duration = Duration::from_secs(3);
 /// More than a producer may send.
 pub(super) const OVERSIZE: usize = 150_000;
 /// What a producer may send at most.
@@ -176,7 +180,7 @@ impl Item {
             account,
             topic: Topic::Main,
             derived: rng.random_bool(0.1),
-            delay: rng.random_bool(0.03).then(|| rng.random_range(100..3_000)),
+            delay: rng.random_bool(0.03).then(|| rng.random_range(100..DELAY_MAX.as_millis() as u64)),
             hint,
             pad: if rng.random_bool(0.02) { rng.random_range(LARGE) } else { rng.random_range(0..400) },
             undone: false,

@@ -13,6 +13,8 @@ use crate::stage::{Role, Stage};
 /// What is read elsewhere.
 #[derive(Debug)]
 pub struct Facts {
+    /// Whether nothing is on its way any more, or nothing moves that is.
+    pub settled: bool,
     /// What the broker has.
     pub tap: Tap,
     /// What nobody gave back.
@@ -37,7 +39,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         read.push(consumer);
     }
     Ok(History {
-        quiet: true,
+        quiet: facts.settled,
         operations: Some(journaled(plot, stage)?),
         business: Some(producers.business().await?),
         outbox: Some(cursor::mark(stage, producers.outbox().await?).await?),

@@ -7,13 +7,16 @@
 //! | `history` | everything together, for the checker |
 //! | `quiet` | whether anything is still on its way |
 //! | `leaks` | what nobody gave back |
+//! | `unapplied` | where messages without an effect are |
 
 mod cursor;
 mod history;
 mod leaks;
 mod quiet;
 mod stores;
+mod unapplied;
 
 pub use history::{Facts, history};
 pub use leaks::leaks;
 pub use quiet::{Pending, pending};
+pub use unapplied::{Unapplied, unapplied};

@@ -1,32 +1,106 @@
 //! Whether anything is still on its way.
 
+use std::collections::HashSet;
+
+use super::stores::Plain;
 use crate::Failure;
 use crate::setup::Plot;
 use crate::stage::Stage;
+use crate::tap;
 
 /// What is still on its way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pending {
     /// Messages in the outbox and not beside it.
     pub messages: u64,
-    /// Messages beside the log that will move by themselves.
-    pub moving: u64,
+    /// Messages beside the log that leave at their time.
+    pub scheduled: u64,
+    /// Messages beside the log that are tried again.
+    pub retrying: u64,
+    /// Messages beside the log that wait for another one, which is not dead.
+    pub held: u64,
     /// Messages without an effect and without a dead letter, over all consumers.
     pub undecided: u64,
+    /// Deliveries that wait at the broker. They are counted when nothing else is on its way.
+    pub waiting: u64,
 }
 
 impl Pending {
-    /// Nothing is.
+    /// Whether nothing is on its way.
     #[must_use]
     pub fn is_quiet(self) -> bool {
-        self.moving == 0 && self.undecided == 0
+        self.scheduled == 0 && self.lag() == 0
+    }
+
+    /// Counts what would not be there if everything were as fast as it should be.
+    #[must_use]
+    pub fn lag(self) -> u64 {
+        self.retrying + self.held + self.undecided + self.waiting
     }
 }
 
-/// Looks.
+impl std::fmt::Display for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { scheduled, retrying, held, undecided, waiting, .. } = self;
+        write!(
+            f,
+            "{scheduled} scheduled, {retrying} retrying, {held} held, {undecided} effects missing, \
+             {waiting} deliveries waiting at the broker"
+        )
+    }
+}
+
+/// Looks into the databases, and at the broker when nothing is left there.
 ///
 /// # Errors
-/// A database does not answer.
+/// A database or the broker does not answer.
 pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
-    super::stores::pending(plot, stage).await
+    let mut producers = Plain::open(stage, &stage.database.producers).await?;
+    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    let [scheduled, retrying, held] = producers.moving(&plot.topics().nowhere).await?;
+    let left = producers.left().await?;
+    let mut undecided = 0;
+    for consumer in plot.consumers() {
+        undecided += missing(&left, &consumers.decided(consumer, plot.buried_by(consumer)).await?);
+    }
+    let messages = left.len() as u64;
+    let known = Pending { messages, scheduled, retrying, held, undecided, waiting: 0 };
+    let waiting = if known.is_quiet() { tap::waiting(plot, stage).await? } else { Vec::new() };
+    Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
+}
+
+/// Counts the messages that nobody has decided about. A decision about one that is beside the log again does not stand for
+/// another one.
+fn missing(left: &HashSet<String>, decided: &HashSet<String>) -> u64 {
+    left.difference(decided).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ids: &[&str]) -> HashSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn one_lost_and_one_parked_message_do_not_cancel_out() {
+        // "c" took effect and is beside the log once more; "b" is lost.
+        assert_eq!(missing(&set(&["a", "b"]), &set(&["a", "c"])), 1);
+        assert_eq!(missing(&set(&["a"]), &set(&["a", "b", "c"])), 0);
+    }
+
+    #[test]
+    fn a_scheduled_message_is_no_lag_and_not_quiet_either() {
+        let scheduled = Pending { messages: 3, scheduled: 1, ..Pending::default() };
+        assert!(scheduled.lag() == 0 && !scheduled.is_quiet());
+        for late in [
+            Pending { retrying: 1, ..Pending::default() },
+            Pending { held: 1, ..Pending::default() },
+            Pending { undecided: 1, ..Pending::default() },
+            Pending { waiting: 1, ..Pending::default() },
+        ] {
+            assert!(late.lag() == 1 && !late.is_quiet(), "{late}");
+        }
+    }
 }

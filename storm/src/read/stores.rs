@@ -1,6 +1,6 @@
 //! The statements, the same for both databases but for their types.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use checker::{
@@ -10,12 +10,10 @@ use futures_util::TryStreamExt as _;
 use sqlx::{Connection as _, PgConnection, Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::quiet::Pending;
 use crate::Failure;
 use crate::content::content;
 use crate::load::Payload;
 use crate::pair::DatabaseKind;
-use crate::setup::Plot;
 use crate::stage::Stage;
 
 /// A plain connection to one of the databases.
@@ -57,8 +55,12 @@ impl Plain {
     }
 
     pub(super) async fn outbox(&mut self) -> Result<Vec<OutboxRow>, Failure> {
-        let sql = "SELECT id, CAST(message_id AS text) AS message_id, topic, key, payload, \
-                   CAST(headers AS text) AS headers FROM outbox_message ORDER BY id";
+        let postgres = "SELECT id, CAST(message_id AS text) AS message_id, topic, key, payload, \
+                        CAST(headers AS text) AS headers, \
+                        CAST(extract(epoch FROM deliver_at) * 1000 AS bigint) AS due FROM outbox_message ORDER BY id";
+        let sqlite = "SELECT id, message_id, topic, key, payload, headers, deliver_at / 1000 AS due \
+                      FROM outbox_message ORDER BY id";
+        let sql = if matches!(self, Self::Postgres(_)) { postgres } else { sqlite };
         let mut rows = Vec::new();
         on!(self, c => {
             let mut found = sqlx::query(sql).fetch(c);
@@ -66,7 +68,9 @@ impl Plain {
                 let (payload, headers): (Vec<u8>, Option<String>) = (row.try_get("payload")?, row.try_get("headers")?);
                 let (id, key): (String, Option<String>) = (row.try_get("message_id")?, row.try_get("key")?);
                 let topic: String = row.try_get("topic")?;
-                rows.push(outbox_row(row.try_get("id")?, &id, topic, key.as_deref(), &payload, headers)?);
+                let due: Option<i64> = row.try_get("due")?;
+                let read = outbox_row(row.try_get("id")?, &id, topic, key.as_deref(), &payload, headers)?;
+                rows.push(OutboxRow { due, ..read });
             }
         });
         Ok(rows)
@@ -166,23 +170,46 @@ impl Plain {
         Ok(Some(events))
     }
 
-    /// How much is in the producers' database, and what of it will still move.
-    pub(super) async fn sent(&mut self, nowhere: &str) -> Result<(u64, u64), Failure> {
-        let sql = "SELECT (SELECT count(*) FROM outbox_message) - (SELECT count(*) FROM outbox_exception), \
-                   (SELECT count(*) FROM outbox_exception \
-                   WHERE state IN ('scheduled', 'retrying') AND topic <> $1)";
-        let (left, moving): (i64, i64) =
-            on!(self, c => sqlx::query_as(sql).bind(nowhere).fetch_one(c).await?);
-        Ok((left.unsigned_abs(), moving.unsigned_abs()))
+    /// Reads the messages that are in the outbox and not beside it.
+    pub(super) async fn left(&mut self) -> Result<HashSet<String>, Failure> {
+        let sql = "SELECT CAST(message_id AS text) FROM outbox_message AS m WHERE NOT EXISTS \
+                   (SELECT 1 FROM outbox_exception AS e WHERE e.message_id = m.message_id)";
+        self.ids(sql, []).await
     }
 
-    /// How many messages a consumer has decided about.
-    pub(super) async fn decided(&mut self, name: &str, buried_by: &str) -> Result<u64, Failure> {
-        let sql = "SELECT count(*) FROM (SELECT message_id FROM effect WHERE consumer = $1 UNION \
-                   SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $2) AS decided";
-        let count: i64 =
-            on!(self, c => sqlx::query_scalar(sql).bind(name).bind(buried_by).fetch_one(c).await?);
-        Ok(count.unsigned_abs())
+    /// Counts the entries beside the log that will move by themselves: scheduled, retrying, held behind nothing dead.
+    /// What waits for the topic that nobody has made stays where it is.
+    pub(super) async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
+        let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \
+                   count(CASE WHEN state = 'retrying' THEN 1 END), \
+                   count(CASE WHEN state = 'held' AND (key IS NULL OR key NOT IN (SELECT key FROM outbox_exception \
+                   WHERE state = 'dead' AND key IS NOT NULL)) THEN 1 END) \
+                   FROM outbox_exception WHERE topic <> $1";
+        let (scheduled, retrying, held): (i64, i64, i64) =
+            on!(self, c => sqlx::query_as(sql).bind(nowhere).fetch_one(c).await?);
+        Ok([scheduled, retrying, held].map(i64::unsigned_abs))
+    }
+
+    /// Reads the messages that a consumer has decided about.
+    pub(super) async fn decided(&mut self, name: &str, buried_by: &str) -> Result<HashSet<String>, Failure> {
+        let sql = "SELECT message_id FROM effect WHERE consumer = $1 UNION \
+                   SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $2 AND message_id IS NOT NULL";
+        self.ids(sql, [name, buried_by]).await
+    }
+
+    async fn ids<const N: usize>(
+        &mut self,
+        sql: &'static str,
+        bound: [&str; N],
+    ) -> Result<HashSet<String>, Failure> {
+        let ids: Vec<String> = on!(self, c => {
+            let mut query = sqlx::query_scalar(sql);
+            for value in bound {
+                query = query.bind(value.to_owned());
+            }
+            query.fetch_all(c).await?
+        });
+        Ok(ids.into_iter().collect())
     }
 
     /// Sessions inside a transaction, and prepared transactions, of this database.
@@ -249,17 +276,4 @@ fn outbox_row(
         content: content(key, payload, headers.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
         ..OutboxRow::default()
     })
-}
-
-/// What is still on its way.
-pub(super) async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
-    let mut producers = Plain::open(stage, &stage.database.producers).await?;
-    let mut decided = Plain::open(stage, &stage.database.consumers).await?;
-    let (left, moving) = producers.sent(&plot.topics().nowhere).await?;
-    let mut undecided = 0;
-    for consumer in plot.consumers() {
-        let done = decided.decided(consumer, plot.buried_by(consumer)).await?;
-        undecided += left.saturating_sub(done);
-    }
-    Ok(Pending { messages: left, moving, undecided })
 }

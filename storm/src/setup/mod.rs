@@ -24,6 +24,7 @@ use crate::stage::{Processes, Services, Stage, Wires};
 
 pub use addresses::Servers;
 pub(crate) use broker::PARTITIONS;
+pub(crate) use processes::{HEARTBEAT, LEASE, RETRY_MAX};
 pub use processes::{Programs, RELAY_NAME};
 
 /// What one storm is made with.
@@ -66,6 +67,12 @@ impl Plot {
     #[must_use]
     pub fn buried_by(&self, consumer: &'static str) -> &'static str {
         if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }
+    }
+
+    /// Kafka's group of a consumer.
+    #[must_use]
+    pub fn group(&self, consumer: &str) -> String {
+        format!("{}-{consumer}", self.name)
     }
 
     /// A file of this storm.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 use url::Url;
@@ -31,18 +32,21 @@ const RELAYS: usize = 2;
 /// Per name.
 const CONSUMERS: usize = 2;
 
-/// Settings with which a storm need not wait for human time scales.
-const ENGINE: &str = "\
-[pipeline.engine]
-lease_ttl = \"3s\"
-retry_initial = \"50ms\"
-retry_max = \"1s\"
-attempts_max = 4
-shutdown_grace = \"5s\"
-message_bytes_max = 20000
-oversize = \"chunk\"
-chunked_bytes_max = 60000
-";
+/// Times with which a storm need not wait for human time scales.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+/// Between two tries of a message that the broker did not take.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Of RabbitMQ's connections.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
+
+fn engine() -> String {
+    let (lease, retry) = (LEASE.as_secs(), RETRY_MAX.as_secs());
+    format!(
+        "[pipeline.engine]\nlease_ttl = \"{lease}s\"\nretry_initial = \"50ms\"\nretry_max = \"{retry}s\"\n\
+         attempts_max = 4\nshutdown_grace = \"5s\"\nmessage_bytes_max = 20000\noversize = \"chunk\"\n\
+         chunked_bytes_max = 60000\n"
+    )
+}
 
 pub(super) async fn start(
     plot: &Plot,
@@ -146,9 +150,10 @@ impl Cast<'_> {
                 )
             }
             BrokerKind::Rabbitmq => format!(
-                "[pipeline.rabbitmq]\nurl = {:?}\nexchange = {:?}\nheartbeat_secs = 5\nconfirm_timeout_ms = 5000\n",
+                "[pipeline.rabbitmq]\nurl = {:?}\nexchange = {:?}\nheartbeat_secs = {}\nconfirm_timeout_ms = 5000\n",
                 self.at(Role::Relay, Peer::Broker, self.servers.rabbitmq()?.as_str())?,
                 broker.exchange.as_deref().unwrap_or_default(),
+                HEARTBEAT.as_secs(),
             ),
             BrokerKind::Sqs | BrokerKind::SqsFifo => format!(
                 "[pipeline.sqs]\nregion = \"elasticmq\"\nendpoint_url = {:?}\naccess_key_id = \"storm\"\n\
@@ -158,7 +163,8 @@ impl Cast<'_> {
         };
         let database = self.database(Role::Relay)?;
         Ok(format!(
-            "[[pipeline]]\nname = {RELAY_NAME:?}\n[pipeline.database]\nurl = {database:?}\n{section}{ENGINE}"
+            "[[pipeline]]\nname = {RELAY_NAME:?}\n[pipeline.database]\nurl = {database:?}\n{section}{}",
+            engine()
         ))
     }
 
@@ -196,7 +202,7 @@ impl Cast<'_> {
             BrokerKind::Kafka | BrokerKind::MockKafka => BrokerAddress::Kafka {
                 servers: self.kafka(Role::Consumer),
                 topic: topics.main,
-                group: format!("{}-{consumer}", self.plot.name),
+                group: self.plot.group(consumer),
                 partitions: match self.plot.pair.broker {
                     BrokerKind::MockKafka => (0..broker::PARTITIONS)
                         .filter(|partition| usize::from(*partition) % CONSUMERS == number)

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `kafka` | a log, read from its beginning |
 //! | `rabbitmq` | a queue beside, emptied at the end |
+//! | `waiting` | what waits for its readers |
 //! | `whole` | what came in chunks |
 
 mod kafka;
 mod rabbitmq;
+mod waiting;
 mod whole;
 
 use std::path::PathBuf;
@@ -22,6 +24,7 @@ use crate::setup::Plot;
 use crate::stage::Stage;
 
 pub use kafka::Follower;
+pub use waiting::{Waiting, waiting};
 
 /// Follows a log that forgets; nothing for others, which are read in the end.
 #[must_use]
@@ -30,11 +33,17 @@ pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
     (plot.pair.broker == BrokerKind::MockKafka).then(follow)
 }
 
-/// Reads everything.
+/// Reads everything. What `waiting` says was counted before consumers stopped: a queue of SQS keeps no log, and the
+/// consumers' journals tell all of it only when nothing is left in the queue.
 ///
 /// # Errors
 /// The broker does not answer.
-pub async fn read(plot: &Plot, stage: &Stage, follower: Option<Follower>) -> Result<Tap, Failure> {
+pub async fn read(
+    plot: &Plot,
+    stage: &Stage,
+    follower: Option<Follower>,
+    waiting: &[Waiting],
+) -> Result<Tap, Failure> {
     let (broker, topic) = (&stage.broker, plot.topics().main);
     let occurrences = match plot.pair.broker {
         BrokerKind::MockKafka => match follower {
@@ -47,7 +56,13 @@ pub async fn read(plot: &Plot, stage: &Stage, follower: Option<Follower>) -> Res
         }
         BrokerKind::Sqs | BrokerKind::SqsFifo => deliveries(plot, stage)?,
     };
-    Ok(Tap { ordered: plot.pair.broker.keeps_order(), complete: true, occurrences })
+    let complete = is_complete(plot.pair.broker, waiting);
+    Ok(Tap { ordered: plot.pair.broker.keeps_order(), complete, occurrences })
+}
+
+/// Whether nothing is missing of what was read.
+fn is_complete(broker: BrokerKind, waiting: &[Waiting]) -> bool {
+    !broker.is_sqs() || waiting.is_empty()
 }
 
 /// The journals of all consumers.
@@ -73,4 +88,17 @@ fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
         Some(Occurrence { id: entry.id, place: content.key.clone().unwrap_or_default(), content })
     };
     Ok(received.into_iter().filter_map(occurrence).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journals_stand_for_a_queue_only_when_it_is_empty() {
+        let waiting = [Waiting { place: "queue q, visible".to_owned(), count: 1 }];
+        assert!(is_complete(BrokerKind::SqsFifo, &[]) && !is_complete(BrokerKind::Sqs, &waiting));
+        // A log is read whatever its readers did.
+        assert!(is_complete(BrokerKind::Kafka, &waiting));
+    }
 }

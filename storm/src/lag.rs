@@ -1,0 +1,134 @@
+//! Whether the system catches up once everything is healed, while producers go on at their own rate. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::read::Pending;
+
+/// What was on its way at some time after the last fault was healed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct LagSample {
+    /// Since the last fault was healed.
+    pub at: Duration,
+    /// What was on its way.
+    pub pending: Pending,
+}
+
+/// What was seen of the lag after the last fault was healed.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub struct LagSeries {
+    /// In the order of their times.
+    pub samples: Vec<LagSample>,
+    /// When producers stopped.
+    pub producers_ended: Duration,
+    /// When the lag has to be gone; see [`LagSeries::limit`].
+    pub limit: Duration,
+}
+
+/// Effects of one message: one for each of two consumers.
+const EFFECTS: f64 = 2.0;
+/// Lines of a series that are shown.
+const SHOWN: usize = 20;
+
+impl LagSeries {
+    /// Producers stop: derives from what was seen until now when the lag has to be gone. Whatever had piled up when the
+    /// last fault was healed goes as fast as producers send, besides what they send; nothing else may take longer than
+    /// the pauses that are made on purpose.
+    pub fn producers_end(&mut self, at: Duration, reaction: Duration) {
+        let lag = |sample: &LagSample| sample.pending.lag() as f64 / EFFECTS;
+        let (first, last) = (self.samples.first(), self.samples.last());
+        let backlog = first.map_or(0.0, lag);
+        let sent = first
+            .zip(last)
+            .map_or(0, |(first, last)| last.pending.messages.saturating_sub(first.pending.messages));
+        let per_second = (sent as f64 / at.as_secs_f64().max(1.0)).max(1.0);
+        self.producers_ended = at;
+        self.limit = at + reaction + Duration::from_secs_f64(backlog / per_second);
+    }
+
+    /// When nothing lagged for the first time after producers had stopped.
+    #[must_use]
+    pub fn caught_up(&self) -> Option<Duration> {
+        let after = self.samples.iter().filter(|sample| sample.at >= self.producers_ended);
+        after.filter(|sample| sample.pending.lag() == 0).map(|sample| sample.at).next()
+    }
+
+    /// Says what is wrong: the lag was not gone in time.
+    #[must_use]
+    pub fn breach(&self) -> Option<String> {
+        let late = match self.caught_up() {
+            Some(at) if at <= self.limit => return None,
+            Some(at) => format!("was gone after {:.0} s", at.as_secs_f64()),
+            None => {
+                let last = self.samples.last()?;
+                if last.at <= self.limit {
+                    return None;
+                }
+                format!("was {} after {:.0} s", last.pending.lag(), last.at.as_secs_f64())
+            }
+        };
+        let limit = self.limit.as_secs_f64();
+        Some(format!("the lag after healing {late}, and had to be gone after {limit:.0} s\n{self}"))
+    }
+}
+
+impl fmt::Display for LagSeries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let step = self.samples.len().div_ceil(SHOWN).max(1);
+        for LagSample { at, pending } in self.samples.iter().step_by(step) {
+            writeln!(f, "  {:>6.1} s  {pending}", at.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Lags, one each second; producers send 100 messages a second and stop after ten.
+    fn series(lags: &[u64]) -> LagSeries {
+        let mut series = LagSeries::default();
+        for (second, lag) in (0..).zip(lags) {
+            if second == 10 {
+                series.producers_end(SECOND * 10, SECOND * 20);
+            }
+            let messages = u64::from(second).min(10) * 100;
+            let pending = Pending { messages, undecided: *lag, ..Pending::default() };
+            series.samples.push(LagSample { at: SECOND * second, pending });
+        }
+        series
+    }
+
+    #[test]
+    fn a_lag_that_is_gone_in_time_is_fine() {
+        let falling: Vec<u64> = (0..=20).rev().map(|second| second * 100).collect();
+        let series = series(&falling);
+        assert_eq!(series.caught_up(), Some(SECOND * 20));
+        // Ten seconds of producers, twenty of pauses, 1,000 messages at about 100 a second.
+        assert!((SECOND * 40..SECOND * 43).contains(&series.limit), "{:?}", series.limit);
+        assert_eq!(series.breach(), None);
+    }
+
+    #[test]
+    fn a_lag_that_never_falls_is_a_breach_with_its_series() {
+        let series = series(&[2_000; 60]);
+        let breach = series.breach().expect("a breach");
+        assert!(breach.contains("was 2000 after 59 s") && breach.lines().count() > 10, "{breach}");
+    }
+
+    #[test]
+    fn a_lag_that_was_not_seen_until_its_limit_is_no_breach() {
+        assert_eq!(series(&[2_000; 30]).breach(), None);
+        assert_eq!(LagSeries::default().breach(), None);
+    }
+
+    #[test]
+    fn a_lag_that_comes_back_while_producers_send_is_measured_afterwards() {
+        let mut lags = vec![0; 10];
+        lags.extend([500; 60]);
+        assert!(series(&lags).breach().is_some());
+    }
+}

@@ -1,0 +1,146 @@
+//! Where messages without an effect are: by consumer, and by partition or queue. Pure.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use checker::History;
+use uuid::Uuid;
+
+/// Messages of one place that a consumer has not decided about.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Unapplied {
+    /// The consumer.
+    pub consumer: Arc<str>,
+    /// Partition or queue; `None` for messages that the broker never had.
+    pub place: Option<Arc<str>>,
+    /// How many messages.
+    pub count: usize,
+    /// How many of that place the consumer has decided about.
+    pub decided: usize,
+    /// Whether nothing was decided about behind the first of them: the place is not read any more.
+    pub to_its_end: bool,
+}
+
+/// Finds the places, those with most messages first.
+#[must_use]
+pub fn unapplied(history: &History) -> Vec<Unapplied> {
+    let mut places: HashMap<Uuid, &Arc<str>> = HashMap::new();
+    // In the order in which the broker has them.
+    let mut ids: Vec<Uuid> = Vec::new();
+    for seen in history.tap.iter().flat_map(|tap| &tap.occurrences) {
+        let Some(id) = seen.id else { continue };
+        places.entry(id).or_insert_with(|| {
+            ids.push(id);
+            &seen.place
+        });
+    }
+    let parked: HashSet<Uuid> = history.parked.iter().flatten().map(|parked| parked.id).collect();
+    let owed = history.outbox.iter().flatten().map(|row| row.id).filter(|id| !parked.contains(id));
+    let owed: HashSet<Uuid> = owed.collect();
+    ids.extend(owed.iter().filter(|id| !places.contains_key(*id)));
+    let mut found: BTreeMap<(Arc<str>, Option<Arc<str>>), Unapplied> = BTreeMap::new();
+    for consumer in &history.consumers {
+        let effects = consumer.effects.iter().flatten().map(|effect| effect.id);
+        let letters = consumer.dead_letters.iter().flatten().filter_map(|letter| letter.id);
+        let decided: HashSet<Uuid> = effects.chain(letters).collect();
+        for id in ids.iter().filter(|id| owed.contains(*id)) {
+            let (name, place) = (Arc::clone(&consumer.name), places.get(id).copied().cloned());
+            let entry = found.entry((Arc::clone(&name), place.clone()));
+            let unapplied = entry.or_insert_with(|| Unapplied {
+                consumer: name,
+                place,
+                count: 0,
+                decided: 0,
+                to_its_end: true,
+            });
+            if decided.contains(id) {
+                unapplied.decided += 1;
+                unapplied.to_its_end &= unapplied.count == 0;
+            } else {
+                unapplied.count += 1;
+            }
+        }
+    }
+    let mut found: Vec<_> = found.into_values().filter(|unapplied| unapplied.count > 0).collect();
+    found.sort_by_key(|unapplied| std::cmp::Reverse(unapplied.count));
+    found
+}
+
+impl std::fmt::Display for Unapplied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { consumer, place, count, decided, to_its_end } = self;
+        match place {
+            Some(place) => {
+                write!(f, "{consumer} has not applied {count} messages of {place}, and {decided} others")?
+            }
+            None => write!(f, "{consumer} has not applied {count} messages that the broker never had")?,
+        }
+        if *to_its_end && place.is_some() {
+            f.write_str("; nothing behind the first of them was read")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use checker::{Aside, Consumer, DeadLetter, Effect, Occurrence, OutboxRow, Parked, Tap};
+
+    fn id(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    /// Messages 1 to 6 in partition 0 and 7 to 9 in partition 1; 10 was never published, 11 is parked.
+    fn history(applied: &[u128]) -> History {
+        let seen = |number| Occurrence {
+            id: Some(id(number)),
+            place: if number < 7 { "t[0]".into() } else { "t[1]".into() },
+            ..Occurrence::default()
+        };
+        let effects = applied.iter().map(|number| Effect { id: id(*number), ..Effect::default() });
+        let consumer = Consumer {
+            name: "billing".into(),
+            effects: Some(effects.collect()),
+            dead_letters: Some(vec![DeadLetter { id: Some(id(9)), scope: "".into() }]),
+            ..Consumer::default()
+        };
+        History {
+            outbox: Some(
+                (1..=11).map(|number| OutboxRow { id: id(number), ..OutboxRow::default() }).collect(),
+            ),
+            parked: Some(vec![Parked { id: id(11), aside: Aside::Dead }]),
+            tap: Some(Tap { occurrences: (1..10).map(seen).collect(), ..Tap::default() }),
+            consumers: vec![consumer],
+            ..History::default()
+        }
+    }
+
+    #[test]
+    fn a_partition_that_is_not_read_is_named_with_its_group() {
+        let found = unapplied(&history(&[1, 2, 7, 8, 10]));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].to_its_end);
+        let told = found[0].to_string();
+        assert!(
+            told.contains("billing") && told.contains("4 messages of t[0]") && told.contains("2 others"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_hole_is_no_unread_partition() {
+        let found = unapplied(&history(&[1, 2, 4, 5, 6, 7, 8]));
+        assert_eq!(
+            found.iter().map(|place| place.place.as_deref()).collect::<Vec<_>>(),
+            [None, Some("t[0]")]
+        );
+        assert!(!found[1].to_its_end, "{}", found[1]);
+        assert!(found[0].to_string().contains("never had"));
+    }
+
+    #[test]
+    fn dead_letters_are_decided_and_parked_messages_are_not_owed() {
+        assert_eq!(unapplied(&history(&[1, 2, 3, 4, 5, 6, 7, 8, 10])), []);
+    }
+}

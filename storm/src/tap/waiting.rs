@@ -1,0 +1,108 @@
+//! What waits at the broker for its readers: partitions of a group, queues. Read with plain clients.
+
+use std::time::Duration;
+
+use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
+use aws_sdk_sqs::types::QueueAttributeName;
+use brokers::rabbitmq;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::task::spawn_blocking;
+
+use crate::Failure;
+use crate::pair::BrokerKind;
+use crate::setup::{PARTITIONS, Plot};
+use crate::stage::Stage;
+
+/// A partition or a queue that somebody does not read to its end.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Waiting {
+    /// Which one, and whose.
+    pub place: String,
+    /// Deliveries that wait there.
+    pub count: u64,
+}
+
+/// For one request.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Counts what waits. Places where nothing waits are left out.
+///
+/// # Errors
+/// The broker does not answer.
+pub async fn waiting(plot: &Plot, stage: &Stage) -> Result<Vec<Waiting>, Failure> {
+    let (broker, topic) = (&stage.broker, plot.topics().main);
+    let all = match plot.pair.broker {
+        BrokerKind::Kafka | BrokerKind::MockKafka => {
+            let mut all = Vec::new();
+            for consumer in plot.consumers() {
+                let (servers, topic, group) = (broker.address.clone(), topic.clone(), plot.group(consumer));
+                all.extend(spawn_blocking(move || partitions(&servers, &topic, &group)).await??);
+            }
+            all
+        }
+        BrokerKind::Rabbitmq => {
+            let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(&broker.address)).await?;
+            let mut all = Vec::new();
+            for queue in broker.topics.iter().flat_map(|topic| &topic.queues) {
+                let count = u64::from(admin.count(queue).await?);
+                all.push(Waiting { place: format!("queue {queue}"), count });
+            }
+            admin.close().await;
+            all
+        }
+        BrokerKind::Sqs | BrokerKind::SqsFifo => queue(&broker.address, &topic).await?,
+    };
+    Ok(all.into_iter().filter(|place| place.count > 0).collect())
+}
+
+/// Counts what is behind a group's committed offsets.
+fn partitions(servers: &str, topic: &str, group: &str) -> Result<Vec<Waiting>, Failure> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", servers).set("group.id", group).set("enable.auto.commit", "false");
+    let reader: BaseConsumer = config.create()?;
+    let mut list = TopicPartitionList::new();
+    for partition in 0..PARTITIONS {
+        list.add_partition(topic, i32::from(partition));
+    }
+    let committed = reader.committed_offsets(list, REQUEST)?;
+    let mut all = Vec::new();
+    for element in committed.elements() {
+        let (low, high) = reader.fetch_watermarks(topic, element.partition(), REQUEST)?;
+        let next = match element.offset() {
+            Offset::Offset(next) => next,
+            _ => low,
+        };
+        let place = format!("partition {topic}[{}] of group {group}", element.partition());
+        all.push(Waiting { place, count: high.saturating_sub(next).max(0).unsigned_abs() });
+    }
+    Ok(all)
+}
+
+/// Counts what a queue can hand out, what it has handed out without an answer, and what it holds back.
+async fn queue(endpoint: &str, name: &str) -> Result<Vec<Waiting>, Failure> {
+    let config = aws_sdk_sqs::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .endpoint_url(endpoint)
+        .region(Region::new("elasticmq"))
+        .credentials_provider(Credentials::new("storm", "storm", None, None, "storm"))
+        .build();
+    let client = aws_sdk_sqs::Client::from_conf(config);
+    let found = client.get_queue_url().queue_name(name).send().await?;
+    let url = found.queue_url.ok_or_else(|| format!("queue {name} has no address"))?;
+    let wanted = [
+        (QueueAttributeName::ApproximateNumberOfMessages, "visible"),
+        (QueueAttributeName::ApproximateNumberOfMessagesNotVisible, "in flight"),
+        (QueueAttributeName::ApproximateNumberOfMessagesDelayed, "delayed"),
+    ];
+    let names = wanted.iter().map(|(attribute, _)| attribute.clone()).collect();
+    let answer = client.get_queue_attributes().queue_url(url).set_attribute_names(Some(names)).send().await?;
+    let mut all = Vec::new();
+    for (attribute, word) in wanted {
+        let text = answer.attributes().and_then(|attributes| attributes.get(&attribute));
+        let count = text.ok_or_else(|| format!("queue {name}: the answer has no {attribute}"))?.parse()?;
+        all.push(Waiting { place: format!("queue {name}, {word}"), count });
+    }
+    Ok(all)
+}

@@ -1,0 +1,150 @@
+//! What a storm says in the end: *holds*, *broken* or *no verdict*. Pure.
+
+use checker::Verdict;
+
+use crate::read::Pending;
+
+/// How waiting for the end of everything ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// Nothing was on its way any more.
+    Quiet,
+    /// Something was, and nothing moved for longer than anything waits by itself.
+    Stalled,
+    /// Something still moved when the time was over.
+    Moving,
+}
+
+impl Ending {
+    /// Whether what is on its way now stays where it is: then it can be judged.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self != Self::Moving
+    }
+}
+
+/// What a storm says in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StormVerdict {
+    /// Everything that is checked held.
+    Holds,
+    /// Something is wrong, and is shown.
+    Broken,
+    /// Nothing wrong was seen, and not everything could be judged.
+    NoVerdict,
+}
+
+/// What the verdict rests on.
+#[derive(Debug, Clone, Copy)]
+pub struct Grounds<'a> {
+    /// How waiting ended.
+    pub ending: Ending,
+    /// What was still on its way when every process had ended.
+    pub pending: Pending,
+    /// What the checker says.
+    pub promises: &'a Verdict,
+    /// Whether a process did not end in order, used too much memory, or the lag was not gone in time.
+    pub misbehaved: bool,
+}
+
+impl StormVerdict {
+    /// Decides.
+    #[must_use]
+    pub fn decide(grounds: Grounds<'_>) -> Self {
+        let Grounds { ending, pending, promises, misbehaved } = grounds;
+        let is_lost = ending == Ending::Stalled && !pending.is_quiet();
+        if !promises.holds() || misbehaved || is_lost {
+            Self::Broken
+        } else if ending == Ending::Quiet && pending.is_quiet() {
+            Self::Holds
+        } else {
+            Self::NoVerdict
+        }
+    }
+
+    /// The exit code of a program that ends with it.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Holds => 0,
+            Self::Broken => 1,
+            Self::NoVerdict => 3,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Broken => "BROKEN",
+            Self::NoVerdict => "NO VERDICT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use checker::{Consumer, Effect, History};
+    use uuid::Uuid;
+
+    fn promises(is_broken: bool) -> Verdict {
+        let effect = Effect { id: Uuid::from_u128(1), ..Effect::default() };
+        let effects = vec![effect; if is_broken { 2 } else { 1 }];
+        let consumer = Consumer { effects: Some(effects), ..Consumer::default() };
+        Verdict::of(&History { consumers: vec![consumer], ..History::default() })
+    }
+
+    const NOTHING: Pending =
+        Pending { messages: 9, scheduled: 0, retrying: 0, held: 0, undecided: 0, waiting: 0 };
+
+    fn decide(ending: Ending, pending: Pending) -> StormVerdict {
+        let promises = promises(false);
+        StormVerdict::decide(Grounds { ending, pending, promises: &promises, misbehaved: false })
+    }
+
+    #[test]
+    fn only_a_quiet_end_holds() {
+        assert_eq!(decide(Ending::Quiet, NOTHING), StormVerdict::Holds);
+        assert_eq!(decide(Ending::Stalled, NOTHING), StormVerdict::NoVerdict);
+        assert_eq!(decide(Ending::Moving, NOTHING), StormVerdict::NoVerdict);
+    }
+
+    #[test]
+    fn what_is_still_on_its_way_is_never_held_and_never_broken() {
+        for pending in [
+            Pending { scheduled: 10, ..NOTHING },
+            Pending { retrying: 1, ..NOTHING },
+            Pending { held: 1, ..NOTHING },
+            Pending { undecided: 1, ..NOTHING },
+            Pending { waiting: 1, ..NOTHING },
+        ] {
+            assert_eq!(decide(Ending::Moving, pending), StormVerdict::NoVerdict, "{pending}");
+            assert_eq!(decide(Ending::Quiet, pending), StormVerdict::NoVerdict, "{pending}");
+            // Longer than anything waits by itself.
+            assert_eq!(decide(Ending::Stalled, pending), StormVerdict::Broken, "{pending}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_before_the_end_is_wrong() {
+        for ending in [Ending::Quiet, Ending::Stalled, Ending::Moving] {
+            let (broken, fine) = (promises(true), promises(false));
+            let grounds = Grounds { ending, pending: NOTHING, promises: &broken, misbehaved: false };
+            assert_eq!(StormVerdict::decide(grounds), StormVerdict::Broken);
+            let grounds = Grounds { promises: &fine, misbehaved: true, ..grounds };
+            assert_eq!(StormVerdict::decide(grounds), StormVerdict::Broken);
+        }
+    }
+
+    #[test]
+    fn every_verdict_has_an_exit_code_of_its_own() {
+        let codes =
+            [StormVerdict::Holds, StormVerdict::Broken, StormVerdict::NoVerdict].map(StormVerdict::exit_code);
+        // 2 is a run that could not be.
+        assert_eq!(codes, [0, 1, 3]);
+    }
+}

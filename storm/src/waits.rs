@@ -1,0 +1,67 @@
+//! How long something may wait by itself once everything is healed. Pure.
+
+use std::time::Duration;
+
+use crate::consume::{ACQUIRE, ATTEMPTS_MAX, HANG, SESSION, VISIBILITY_TIMEOUT};
+use crate::faults::clock::{JUMP_MAX, NAME as CLOCK_JUMP};
+use crate::load::DELAY_MAX;
+use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
+use crate::tempest::Record;
+
+/// Returns the longest time in which a healed system may stand still: every pause that a part of it makes on purpose, one
+/// after the other.
+#[must_use]
+pub fn reaction() -> Duration {
+    // A dead relay's lease, and the relay's last retry.
+    let relay = LEASE * 2 + RETRY_MAX;
+    // A dead reader is noticed: by its group, or by two heartbeats that did not come.
+    let readers = (SESSION * 2).max(HEARTBEAT * 2);
+    // A message whose handler hangs, fails, and comes again, as often as it may.
+    let handler = (HANG + VISIBILITY_TIMEOUT) * ATTEMPTS_MAX;
+    relay + readers + handler + ACQUIRE
+}
+
+/// Returns for how long nothing may move until what is still on its way counts as lost: twice the [`reaction`], because
+/// the machine may have other work.
+#[must_use]
+pub fn stalled() -> Duration {
+    reaction() * 2
+}
+
+/// Returns when the last scheduled message is due at the latest, in microseconds of [`crate::clock`]: a producer whose
+/// wall clock was ahead schedules messages that much later.
+#[must_use]
+pub fn due_by(producers_ended_at: u64, records: &[Record]) -> u64 {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let jumps = records.iter().filter(|record| record.happened && record.fault == CLOCK_JUMP);
+    let jumped = jumps.map(|record| record.healed_at.saturating_add(micros(JUMP_MAX)));
+    jumped.chain([producers_ended_at]).max().unwrap_or_default().saturating_add(micros(DELAY_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jump(healed_at: u64, happened: bool) -> Record {
+        Record { struck_at: 0, healed_at, fault: CLOCK_JUMP, what: String::new(), happened }
+    }
+
+    #[test]
+    fn messages_scheduled_by_a_clock_ahead_are_waited_for() {
+        const SECOND: u64 = 1_000_000;
+        let last = 1_000 * SECOND;
+        assert_eq!(due_by(last, &[]), 1_003 * SECOND);
+        // The message fell due 232 s after the clocks were right again.
+        assert!(due_by(last, &[jump(990 * SECOND, true)]) >= (990 + 232) * SECOND);
+        assert_eq!(due_by(last, &[jump(990 * SECOND, false)]), 1_003 * SECOND);
+    }
+
+    #[test]
+    fn nothing_counts_as_lost_before_every_pause_is_over() {
+        for pause in
+            [LEASE, RETRY_MAX, SESSION, HEARTBEAT * 2, HANG * ATTEMPTS_MAX, VISIBILITY_TIMEOUT * ATTEMPTS_MAX]
+        {
+            assert!(reaction() > pause && stalled() > reaction(), "{pause:?}");
+        }
+    }
+}
