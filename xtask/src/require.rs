@@ -32,7 +32,7 @@ impl FromStr for Require {
                 .split(',')
                 .map(|name| {
                     Name::from_str(name, false)
-                        .map_err(|_| format!("{name:?} is no service: use all, none, or a list of postgres, kafka, rabbitmq, sqs"))
+                        .map_err(|_| format!("{name:?} is no service: use all, none, or a list of postgres, pgbouncer, kafka, rabbitmq, sqs"))
                 })
                 .collect::<Result<_, _>>()
                 .map(Self::These),

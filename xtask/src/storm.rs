@@ -77,7 +77,7 @@ fn doubled(report: &[u8]) -> Result<u64, String> {
 const DEFAULT_PORT_BASE: u16 = 21_400;
 
 /// What the services listen on, counted from the first port.
-const PORTS: [&str; 10] = [
+const PORTS: [&str; 11] = [
     "OUTBOX_POSTGRES_PORT",
     "OUTBOX_KAFKA_PORT",
     "OUTBOX_KAFKA_CONTROLLER_PORT",
@@ -88,6 +88,7 @@ const PORTS: [&str; 10] = [
     "OUTBOX_KAFKA_TLS_PORT",
     "OUTBOX_KAFKA_SASL_PORT",
     "OUTBOX_RABBITMQ_TLS_PORT",
+    "OUTBOX_PGBOUNCER_PORT",
 ];
 /// Those of Kafka's listeners behind proxies, counted as well.
 const PROXIED: u16 = 11;

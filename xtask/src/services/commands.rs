@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Private instances of PostgreSQL, Kafka, RabbitMQ and SQS on this machine, without Docker.
+/// Private instances of PostgreSQL, `PgBouncer`, Kafka, RabbitMQ and SQS on this machine, without Docker.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Install what is missing, start what is not running, wait until everything answers.

@@ -10,6 +10,7 @@ mod install;
 mod java;
 mod kafka;
 mod manager;
+mod pgbouncer;
 mod ports;
 mod postgres;
 mod probe;
@@ -19,6 +20,7 @@ mod rabbitmq;
 mod settings;
 mod sqs;
 mod state;
+mod unprivileged;
 
 pub(crate) use certificates::DIR_VARIABLE as TLS_DIR_VARIABLE;
 pub(crate) use commands::{Command, run};
@@ -36,17 +38,20 @@ use std::{path::PathBuf, process::Command as Program};
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Name {
     Postgres,
+    Pgbouncer,
     Kafka,
     Rabbitmq,
     Sqs,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 4] = [Self::Postgres, Self::Kafka, Self::Rabbitmq, Self::Sqs];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Postgres, Self::Pgbouncer, Self::Kafka, Self::Rabbitmq, Self::Sqs];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::Pgbouncer => "pgbouncer",
             Self::Kafka => "kafka",
             Self::Rabbitmq => "rabbitmq",
             Self::Sqs => "sqs",
@@ -57,6 +62,7 @@ impl Name {
     pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "OUTBOX_POSTGRES_URL",
+            Self::Pgbouncer => "OUTBOX_PGBOUNCER_URL",
             Self::Kafka => "OUTBOX_KAFKA_BROKERS",
             Self::Rabbitmq => "OUTBOX_RABBITMQ_URL",
             Self::Sqs => "OUTBOX_SQS_ENDPOINT",
@@ -66,6 +72,7 @@ impl Name {
     pub(crate) fn service(self) -> &'static dyn Service {
         match self {
             Self::Postgres => &postgres::Postgres,
+            Self::Pgbouncer => &pgbouncer::Pgbouncer,
             Self::Kafka => &kafka::Kafka,
             Self::Rabbitmq => &rabbitmq::Rabbitmq,
             Self::Sqs => &sqs::Sqs,

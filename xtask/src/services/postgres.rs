@@ -6,8 +6,9 @@ use super::{
     fault::{Doing, Fault},
     home::{Home, remove},
     install, probe,
-    process::{Signal, is_root, run, which, working_in},
+    process::{Signal, run, which, working_in},
     settings::{self, Port},
+    unprivileged,
 };
 use std::{
     fs,
@@ -26,6 +27,8 @@ static PORT: Port = Port { variable: "OUTBOX_POSTGRES_PORT", default: 15432 };
 
 /// User, password and database.
 const WHO: &str = "outbox";
+pub(crate) const USER: &str = WHO;
+pub(crate) const PASSWORD: &str = WHO;
 /// A socket's path must fit into `sockaddr_un`: 107 bytes, of which the file name takes about 20.
 const SOCKET_DIR_BYTES_MAX: usize = 85;
 
@@ -49,12 +52,7 @@ impl Service for Postgres {
 
     /// In the home, unless we are root and the server's user cannot get there.
     fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
-        if !is_root() || home.dir.ancestors().all(may_pass) {
-            return Ok(home.dir.join("data"));
-        }
-        // Named after the home, so that every checkout has its own.
-        let name = home.dir.display().to_string().replace('/', "-");
-        Ok(PathBuf::from(format!("/var/tmp/outbox{name}/data")))
+        Ok(unprivileged::folder(home).join("data"))
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
@@ -71,7 +69,7 @@ impl Service for Postgres {
 
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
         let data = self.data(home)?;
-        let server = Server { programs: &installed.programs, data: &data, owner: owner()? };
+        let server = Server { programs: &installed.programs, data: &data, owner: unprivileged::owner()? };
         if data.join("PG_VERSION").exists() {
             server.check_version(&installed.version)?;
             server.clear_leftovers()?;
@@ -278,56 +276,4 @@ fn require_own(data: &Path) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::Failed(format!("{} belongs to user {owner}, not to us ({me}): remove it", parent.display())))
-}
-
-/// May any user walk through this folder? (A folder that is not there yet will be made by us.)
-fn may_pass(folder: &Path) -> bool {
-    fs::metadata(folder).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0) || !folder.exists()
-}
-
-/// The user for the server when we are root, which PostgreSQL refuses to be.
-fn owner() -> Result<Option<(u32, u32)>, Fault> {
-    if !is_root() {
-        return Ok(None);
-    }
-    let passwd = fs::read_to_string("/etc/passwd").doing("cannot read /etc/passwd")?;
-    if let Some(ids) = user(&passwd, "postgres") {
-        return Ok(Some(ids));
-    }
-    run(Command::new("useradd").args(["--system", "--no-create-home", "postgres"]), "useradd postgres")?;
-    let passwd = fs::read_to_string("/etc/passwd").doing("cannot read /etc/passwd")?;
-    user(&passwd, "postgres")
-        .map(Some)
-        .ok_or_else(|| Fault::Failed("no user postgres to run the server".to_owned()))
-}
-
-fn user(passwd: &str, name: &str) -> Option<(u32, u32)> {
-    let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
-    let mut fields = line.split(':').skip(2);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_come_from_the_users_own_line() {
-        let passwd =
-            "root:x:0:0:root:/root:/bin/bash\npostgres:x:105:110:,,,:/var/lib/postgresql:/bin/bash\n";
-        assert_eq!(user(passwd, "postgres"), Some((105, 110)));
-        assert_eq!(user(passwd, "post"), None);
-    }
-
-    #[test]
-    fn a_private_folder_may_not_be_passed() {
-        let folder = std::env::temp_dir().join(format!("xtask-pass-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("create");
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("chmod");
-        assert!(!may_pass(&folder));
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("chmod");
-        assert!(may_pass(&folder));
-        fs::remove_dir(&folder).expect("remove");
-        assert!(may_pass(&folder), "not there yet");
-    }
 }

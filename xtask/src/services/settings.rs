@@ -48,6 +48,9 @@ pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 /// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when the server starts.
 pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
 
+/// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.
+pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
+
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
 pub(crate) const SQS_DURABLE: &str = "OUTBOX_SQS_DURABLE";
 
@@ -98,6 +101,18 @@ pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
     }
 }
 
+/// The value of [`PGBOUNCER_SERVER`]: host and port.
+pub(crate) fn pgbouncer_server() -> Result<Option<(String, u16)>, Fault> {
+    given(PGBOUNCER_SERVER).map(|text| parse_server(&text)).transpose()
+}
+
+fn parse_server(text: &str) -> Result<(String, u16), Fault> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() => Ok((host.to_owned(), parse(PGBOUNCER_SERVER, port)?)),
+        _ => Err(Fault::Failed(format!("{PGBOUNCER_SERVER}={text}: use host:port"))),
+    }
+}
+
 /// The value of [`SQS_DURABLE`].
 pub(crate) fn sqs_durable() -> Result<bool, Fault> {
     match given(SQS_DURABLE).as_deref() {
@@ -136,7 +151,7 @@ fn given(variable: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Proxied, parse, parse_proxied, parse_segment};
+    use super::{Proxied, parse, parse_proxied, parse_segment, parse_server};
 
     #[test]
     fn a_port_is_a_number_above_zero() {
@@ -162,6 +177,14 @@ mod tests {
         assert_eq!(parse_segment("64").ok(), Some(64));
         for bad in ["0", "3", "2048", "-1", "1MB", ""] {
             assert!(parse_segment(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_a_host_and_a_port() {
+        assert_eq!(parse_server("127.0.0.1:5432").ok(), Some(("127.0.0.1".to_owned(), 5432)));
+        for bad in ["", "localhost", ":5432", "localhost:0", "localhost:x"] {
+            assert!(parse_server(bad).is_err(), "{bad}");
         }
     }
 }

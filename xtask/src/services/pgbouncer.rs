@@ -1,0 +1,131 @@
+//! `PgBouncer` beside PostgreSQL: transactions of many clients over few connections.
+
+use super::{
+    Installed, Service,
+    fault::{Doing, Fault},
+    home::Home,
+    install,
+    postgres::{self, PASSWORD, USER},
+    process::{run, which},
+    settings::{self, Port},
+    unprivileged,
+};
+use std::{
+    fs,
+    os::unix::{fs::chown, process::CommandExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+pub(crate) struct Pgbouncer;
+
+static PORT: Port = Port { variable: "OUTBOX_PGBOUNCER_PORT", default: 16432 };
+
+const PACKAGE: &str = "pgbouncer";
+
+impl Service for Pgbouncer {
+    fn client_port(&self) -> &'static Port {
+        &PORT
+    }
+
+    fn url(&self, port: u16) -> String {
+        postgres::Postgres.url(port)
+    }
+
+    fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
+        Ok(unprivileged::folder(home).join("configuration"))
+    }
+
+    fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
+        if let Some(installed) = find() {
+            return Ok(installed);
+        }
+        phase("waiting for its turn to install");
+        let turn = install::turn()?;
+        install::packages(&turn, &[PACKAGE], phase)?;
+        find().ok_or_else(|| {
+            Fault::Unavailable(format!("{PACKAGE} is installed, but its program is not found"))
+        })
+    }
+
+    fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
+        let folder = self.data(home)?;
+        fs::create_dir_all(&folder).doing(format_args!("cannot create {}", folder.display()))?;
+        let server = match settings::pgbouncer_server()? {
+            Some(server) => server,
+            None => ("127.0.0.1".to_owned(), postgres::Postgres.client_port().number()?),
+        };
+        let owner = unprivileged::owner()?;
+        let users = folder.join("users.txt");
+        let file = folder.join("pgbouncer.ini");
+        for (path, text) in [
+            (&users, format!("\"{USER}\" \"{PASSWORD}\"\n")),
+            (&file, configuration(PORT.number()?, &server, &users)),
+        ] {
+            fs::write(path, text).doing(format_args!("cannot write {}", path.display()))?;
+            if let Some((uid, gid)) = owner {
+                chown(path, Some(uid), Some(gid))
+                    .doing(format_args!("cannot hand over {}", path.display()))?;
+            }
+        }
+        let mut command = Command::new(installed.programs.join(PACKAGE));
+        command.current_dir("/").arg(file);
+        if let Some((uid, gid)) = owner {
+            command.uid(uid).gid(gid);
+        }
+        Ok(command)
+    }
+
+    /// It asks for a password itself, whether the server answers or not.
+    fn probe(&self, port: u16) -> Result<(), String> {
+        postgres::Postgres.probe(port)
+    }
+}
+
+fn find() -> Option<Installed> {
+    let program = which(PACKAGE)?;
+    let text = run(Command::new(&program).arg("--version"), "pgbouncer --version").ok()?;
+    // PgBouncer 1.18.0
+    let version = text.split_ascii_whitespace().nth(1)?.to_owned();
+    Some(Installed { version, programs: program.parent()?.to_owned() })
+}
+
+/// Users are looked up in the server, so that those that tests create can log in as well. A server that is down is asked
+/// again at once: tests wait for it.
+fn configuration(port: u16, (host, server_port): &(String, u16), users: &Path) -> String {
+    let users = users.display();
+    format!(
+        "[databases]
+* = host={host} port={server_port}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {users}
+auth_user = {USER}
+auth_query = SELECT usename, passwd FROM pg_shadow WHERE usename = $1
+admin_users = {USER}
+pool_mode = transaction
+default_pool_size = 20
+max_client_conn = 500
+server_login_retry = 0.2
+ignore_startup_parameters = extra_float_digits
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_names_the_server_and_pools_transactions() {
+        let text = configuration(1, &("db".to_owned(), 2), Path::new("/users"));
+        for line in ["* = host=db port=2", "listen_port = 1", "auth_file = /users", "pool_mode = transaction"]
+        {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
+}
