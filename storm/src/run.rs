@@ -63,6 +63,9 @@ const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(4)..=Du
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
 
+/// The word for every fault, also those that strike only when they are asked for.
+const ALL: &str = "all";
+
 /// The faults that a storm over this pair uses.
 #[must_use]
 pub fn faults(pair: Pair, only: &[String]) -> Vec<Box<dyn Fault>> {
@@ -70,11 +73,10 @@ pub fn faults(pair: Pair, only: &[String]) -> Vec<Box<dyn Fault>> {
     if cfg!(feature = "crash-points") {
         faults.push(Box::new(Crash));
     }
-    let is_wanted = |name: &str| match only {
-        [] => !is_beyond(pair, name),
-        only => only.iter().any(|wanted| wanted == name),
-    };
-    faults.retain(|fault| is_wanted(fault.name()));
+    faults.retain(|fault| match only {
+        [] => fault.by_default() && !is_beyond(pair, fault.name()),
+        only => only.iter().any(|wanted| wanted == fault.name() || wanted == ALL),
+    });
     faults
 }
 

@@ -43,6 +43,11 @@ pub trait Fault: Send {
         10
     }
 
+    /// Whether it strikes also when nobody asks for it by its name.
+    fn by_default(&self) -> bool {
+        true
+    }
+
     /// How long it stays until it is healed; zero for a fault that needs no healing.
     fn lasts(&self) -> RangeInclusive<Duration> {
         Duration::ZERO..=Duration::ZERO
@@ -102,10 +107,10 @@ pub fn missing() -> Vec<(&'static str, String)> {
     clock::ClockJump::from_environment().err().map(|why| (clock::NAME, why)).into_iter().collect()
 }
 
-fn seconds(count: u64) -> Duration {
+const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-fn millis(count: u64) -> Duration {
+const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }

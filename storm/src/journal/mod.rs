@@ -5,8 +5,10 @@
 //! |---|---|
 //! | `producing` | operations: begun, sent, ended |
 //! | `consuming` | deliveries |
+//! | `passing` | what went through the gateway of SQS |
 
 mod consuming;
+mod passing;
 mod producing;
 
 use std::fs::File;
@@ -18,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use consuming::{Part, Received};
+pub use passing::Passed;
 pub use producing::{Sent, Step, operations};
 
 /// A journal that is being written.

@@ -11,6 +11,7 @@ use crate::Failure;
 use crate::consume::sqs_config;
 use crate::faults::broker::mock::BROKERS;
 use crate::faults::broker::sqs::Gateway;
+use crate::journal::Journal;
 use crate::pair::BrokerKind;
 use crate::stage::{Broker, Topic};
 
@@ -23,6 +24,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
     let broker = |address: String, queues: Vec<String>| Broker {
         address,
         topics: vec![Topic { name: topic.clone(), queues }],
+        groups: plot.consumers().map(|consumer| plot.group(consumer)).into(),
         exchange: None,
         inner_exchange: None,
         gateway: None,
@@ -63,6 +65,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
             let address = servers.sqs()?.as_str().trim_end_matches('/').to_owned();
             sqs::Admin::connect(&sqs_config(&address)).await?.create_queue(&topic).await?;
             let gateway = Gateway::start(host_and_port(servers.sqs()?)?).await?;
+            gateway.write_to(Journal::open(&plot.file("gateway.journal"))?);
             Ok(Broker { gateway: Some(Arc::new(gateway)), ..broker(address, vec![topic.clone()]) })
         }
     }

@@ -12,6 +12,8 @@ pub struct Broker {
     pub address: String,
     /// Those that messages are published to.
     pub topics: Vec<Topic>,
+    /// Kafka: the consumer groups.
+    pub groups: Vec<String>,
     /// RabbitMQ: what relays publish to.
     pub exchange: Option<String>,
     /// RabbitMQ: what the queues and the tap are bound to; it is bound to `exchange` by each topic's name. So one binding

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
-use storm::faults::database::{backends, locks, long, prepared, rivals};
+use storm::faults::database::{backends, locks, long, prepared, rivals, sequence, slow_commits};
 use tests::{Backend, Outcome, Stage, trial};
 
 use crate::scene::{heal, strike, until, with_database, with_topic};
@@ -22,6 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             needs,
             a_prepared_transaction_waits_for_its_decision,
         ),
+        trial("database/commits_take_long", needs, commits_take_long),
+        trial("database/ids_go_back", needs, ids_go_back),
         trial("database/sessions_are_ended", needs, sessions_are_ended),
         trial("database/statements_are_cancelled", needs, statements_are_cancelled),
     ]
@@ -155,6 +157,42 @@ async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
     storm::journal::read(&test.folder().join(prepared::JOURNAL), |step| steps.push(step))?;
     let told: Vec<_> = storm::journal::operations(steps).into_iter().map(|known| known.outcome).collect();
     assert_eq!(told, decisions);
+    Ok(())
+}
+
+/// The fastest of some commits, on a session of its own.
+async fn fastest_commit(url: &str) -> Result<Duration, tests::Failure> {
+    let mut session = PgConnection::connect(url).await?;
+    let mut fastest = Duration::MAX;
+    for _ in 0..5 {
+        let begun = std::time::Instant::now();
+        sqlx::query("UPDATE account SET numbers = numbers + 1").execute(&mut session).await?;
+        fastest = fastest.min(begun.elapsed());
+    }
+    Ok(fastest)
+}
+
+async fn commits_take_long(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    let mut fault = slow_commits::SlowCommits::default();
+    heal(&mut fault, &stage).await?;
+    let mut victim = PgConnection::connect(&database.url).await?;
+    let struck = strike(&mut fault, &stage, 1).await?;
+    assert!(sqlx::query("SELECT 1").execute(&mut victim).await.is_err(), "its settings are old: {struck}");
+    assert!(fastest_commit(&database.url).await? >= Duration::from_millis(10), "{struck}");
+    heal(&mut fault, &stage).await?;
+    until("commits are as fast as before", async || {
+        Ok((fastest_commit(&database.url).await? < Duration::from_millis(10)).then_some(()))
+    })
+    .await
+}
+
+async fn ids_go_back(test: Stage) -> Outcome {
+    let (stage, database) = with_database::<Postgres>(&test, 1).await?;
+    database.execute("SELECT setval('outbox_message_id_seq', 1000)").await?;
+    let struck = strike(&mut sequence::SequenceReset, &stage, 1).await?;
+    let last = database.integer("SELECT last_value FROM outbox_message_id_seq").await?;
+    assert!((500..1_000).contains(&last) && struck.detail == format!("back to {last}"), "{struck}");
     Ok(())
 }
 

@@ -8,12 +8,17 @@ use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use storm::faults::broker::kafka::Oversize;
+use storm::faults::broker::members::GroupRebalances;
 use tests::{Backend, Outcome, Stage, trial};
 
 use crate::scene::{heal, strike, until, with_topic};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("kafka/a_topic_refuses_what_it_took_before", &[Backend::Kafka], a_topic_refuses)]
+    let needs = &[Backend::Kafka];
+    vec![
+        trial("kafka/a_topic_refuses_what_it_took_before", needs, a_topic_refuses),
+        trial("kafka/a_member_joins_a_group_and_leaves_it", needs, a_member_joins_and_leaves),
+    ]
 }
 
 async fn a_topic_refuses(test: Stage) -> Outcome {
@@ -39,4 +44,22 @@ async fn a_topic_refuses(test: Stage) -> Outcome {
     until("it is refused", async || Ok((send().await == Err(refusal.clone())).then_some(()))).await?;
     heal(&mut fault, &stage).await?;
     until("it is taken again", async || Ok(send().await.ok())).await
+}
+
+async fn a_member_joins_and_leaves(test: Stage) -> Outcome {
+    let address = Backend::Kafka.address()?;
+    let topic = test.unique("members");
+    let admin = Admin::new(&Config::new([&address]))?;
+    admin.create_topics(&[TopicPlan::new(&topic, 2)]).await?;
+    let removed = topic.clone();
+    test.afterwards("the topic", async move { Ok(admin.delete_topics(&[&removed]).await?) });
+    let mut stage = with_topic(&test, &address, &topic);
+    stage.broker.groups = vec![topic.clone()];
+    let mut fault = GroupRebalances::default();
+    heal(&mut fault, &stage).await?;
+    strike(&mut fault, &stage, 1).await?;
+    until("it has had partitions twice", async || Ok((fault.joined() >= 2).then_some(()))).await?;
+    heal(&mut fault, &stage).await?;
+    assert_eq!(fault.joined(), 0);
+    Ok(())
 }

@@ -10,7 +10,9 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
-use storm::faults::broker::mock::{BROKERS, BrokerGone, FetchErrors, LeaderMoves, ProduceErrors};
+use storm::faults::broker::mock::{
+    BROKERS, BrokerGone, FetchErrors, LeaderMoves, ProduceErrors, SilentPartition,
+};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
 use crate::scene::{heal, strike, until, with_topic};
@@ -22,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("mock/a_producer_meets_a_fatal_error", needs, a_producer_meets_a_fatal_error),
         trial("mock/offset_commits_fail", needs, offset_commits_fail),
         trial("mock/leaders_move", needs, leaders_move),
+        trial("mock/a_partition_is_silent_and_others_go_on", needs, a_partition_is_silent),
         trial("mock/a_broker_goes_and_comes_back", needs, a_broker_goes_and_comes_back),
     ]
 }
@@ -139,6 +142,20 @@ async fn leaders_move(test: Stage) -> Outcome {
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
     // A client that sees a leader go and come back within a millisecond may leave the partition with the wrong
     // broker for good (librdkafka 2.12: the first move is still under way when the second one looks undone).
+    let newcomer = self::producer(&address, &[])?;
+    Ok(send(&newcomer).await?)
+}
+
+async fn a_partition_is_silent(test: Stage) -> Outcome {
+    let (stage, address) = open(&test)?;
+    let mut fault = SilentPartition::default();
+    heal(&mut fault, &stage).await?;
+    strike(&mut fault, &stage, 1).await?;
+    let producer = producer(&address, &[("message.timeout.ms", "1500")])?;
+    assert!(send(&producer).await.is_err(), "partition 0 has no leader");
+    let other = FutureRecord::<(), _>::to(TOPIC).payload("x").partition(5);
+    producer.send(other, Duration::ZERO).await.map_err(|(error, _)| error)?;
+    heal(&mut fault, &stage).await?;
     let newcomer = self::producer(&address, &[])?;
     Ok(send(&newcomer).await?)
 }

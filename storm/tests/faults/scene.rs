@@ -21,6 +21,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
         broker: Broker {
             address: String::new(),
             topics: Vec::new(),
+            groups: Vec::new(),
             exchange: None,
             inner_exchange: None,
             gateway: None,

@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("sqs/a_batch_is_done_and_said_to_have_failed", needs, a_batch_is_done_and_said_to_have_failed),
         trial("sqs/requests_fail_and_are_throttled", needs, requests_fail_and_are_throttled),
         trial("sqs/a_request_is_done_and_not_answered", needs, a_request_is_done_and_not_answered),
+        trial("sqs/a_queue_answers_nothing_that_is_sent", needs, a_queue_answers_nothing),
         trial("sqs/every_trouble_passes", needs, every_trouble_passes),
     ]
 }
@@ -118,6 +119,22 @@ async fn a_request_is_done_and_not_answered(test: Stage) -> Outcome {
     let error = scene.send().await.err().ok_or("it was answered")?;
     assert!(matches!(error, SdkError::TimeoutError(_)), "{error}");
     assert_eq!(scene.held().await?, 10);
+    Ok(())
+}
+
+async fn a_queue_answers_nothing(test: Stage) -> Outcome {
+    let scene = Scene::open(&test).await?;
+    let journal = test.folder().join("gateway.journal");
+    scene.gateway.write_to(storm::journal::Journal::open(&journal)?);
+    scene.gateway.set(Mood::SilentSends);
+    assert!(matches!(scene.send().await, Err(SdkError::TimeoutError(_))));
+    // Readers go on.
+    assert_eq!(scene.held().await?, 10);
+    scene.gateway.set(Mood::Fair);
+    scene.send().await?;
+    let mut done = 0;
+    storm::journal::read(&journal, |passed: storm::journal::Passed| done += u32::from(passed.is_done))?;
+    assert_eq!(done, 20, "of both batches");
     Ok(())
 }
 

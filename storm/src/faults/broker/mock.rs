@@ -189,6 +189,41 @@ impl Fault for BrokerGone {
     }
 }
 
+/// Partitions have no leader for a while: what is sent there gets no answer, and the others go on.
+#[derive(Debug, Default)]
+pub struct SilentPartition {
+    silent: Vec<(String, u16)>,
+}
+
+#[async_trait]
+impl Fault for SilentPartition {
+    fn name(&self) -> &'static str {
+        "silent-partition"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(4)..=seconds(20)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
+        let mock = mock(stage)?;
+        for partition in 0..rng.random_range(1..=2) {
+            mock.lead(topic, partition, None)?;
+            self.silent.push((topic.clone(), partition));
+        }
+        Ok(Struck::new(topic, format!("{} partitions have no leader", self.silent.len())))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        for (topic, partition) in &self.silent {
+            mock(stage)?.lead(topic, *partition, Some(1))?;
+        }
+        self.silent.clear();
+        Ok(())
+    }
+}
+
 fn mock(stage: &Stage) -> Result<&Arc<Mock>, Failure> {
     stage.broker.mock.as_ref().ok_or_else(|| "there is no mock cluster".into())
 }

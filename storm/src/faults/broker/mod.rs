@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`rabbitmq`] | queues that are full, messages that nobody is bound to |
 //! | [`kafka`] | topics that take small messages only |
+//! | [`members`] | members that join a group and leave it |
 //! | [`mock`] | errors of the mock cluster, leaders that move, brokers that go |
 //! | [`sqs`] | batches that fail in part, errors, throttling, silence |
 
 pub mod kafka;
+pub mod members;
 pub mod mock;
 pub mod rabbitmq;
 pub mod sqs;
@@ -19,7 +21,9 @@ use crate::pair::BrokerKind;
 #[must_use]
 pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
     match kind {
-        BrokerKind::Kafka => vec![Box::new(kafka::Oversize::default())],
+        BrokerKind::Kafka => {
+            vec![Box::new(kafka::Oversize::default()), Box::new(members::GroupRebalances::default())]
+        }
         BrokerKind::Rabbitmq => {
             vec![Box::new(rabbitmq::Full::default()), Box::new(rabbitmq::Unroutable::default())]
         }
@@ -31,6 +35,7 @@ pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
             Box::new(mock::FetchErrors::default()),
             Box::new(mock::LeaderMoves),
             Box::new(mock::BrokerGone::default()),
+            Box::new(mock::SilentPartition::default()),
         ],
     }
 }

@@ -7,6 +7,8 @@
 //! | [`long`] | transactions that stay open |
 //! | [`prepared`] | transactions that wait for their decision |
 //! | [`backends`] | sessions and statements that are ended from outside |
+//! | [`slow_commits`] | commits that take long |
+//! | [`sequence`] | ids that go back |
 //! | [`disk`] | a disk that is full |
 //! | [`sqlite`] | a file that is busy |
 //! | `session` | a fault's own connection |
@@ -17,7 +19,9 @@ pub mod locks;
 pub mod long;
 pub mod prepared;
 pub mod rivals;
+pub mod sequence;
 mod session;
+pub mod slow_commits;
 pub mod sqlite;
 
 use super::Fault;
@@ -37,6 +41,8 @@ pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
             Box::new(backends::Terminated),
             Box::new(backends::Cancelled),
             Box::new(disk::PostgresFull::default()),
+            Box::new(slow_commits::SlowCommits::default()),
+            Box::new(sequence::SequenceReset),
         ],
         DatabaseKind::Sqlite => {
             vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull::default())]

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use super::protocol;
 use crate::Failure;
+use crate::journal::Journal;
 
 /// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided on its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -35,6 +36,8 @@ pub enum Mood {
     Throttled(f64),
     /// A share of the requests is done and gets no answer as long as this lasts.
     Silent(f64),
+    /// Everything that sends messages is done and gets no answer as long as this lasts.
+    SilentSends,
 }
 
 /// A running gateway; it stops when this is dropped.
@@ -43,6 +46,7 @@ pub struct Gateway {
     address: SocketAddr,
     mood: watch::Sender<Mood>,
     spoilt: Arc<AtomicU64>,
+    journal: Arc<OnceLock<Journal>>,
     _accepting: JoinSet<()>,
 }
 
@@ -55,16 +59,27 @@ impl Gateway {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let (mood, spoilt) = (watch::Sender::new(Mood::Fair), Arc::new(AtomicU64::new(0)));
-        let visit = Visit { server: server.into(), mood: mood.subscribe(), spoilt: Arc::clone(&spoilt) };
+        let journal = Arc::new(OnceLock::new());
+        let visit = Visit {
+            server: server.into(),
+            mood: mood.subscribe(),
+            spoilt: Arc::clone(&spoilt),
+            journal: Arc::clone(&journal),
+        };
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(listener, visit));
-        Ok(Self { address, mood, spoilt, _accepting: accepting })
+        Ok(Self { address, mood, spoilt, journal, _accepting: accepting })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Writes every entry of a batch down from now on. A second journal is not used.
+    pub fn write_to(&self, journal: Journal) {
+        let _ = self.journal.set(journal);
     }
 
     /// How it answers from now on.
@@ -85,6 +100,7 @@ struct Visit {
     server: Arc<str>,
     mood: watch::Receiver<Mood>,
     spoilt: Arc<AtomicU64>,
+    journal: Arc<OnceLock<Journal>>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -112,18 +128,19 @@ async fn accept(listener: TcpListener, visit: Visit) {
 
 impl Visit {
     async fn answer(mut self, request: Request<Incoming>) -> Answer {
-        match self.judge(request).await {
+        match self.respond(request).await {
             Ok(answer) => answer,
             // The server behind is away: as a load balancer says it.
             Err(error) => plain(StatusCode::BAD_GATEWAY, error.to_string()),
         }
     }
 
-    async fn judge(&mut self, request: Request<Incoming>) -> Result<Answer, Failure> {
+    async fn respond(&mut self, request: Request<Incoming>) -> Result<Answer, Failure> {
         let (parts, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let target = parts.headers.get(protocol::TARGET).and_then(|target| target.to_str().ok());
         let is_batch = target.is_some_and(protocol::is_batch);
+        let is_send = target.is_some_and(protocol::is_send);
         let request = Request::from_parts(parts, body);
         let mood = *self.mood.borrow_and_update();
         match mood {
@@ -133,15 +150,19 @@ impl Visit {
             Mood::Throttled(share) if rand::random_bool(share) => {
                 Ok(self.spoil(json(StatusCode::BAD_REQUEST, &protocol::error("RequestThrottled"))))
             }
-            Mood::Silent(share) if rand::random_bool(share) => {
-                let answer = self.forward(request).await?;
-                self.spoilt.fetch_add(1, Relaxed);
-                // The gateway's end ends its connections as well.
-                let _ = self.mood.wait_for(|now| *now != mood).await;
-                Ok(answer)
-            }
+            Mood::SilentSends if is_send => self.silence(request, mood).await,
+            Mood::Silent(share) if rand::random_bool(share) => self.silence(request, mood).await,
             _ => self.forward(request).await,
         }
+    }
+
+    /// It is done, and answered when the gateway is in another mood.
+    async fn silence(&mut self, request: Request<Bytes>, mood: Mood) -> Result<Answer, Failure> {
+        let answer = self.forward(request).await?;
+        self.spoilt.fetch_add(1, Relaxed);
+        // The gateway's end ends its connections as well.
+        let _ = self.mood.wait_for(|now| *now != mood).await;
+        Ok(answer)
     }
 
     /// Some entries never reach the server.
@@ -178,7 +199,7 @@ impl Visit {
         Ok(if taken.is_empty() { answer } else { self.spoil(answer) })
     }
 
-    /// What the server says, on a connection of its own.
+    /// What the server says, on a connection of its own; written down entry by entry.
     async fn forward(&self, mut request: Request<Bytes>) -> Result<Answer, Failure> {
         let stream = TcpStream::connect(&*self.server).await?;
         let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -188,9 +209,15 @@ impl Visit {
         for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
             request.headers_mut().remove(name);
         }
+        let target = request.headers().get(protocol::TARGET).and_then(|target| target.to_str().ok());
+        let batch = target.filter(|target| protocol::is_batch(target)).map(str::to_owned);
+        let entries = request.body().clone();
         let answer = sender.send_request(request.map(Full::new)).await?;
         let (mut parts, body) = answer.into_parts();
         let body = body.collect().await?.to_bytes();
+        if let Some((operation, journal)) = batch.zip(self.journal.get()) {
+            journal.write(&protocol::passed(&operation, &entries, &body))?;
+        }
         driving.abort();
         for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
             parts.headers.remove(name);

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::clock;
+use crate::journal::Passed;
+
 /// The header that names the operation.
 pub(super) const TARGET: &str = "x-amz-target";
 /// Of requests and answers.
@@ -15,6 +18,11 @@ pub(super) fn is_batch(target: &str) -> bool {
             | "AmazonSQS.DeleteMessageBatch"
             | "AmazonSQS.ChangeMessageVisibilityBatch"
     )
+}
+
+/// Whether an operation sends messages.
+pub(super) fn is_send(target: &str) -> bool {
+    matches!(target, "AmazonSQS.SendMessageBatch" | "AmazonSQS.SendMessage")
 }
 
 /// Takes some entries out of a batch request; answers their ids. Nothing if it is not one.
@@ -38,6 +46,30 @@ fn take_out(value: &mut Value, list: &str, mut take: impl FnMut(&str) -> bool) -
         _ => true,
     });
     Some(taken)
+}
+
+/// Returns the entries of a batch request, and of each whether an answer counts it as done.
+pub(super) fn passed(operation: &str, request: &[u8], answer: &[u8]) -> Vec<Passed> {
+    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+    let (request, answer) = (read(request), read(answer));
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let list =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let done: Vec<_> = list(&answer, "Successful").iter().filter_map(|entry| text(entry.get("Id"))).collect();
+    let passed = |entry: &Value| {
+        let id = text(entry.get("Id"))?;
+        let attribute = entry.pointer("/MessageAttributes/ce_id/StringValue");
+        let event = || serde_json::from_str::<Value>(entry.get("MessageBody")?.as_str()?).ok();
+        Some(Passed {
+            at: clock::now(),
+            operation: operation.to_owned(),
+            message: text(attribute).or_else(|| text(event()?.get("id"))),
+            group: text(entry.get("MessageGroupId")),
+            is_done: done.contains(&id),
+            entry: id,
+        })
+    };
+    list(&request, "Entries").iter().filter_map(passed).collect()
 }
 
 /// Whether a batch request has entries left.

@@ -13,6 +13,9 @@ use crate::Failure;
 use crate::faults::{Fault, Struck, seconds};
 use crate::stage::Stage;
 
+/// Longer than a request may take, and than a lease.
+const SILENT_QUEUE: &str = "silent-queue";
+
 /// The gateway is in a bad mood for a while. Of two at once the later one counts.
 #[derive(Debug)]
 pub struct Trouble {
@@ -32,6 +35,7 @@ impl Trouble {
             new("server-errors", Mood::Errors),
             new("throttling", Mood::Throttled),
             new("silence", Mood::Silent),
+            new(SILENT_QUEUE, |_| Mood::SilentSends),
         ]
     }
 }
@@ -43,7 +47,7 @@ impl Fault for Trouble {
     }
 
     fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(2)..=seconds(8)
+        if self.name == SILENT_QUEUE { seconds(4)..=seconds(20) } else { seconds(2)..=seconds(8) }
     }
 
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {

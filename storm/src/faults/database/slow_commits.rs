@@ -1,0 +1,67 @@
+//! Commits that take long, as on a disk that is busy: every commit waits before it is flushed.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+use super::session;
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::stage::Stage;
+
+/// `commit_delay` of both databases, for sessions that begin from now on; the others are ended, so that they begin anew.
+/// `commit_siblings` is 0: a commit waits also when it is alone.
+#[derive(Debug, Default)]
+pub struct SlowCommits {
+    slowed: bool,
+}
+
+/// How long a commit waits, in milliseconds.
+const DELAY: RangeInclusive<u32> = 10..=20;
+
+#[async_trait]
+impl Fault for SlowCommits {
+    fn name(&self) -> &'static str {
+        "slow-commits"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(5)..=seconds(30)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let delay = rng.random_range(DELAY);
+        self.slowed = true;
+        let micros = delay * 1_000;
+        set(stage, &[format!("SET commit_delay = {micros}"), "SET commit_siblings = 0".to_owned()]).await?;
+        Ok(Struck::new("commits", format!("{delay} ms each")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if self.slowed {
+            set(stage, &["RESET commit_delay".to_owned(), "RESET commit_siblings".to_owned()]).await?;
+            self.slowed = false;
+        }
+        Ok(())
+    }
+}
+
+/// Changes settings of both databases, and ends their sessions, other faults' excepted.
+async fn set(stage: &Stage, changes: &[String]) -> Result<(), Failure> {
+    for url in [&stage.database.producers, &stage.database.consumers] {
+        let mut session = session::connect(url).await?;
+        let database: String =
+            sqlx::query_scalar("SELECT quote_ident(current_database())").fetch_one(&mut session).await?;
+        for change in changes {
+            session::run(&mut session, format!("ALTER DATABASE {database} {change}")).await?;
+        }
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() \
+                   AND backend_type = 'client backend' AND application_name <> $1";
+        sqlx::query(end).bind(session::APPLICATION).execute(&mut session).await?;
+        session::end(session).await;
+    }
+    Ok(())
+}
