@@ -28,7 +28,7 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    upstream: String,
+    upstream: watch::Sender<Arc<str>>,
     state: watch::Sender<State>,
     counters: Arc<Counters>,
     _accepting: JoinSet<()>,
@@ -42,13 +42,13 @@ impl Proxy {
     pub async fn start(port: u16, upstream: impl Into<String>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let address = listener.local_addr()?;
-        let upstream = upstream.into();
+        let upstream = watch::Sender::new(Arc::from(upstream.into()));
         let healthy =
             State { conditions: Conditions::default(), cuts: 0, abandoned: (0, End::Client), heals: 0 };
         let state = watch::Sender::new(healthy);
         let counters = Arc::new(Counters::default());
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, upstream.clone(), state.subscribe(), Arc::clone(&counters)));
+        accepting.spawn(accept(listener, upstream.subscribe(), state.subscribe(), Arc::clone(&counters)));
         Ok(Self { address, upstream, state, counters, _accepting: accepting })
     }
 
@@ -60,8 +60,13 @@ impl Proxy {
 
     /// Where it connects to: `host:port`.
     #[must_use]
-    pub fn upstream(&self) -> &str {
-        &self.upstream
+    pub fn upstream(&self) -> Arc<str> {
+        Arc::clone(&self.upstream.borrow())
+    }
+
+    /// Connects to another server (`host:port`) from now on. Open connections stay where they are.
+    pub fn redirect(&self, upstream: impl Into<String>) {
+        self.upstream.send_replace(Arc::from(upstream.into()));
     }
 
     /// What the network does now.
@@ -119,17 +124,17 @@ impl Proxy {
 
 async fn accept(
     listener: TcpListener,
-    upstream: String,
+    upstream: watch::Receiver<Arc<str>>,
     state: watch::Receiver<State>,
     counters: Arc<Counters>,
 ) {
-    let upstream: Arc<str> = upstream.into();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             // An error of `accept` concerns one client, or a lack of file descriptors, which passes.
             accepted = listener.accept() => if let Ok((client, _)) = accepted {
-                let (upstream, state, counters) = (Arc::clone(&upstream), state.clone(), Arc::clone(&counters));
+                let upstream = Arc::clone(&upstream.borrow());
+                let (state, counters) = (state.clone(), Arc::clone(&counters));
                 connections.spawn(async move { connection::serve(client, &upstream, state, &counters).await });
             },
             Some(_) = connections.join_next() => {}

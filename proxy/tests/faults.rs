@@ -243,3 +243,17 @@ async fn while_it_is_down_nobody_comes_through() {
     scene.proxy.heal();
     assert_eq!(talk(&mut scene.connect().await, "hello").await.expect("answer"), b"HELLO");
 }
+
+#[tokio::test]
+async fn new_connections_go_to_another_server_and_open_ones_stay() {
+    let (mut first, mut second) = (Scene::open().await, Scene::open().await);
+    let mut open = first.connect().await;
+    open.write_all(b"before").await.expect("write");
+    assert_eq!(first.server_saw().await, Seen::Bytes(b"before".to_vec()));
+    first.proxy.redirect(second.proxy.address().to_string());
+    let mut fresh = first.connect().await;
+    fresh.write_all(b"new").await.expect("write");
+    assert_eq!(second.server_saw().await, Seen::Bytes(b"new".to_vec()));
+    open.write_all(b"old").await.expect("write");
+    assert_eq!(first.server_saw().await, Seen::Bytes(b"old".to_vec()));
+}

@@ -103,6 +103,7 @@ pub async fn run(
         pair,
         folder: options.folder.join(format!("{}-{name}", pair.slug())),
         name,
+        length: options.length,
         pause: options.pause,
         guarded: options.guarded,
         began,
@@ -167,7 +168,7 @@ impl Storm<'_> {
         let mut unruly = Vec::new();
         self.stop(Role::Producer, &mut unruly).await;
         settling.producers_ended();
-        let due_by = waits::due_by(clock::now(), &records);
+        let due_by = waits::due_by(clock::now(), plot.length, &records);
         phases.begin("arrival");
         self.progress.phase("waiting until everything has arrived");
         self.requeue().await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::consume::{ACQUIRE, ATTEMPTS_MAX, HANG, SESSION, VISIBILITY_TIMEOUT};
-use crate::faults::clock::{JUMP_MAX, NAME as CLOCK_JUMP};
+use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
 use crate::tempest::Record;
@@ -31,10 +31,10 @@ pub fn stalled() -> Duration {
 /// Returns when the last scheduled message is due at the latest, in microseconds of [`crate::clock`]: a producer whose
 /// wall clock was ahead schedules messages that much later.
 #[must_use]
-pub fn due_by(producers_ended_at: u64, records: &[Record]) -> u64 {
+pub fn due_by(producers_ended_at: u64, length: Duration, records: &[Record]) -> u64 {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let jumps = records.iter().filter(|record| record.happened && record.fault == CLOCK_JUMP);
-    let jumped = jumps.map(|record| record.healed_at.saturating_add(micros(JUMP_MAX)));
+    let jumped = jumps.map(|record| record.healed_at.saturating_add(micros(jump_max(length))));
     jumped.chain([producers_ended_at]).max().unwrap_or_default().saturating_add(micros(DELAY_MAX))
 }
 
@@ -49,11 +49,12 @@ mod tests {
     #[test]
     fn messages_scheduled_by_a_clock_ahead_are_waited_for() {
         const SECOND: u64 = 1_000_000;
+        const HOUR: Duration = Duration::from_secs(3_600);
         let last = 1_000 * SECOND;
-        assert_eq!(due_by(last, &[]), 1_003 * SECOND);
+        assert_eq!(due_by(last, HOUR, &[]), 1_003 * SECOND);
         // The message fell due 232 s after the clocks were right again.
-        assert!(due_by(last, &[jump(990 * SECOND, true)]) >= (990 + 232) * SECOND);
-        assert_eq!(due_by(last, &[jump(990 * SECOND, false)]), 1_003 * SECOND);
+        assert!(due_by(last, HOUR, &[jump(990 * SECOND, true)]) >= (990 + 232) * SECOND);
+        assert_eq!(due_by(last, HOUR, &[jump(990 * SECOND, false)]), 1_003 * SECOND);
     }
 
     #[test]

@@ -34,7 +34,7 @@ enum Check {
     Demo,
     /// A short storm of faults over every pair of database and broker.
     Storm,
-    /// The code broken on purpose: what the simulation must find.
+    /// The code broken on purpose: what the simulation and unit tests must find.
     Mutants,
     /// `cargo xtask test --require all`.
     Test,

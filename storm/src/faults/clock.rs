@@ -20,8 +20,11 @@ pub const LIBRARY: &str = "OUTBOX_FAKETIME";
 /// Its name.
 pub(crate) const NAME: &str = "clock-jump";
 
-/// How far a clock jumps at most, either way: within what the inbox takes from the future, and far beyond any lease.
-pub(crate) const JUMP_MAX: Duration = Duration::from_secs(240);
+/// How far a clock jumps at most, either way, in a storm of this length: beyond any lease, and within what the inbox takes
+/// from the future. A short storm has short jumps: what a producer schedules by a clock that is ahead has to be waited for.
+pub(crate) fn jump_max(length: Duration) -> Duration {
+    length.clamp(Duration::from_secs(20), Duration::from_secs(240))
+}
 
 /// A jump of the wall clock of one process at random, while it runs, and back in the end.
 #[derive(Debug)]
@@ -74,7 +77,8 @@ impl Fault for ClockJump {
     async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
         let names = stage.processes.names();
         let name = names.choose(rng).ok_or("there is no process")?.clone();
-        let jump = rng.random_range(1..=JUMP_MAX.as_secs().cast_signed()) * if rng.random() { 1 } else { -1 };
+        let jump = rng.random_range(1..=jump_max(stage.length).as_secs().cast_signed())
+            * if rng.random() { 1 } else { -1 };
         let file = stage.folder.join(format!("clock-{name}"));
         write(&file, 0).await?;
         for (variable, value) in self.variables(&file) {

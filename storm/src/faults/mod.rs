@@ -7,6 +7,7 @@
 //! | [`clock`] | processes whose wall clock jumps |
 //! | [`tcp`] | the wire between two ends |
 //! | [`servers`] | servers that go away and come back |
+//! | [`pooler`] | a pooler between relays and the database |
 //! | [`database`] | other sessions, and the disk |
 //! | [`broker`] | what a broker answers |
 
@@ -15,6 +16,7 @@ pub mod clock;
 pub mod database;
 pub mod kill;
 pub mod pause;
+pub mod pooler;
 pub mod servers;
 pub mod tcp;
 
@@ -26,7 +28,7 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 
 use crate::Failure;
-use crate::pair::Pair;
+use crate::pair::{DatabaseKind, Pair};
 use crate::stage::Stage;
 
 /// A fault: it strikes, stays for a while, and is healed.
@@ -97,6 +99,10 @@ pub fn catalogue(pair: Pair) -> Vec<Box<dyn Fault>> {
     faults.extend(servers::Server::all(pair).into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>));
     faults.extend(tcp::Tcp::all(pair).into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>));
     faults.extend(database::all(pair.database));
+    if pair.database == DatabaseKind::Postgres {
+        let poolers = pooler::Pooler::from_environment().into_iter().flatten();
+        faults.extend(poolers.map(|fault| Box::new(fault) as Box<dyn Fault>));
+    }
     faults.extend(broker::all(pair.broker));
     faults
 }

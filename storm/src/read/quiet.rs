@@ -42,11 +42,8 @@ impl Pending {
 impl std::fmt::Display for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { scheduled, retrying, held, undecided, waiting, .. } = self;
-        write!(
-            f,
-            "{scheduled} scheduled, {retrying} retrying, {held} held, {undecided} effects missing, \
-             {waiting} deliveries waiting at the broker"
-        )
+        write!(f, "{scheduled} scheduled, {retrying} retrying, {held} held, {undecided} effects missing")?;
+        if *waiting > 0 { write!(f, ", {waiting} deliveries waiting at the broker") } else { Ok(()) }
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Plot {
     pub name: String,
     /// Where everything is written.
     pub folder: PathBuf,
+    /// How long faults strike.
+    pub length: Duration,
     /// The pause between two operations of one worker.
     pub pause: Duration,
     /// Whether the inbox's guard is on.
@@ -101,6 +103,7 @@ pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage
         services: Services::new(xtask.to_owned()),
         database,
         broker,
+        length: plot.length,
         folder: plot.folder.clone(),
     })
 }

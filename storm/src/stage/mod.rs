@@ -15,6 +15,7 @@ mod services;
 mod wires;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use broker::{Broker, Topic};
 pub use database::Database;
@@ -41,6 +42,8 @@ pub struct Stage {
     pub database: Database,
     /// Where the messages are.
     pub broker: Broker,
+    /// How long faults strike.
+    pub length: Duration,
     /// Journals, logs, configurations; faults may keep files here.
     pub folder: PathBuf,
 }

@@ -13,6 +13,8 @@ use crate::pair::{BrokerKind, DatabaseKind, Pair};
 pub enum Service {
     /// PostgreSQL.
     Postgres,
+    /// `PgBouncer`, before PostgreSQL. A fault starts it.
+    Pgbouncer,
     /// Apache Kafka.
     Kafka,
     /// RabbitMQ.
@@ -40,6 +42,7 @@ impl Service {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::Pgbouncer => "pgbouncer",
             Self::Kafka => "kafka",
             Self::Rabbitmq => "rabbitmq",
             Self::Sqs => "sqs",

@@ -28,6 +28,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
             tap: None,
             mock: None,
         },
+        length: Duration::from_secs(240),
         folder: test.folder().to_owned(),
     }
 }

@@ -19,11 +19,13 @@ pub(super) struct Finder {
 enum Kind {
     /// The random schedules of the simulation.
     Simulation,
+    /// Unit tests: a package, and what the names of its tests contain.
+    Unit,
     /// The cases of the conformance suite whose names contain the argument.
     Conformance,
     /// The cases of the brokers' suite whose names contain the argument.
     Brokers,
-    /// A storm: a database and a broker.
+    /// A storm: a database, a broker, and the only faults that strike, where not all of them do.
     Storm,
 }
 
@@ -65,24 +67,23 @@ impl fmt::Display for Finder {
 }
 
 impl Finder {
-    /// The word for the deterministic simulation.
-    pub(super) const SIMULATION: &str = "simulation";
+    /// The words of those that take minutes together and need no services.
+    pub(super) const QUICK: [&str; 2] = [Kind::Simulation.word(), Kind::Unit.word()];
 
     /// From its notation: a word and arguments.
     pub(super) fn read(notation: &str) -> Result<Self, String> {
         let mut words = notation.split_whitespace().map(str::to_owned);
         let word = words.next().unwrap_or_default();
-        let kind = [Kind::Simulation, Kind::Conformance, Kind::Brokers, Kind::Storm]
-            .into_iter()
-            .find(|kind| kind.word() == word)
-            .ok_or_else(|| {
-                format!("{word:?} finds nothing; known are simulation, conformance, brokers and storm")
-            })?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word).ok_or_else(|| {
+            let known = Kind::ALL.map(Kind::word).join(", ");
+            format!("{word:?} finds nothing; known are {known}")
+        })?;
         let arguments: Vec<String> = words.collect();
         let expected = match kind {
             Kind::Simulation => 0..=0,
             Kind::Conformance | Kind::Brokers => 1..=1,
-            Kind::Storm => 2..=2,
+            Kind::Unit => 2..=2,
+            Kind::Storm => 2..=3,
         };
         if !expected.contains(&arguments.len()) {
             return Err(format!("{word} takes {} to {} arguments", expected.start(), expected.end()));
@@ -102,10 +103,8 @@ impl Finder {
 
     /// Builds it in the copy, runs it, and says what it found and how long the run took.
     pub(super) fn look(&self, copy: &Copy, backends: Option<&Backends>) -> Result<Look, String> {
-        for build in self.builds() {
-            if !run(copy.cargo(build), backends)?.status.success() {
-                return Ok(Look { verdict: Verdict::NotBuilt, took: Duration::ZERO, schedules: None });
-            }
+        if !run(copy.cargo(&self.build()), backends)?.status.success() {
+            return Ok(Look { verdict: Verdict::NotBuilt, took: Duration::ZERO, schedules: None });
         }
         let begun_at = Instant::now();
         let output = run(copy.cargo(&self.command()), backends)?;
@@ -115,21 +114,21 @@ impl Finder {
         Ok(Look { verdict, took: begun_at.elapsed(), schedules })
     }
 
-    fn builds(&self) -> &'static [&'static [&'static str]] {
-        match self.kind {
-            Kind::Simulation => &[&["build", "--package", "simulation"]],
-            Kind::Conformance => &[&["test", "--package", "tests", "--test", "conformance", "--no-run"]],
-            Kind::Brokers => &[&["test", "--package", "tests", "--test", "brokers", "--no-run"]],
-            Kind::Storm => &[&[
-                "build",
-                "--package",
-                "storm",
-                "--package",
-                "relay",
-                "--features",
-                "storm/crash-points,relay/crash-points",
-            ]],
+    fn build(&self) -> Vec<&str> {
+        let words = match self.kind {
+            Kind::Simulation => "build --package simulation",
+            Kind::Unit => "test --lib --no-run --package",
+            Kind::Conformance => "test --package tests --test conformance --no-run",
+            Kind::Brokers => "test --package tests --test brokers --no-run",
+            Kind::Storm => {
+                "build --package storm --package relay --features storm/crash-points,relay/crash-points"
+            }
+        };
+        let mut build: Vec<&str> = words.split(' ').collect();
+        if self.kind == Kind::Unit {
+            build.extend(self.arguments.first().map(String::as_str));
         }
+        build
     }
 
     fn command(&self) -> Vec<&str> {
@@ -139,12 +138,16 @@ impl Finder {
                 let look = ["--no-shrink", "--output", "json", "--schedules", "1000"];
                 run.into_iter().chain(look).collect()
             }
+            Kind::Unit => vec!["test", "--lib", "--package"],
             Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
             Kind::Brokers => vec!["test", "--package", "tests", "--test", "brokers", "--"],
             Kind::Storm => vec!["xtask", "storm", "--minutes", "1"],
         };
         match (self.kind, self.arguments.as_slice()) {
-            (Kind::Storm, [database, broker]) => command.extend(["--database", database, "--broker", broker]),
+            (Kind::Storm, [database, broker, faults @ ..]) => {
+                command.extend(["--database", database, "--broker", broker]);
+                command.extend(faults.iter().flat_map(|faults| ["--fault", faults]));
+            }
             (_, arguments) => command.extend(arguments.iter().map(String::as_str)),
         }
         command
@@ -152,9 +155,12 @@ impl Finder {
 }
 
 impl Kind {
-    fn word(self) -> &'static str {
+    const ALL: [Self; 5] = [Self::Simulation, Self::Unit, Self::Conformance, Self::Brokers, Self::Storm];
+
+    const fn word(self) -> &'static str {
         match self {
-            Self::Simulation => Finder::SIMULATION,
+            Self::Simulation => "simulation",
+            Self::Unit => "unit",
             Self::Conformance => "conformance",
             Self::Brokers => "brokers",
             Self::Storm => "storm",
@@ -181,6 +187,11 @@ mod tests {
     fn a_notation_is_a_known_word_with_its_arguments() {
         let finder = Finder::read("storm postgres kafka").expect("read");
         assert!(finder.command().ends_with(&["--database", "postgres", "--broker", "kafka"]));
+        let finder = Finder::read("storm postgres kafka kill,pause").expect("read");
+        assert!(finder.command().ends_with(&["kafka", "--fault", "kill,pause"]));
+        let finder = Finder::read("unit storm verdict").expect("read");
+        assert_eq!(finder.command(), ["test", "--lib", "--package", "storm", "verdict"]);
+        assert_eq!(finder.build(), ["test", "--lib", "--no-run", "--package", "storm"]);
         assert!(Finder::read("storm postgres").is_err());
         assert!(Finder::read("luck").unwrap_err().contains("luck"));
         assert!(Finder::read("").is_err());

@@ -1,0 +1,103 @@
+//! A pooler between relays and the database: transactions of many clients over few sessions (`PgBouncer`, pool mode
+//! `transaction`). It outlives the server's sessions, and ends by itself.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use tokio::task::JoinSet;
+use url::Url;
+
+use super::{Fault, Struck, millis, seconds};
+use crate::Failure;
+use crate::stage::{Peer, Role, Service, Services, Stage, Wire};
+
+/// The variable that says where the pooler listens once it is started.
+pub const ADDRESS: &str = "OUTBOX_PGBOUNCER_URL";
+
+/// Relays reach the database through a pooler for a while. One kind stays, the other is started again and again.
+#[derive(Debug)]
+pub struct Pooler {
+    address: String,
+    restarts: bool,
+    /// Where the wire led before.
+    before: Option<Arc<str>>,
+    restarting: JoinSet<()>,
+}
+
+const RELAYS: Wire = Wire { role: Role::Relay, peer: Peer::Database };
+
+impl Pooler {
+    /// One of each kind, at the address that the environment names.
+    ///
+    /// # Errors
+    /// There is none: what to do.
+    pub fn from_environment() -> Result<Vec<Self>, String> {
+        let url = std::env::var(ADDRESS)
+            .map_err(|_| format!("{ADDRESS} is not set: run this through `cargo xtask storm`"))?;
+        let url = Url::parse(&url).map_err(|error| format!("{ADDRESS}={url}: {error}"))?;
+        let (host, port) =
+            url.host_str().zip(url.port()).ok_or_else(|| format!("{ADDRESS} names no host and port"))?;
+        let address = format!("{host}:{port}");
+        let new =
+            |restarts| Self { address: address.clone(), restarts, before: None, restarting: JoinSet::new() };
+        Ok(vec![new(false), new(true)])
+    }
+}
+
+#[async_trait]
+impl Fault for Pooler {
+    fn name(&self) -> &'static str {
+        if self.restarts { "pooler-restarts" } else { "pooler" }
+    }
+
+    fn by_default(&self) -> bool {
+        false
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(5)..=seconds(30)
+    }
+
+    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+        let proxy = stage.wires.proxies.get(&RELAYS).ok_or("relays have no wire to the database")?;
+        stage.services.start(Service::Pgbouncer).await?;
+        // The other kind may be in between already.
+        let before = proxy.upstream();
+        if *before == *self.address {
+            return Err("relays go through the pooler already".into());
+        }
+        self.before = Some(before);
+        proxy.redirect(&self.address);
+        proxy.cut();
+        if self.restarts {
+            let pause = rng.random_range(millis(1_000)..=millis(5_000));
+            self.restarting.spawn(restart(stage.services.clone(), pause, rng.random()));
+        }
+        Ok(Struck::new(RELAYS.to_string(), if self.restarts { "started again and again" } else { "" }))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        self.restarting.shutdown().await;
+        let Some(before) = &self.before else { return Ok(()) };
+        if let Some(proxy) = stage.wires.proxies.get(&RELAYS) {
+            proxy.redirect(before.to_string());
+            proxy.cut();
+        }
+        self.before = None;
+        Ok(())
+    }
+}
+
+/// Stops the pooler and starts it, until this is aborted.
+async fn restart(services: Services, pause: Duration, immediately: bool) {
+    loop {
+        tokio::time::sleep(pause).await;
+        // One that does not start makes the next strike fail, which the report tells.
+        let _ = services.stop(Service::Pgbouncer, immediately).await;
+        let _ = services.start(Service::Pgbouncer).await;
+    }
+}
