@@ -59,7 +59,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// For an orderly end of a process.
 const STOP: Duration = Duration::from_secs(30);
 /// Producers go on for so long after the last fault was healed: a part of the storm's length within these bounds.
-const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(20);
+const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
 
