@@ -3,6 +3,7 @@
 use crate::workspace;
 use std::{
     ffi::OsString,
+    path::PathBuf,
     process::{Command, ExitCode},
     time::Instant,
 };
@@ -29,4 +30,14 @@ pub(crate) fn exit_code(command: &mut Command) -> Result<ExitCode, String> {
     let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
     // Killed by a signal: no code.
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Where cargo puts programs.
+pub(crate) fn programs(release: bool) -> Result<PathBuf, String> {
+    let profile = if release { "release" } else { "debug" };
+    let target = match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => workspace::root()?.join(folder),
+        None => workspace::root()?.join("target"),
+    };
+    Ok(target.join(profile))
 }

@@ -3,7 +3,7 @@
 use crate::{
     bench,
     cargo::{cargo, step},
-    deny, fuzz, mutants, report, storm, test,
+    demo, deny, fuzz, mutants, report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{process::ExitCode, time::Instant};
@@ -99,7 +99,8 @@ impl Check {
                 bench::quick()
             }
             Self::Demo => {
-                step("demo", &mut cargo(["run", "--package", "relay", "--", "demo", "--messages", "200"])?)
+                println!("\n── demo");
+                demo::check(&demo::Demo::briefly())
             }
             Self::Storm => {
                 println!("\n── storm");

@@ -5,6 +5,7 @@ mod bench;
 mod cargo;
 mod cargo_output;
 mod ci;
+mod demo;
 mod deny;
 mod fuzz;
 mod mutants;
@@ -31,6 +32,7 @@ enum Task {
     Services(services::Command),
     Test(test::Test),
     Bench(bench::Bench),
+    Demo(demo::Demo),
     Storm(storm::Storm),
     Mutants(mutants::Mutants),
     Fuzz(fuzz::Fuzz),
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Services(command) => services::run(&command),
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Demo(options) => demo::run(&options),
         Task::Storm(options) => storm::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),

@@ -4,7 +4,7 @@
 //! starts those that it needs, and they go when it is over.
 
 use crate::{
-    cargo::{cargo, exit_code},
+    cargo::{self, cargo, exit_code},
     services::{self, DIR_VARIABLE, DOWNLOADS_VARIABLE, Name},
     workspace,
 };
@@ -152,7 +152,7 @@ impl Stage {
         if !built.success() {
             return Err(format!("the storm could not be built ({built})"));
         }
-        let storm = programs(release)?.join("storm");
+        let storm = cargo::programs(release)?.join("storm");
         Ok(Self { environment, xtask, storm, root: workspace::root()? })
     }
 
@@ -206,16 +206,6 @@ fn environment(base: u16) -> Result<BTreeMap<String, String>, String> {
     environment.insert("OUTBOX_SQS_DURABLE".to_owned(), "true".to_owned());
     environment.insert(DOWNLOADS_VARIABLE.to_owned(), shared.display().to_string());
     Ok(environment)
-}
-
-/// Where cargo puts programs.
-fn programs(release: bool) -> Result<PathBuf, String> {
-    let profile = if release { "release" } else { "debug" };
-    let target = match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => workspace::root()?.join(folder),
-        None => workspace::root()?.join("target"),
-    };
-    Ok(target.join(profile))
 }
 
 #[cfg(test)]

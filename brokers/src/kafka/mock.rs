@@ -4,29 +4,29 @@
 //! It keeps about 5 MB per partition, checks no sequence numbers and creates no topics by admin request: it
 //! proves nothing about durability or de-duplication. Those proofs need a real cluster.
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, PoisonError};
+mod outage;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
-use tokio::net::TcpSocket;
 
 pub use rdkafka::types::{RDKafkaApiKey as ApiKey, RDKafkaRespErr as ResponseError};
 
+use outage::{ErrorQueues, Outage, RENEW_EVERY};
+
 type Cluster = MockCluster<'static, DefaultProducerContext>;
-type Command = Box<dyn FnOnce(&Cluster) + Send>;
+type Command = Box<dyn FnOnce(&mut Served) + Send>;
 
 /// A running mock cluster; it stops when this is dropped. The calls block for some microseconds.
 #[derive(Debug)]
 pub struct Mock {
     commands: SyncSender<Command>,
     bootstrap_servers: String,
-    kept: KeptPorts,
 }
 
 /// The mock cluster did not do what it was asked for.
@@ -61,7 +61,7 @@ impl Mock {
             .spawn(move || match MockCluster::new(i32::from(brokers.max(1))) {
                 Ok(cluster) => {
                     if started.send(Ok(cluster.bootstrap_servers())).is_ok() {
-                        serve(&cluster, &receiver);
+                        Served { cluster, outage: Outage::default() }.serve(&receiver);
                     }
                 }
                 // The caller is waiting for this answer.
@@ -69,7 +69,7 @@ impl Mock {
             })
             .map_err(|error| MockError::Refused { reason: error.to_string(), source: error.into() })?;
         let bootstrap_servers = start.recv().map_err(|_| MockError::Stopped)??;
-        Ok(Self { commands, bootstrap_servers, kept: KeptPorts::default() })
+        Ok(Self { commands, bootstrap_servers })
     }
 
     /// `host:port` of its brokers.
@@ -84,48 +84,30 @@ impl Mock {
     /// [`MockError`], for example because it exists.
     pub fn create_topic(&self, topic: &str, partitions: u16) -> Result<(), MockError> {
         let topic = topic.to_owned();
-        self.run(move |cluster| cluster.create_topic(&topic, i32::from(partitions), 1))
+        self.run(move |served| served.cluster.create_topic(&topic, i32::from(partitions), 1))
     }
 
-    /// Disconnects every client and accepts no connection until [`up`](Self::up).
+    /// Begins an outage of the whole cluster: until [`up`](Self::up) it closes every connection at its first request.
+    /// A fetch that it has already taken over is still answered, within the client's `fetch.wait.max.ms`.
     ///
     /// # Errors
     /// [`MockError::Stopped`].
     pub fn down(&self) -> Result<(), MockError> {
-        self.run(|cluster| cluster.broker_down(ALL))?;
-        (1..).zip(self.ports()).for_each(|(broker, port)| self.kept.keep(broker, port));
-        Ok(())
+        self.run(|served| {
+            served.outage.begin(&served.cluster);
+            Ok(())
+        })
     }
 
-    /// Accepts connections again.
+    /// Ends the outage. Errors that [`request_errors`](Self::request_errors) has not answered with yet are forgotten.
     ///
     /// # Errors
     /// [`MockError::Stopped`].
     pub fn up(&self) -> Result<(), MockError> {
-        self.kept.release_all();
-        self.run(|cluster| cluster.broker_up(ALL))
-    }
-
-    /// Disconnects the clients of one broker and accepts no connection to it until [`bring_up`](Self::bring_up). Brokers
-    /// are numbered from 1.
-    ///
-    /// # Errors
-    /// [`MockError`]: there is no such broker.
-    pub fn take_down(&self, broker: u8) -> Result<(), MockError> {
-        self.run(move |cluster| cluster.broker_down(broker.into()))?;
-        if let Some(port) = self.ports().nth(usize::from(broker).saturating_sub(1)) {
-            self.kept.keep(broker, port);
-        }
-        Ok(())
-    }
-
-    /// One broker accepts connections again.
-    ///
-    /// # Errors
-    /// [`MockError`]: there is no such broker.
-    pub fn bring_up(&self, broker: u8) -> Result<(), MockError> {
-        self.kept.release(broker);
-        self.run(move |cluster| cluster.broker_up(broker.into()))
+        self.run(|served| {
+            served.outage.end(&served.cluster);
+            Ok(())
+        })
     }
 
     /// Makes a broker the leader of a partition; nothing leaves it without one.
@@ -134,7 +116,9 @@ impl Mock {
     /// [`MockError`]: there is no such topic, partition or broker.
     pub fn lead(&self, topic: &str, partition: u16, broker: Option<u8>) -> Result<(), MockError> {
         let topic = topic.to_owned();
-        self.run(move |cluster| cluster.partition_leader(&topic, partition.into(), broker.map(i32::from)))
+        self.run(move |served| {
+            served.cluster.partition_leader(&topic, partition.into(), broker.map(i32::from))
+        })
     }
 
     /// Forgets the errors that [`request_errors`](Self::request_errors) has not answered with yet.
@@ -142,8 +126,8 @@ impl Mock {
     /// # Errors
     /// [`MockError::Stopped`].
     pub fn forget_errors(&self, api: RDKafkaApiKey) -> Result<(), MockError> {
-        self.run(move |cluster| {
-            cluster.clear_request_errors(api);
+        self.run(move |served| {
+            served.outage.forget(&served.cluster, api);
             Ok(())
         })
     }
@@ -154,100 +138,57 @@ impl Mock {
     /// [`MockError::Stopped`].
     pub fn request_errors(&self, api: RDKafkaApiKey, errors: &[RDKafkaRespErr]) -> Result<(), MockError> {
         let errors = errors.to_vec();
-        self.run(move |cluster| {
-            cluster.request_errors(api, &errors);
+        self.run(move |served| {
+            served.cluster.push(api, &errors);
             Ok(())
         })
     }
 
-    /// The ports of its brokers, in the order of their numbers.
-    fn ports(&self) -> impl Iterator<Item = u16> {
-        self.bootstrap_servers.split(',').filter_map(|server| server.rsplit_once(':')?.1.parse().ok())
-    }
-
     fn run(
         &self,
-        command: impl FnOnce(&Cluster) -> Result<(), KafkaError> + Send + 'static,
+        command: impl FnOnce(&mut Served) -> Result<(), KafkaError> + Send + 'static,
     ) -> Result<(), MockError> {
         let (answer, answered) = channel();
-        let command: Command = Box::new(move |cluster| {
+        let command: Command = Box::new(move |served| {
             // The caller waits below.
-            let _ = answer.send(command(cluster).map_err(refused));
+            let _ = answer.send(command(served).map_err(refused));
         });
         self.commands.send(command).map_err(|_| MockError::Stopped)?;
         answered.recv().map_err(|_| MockError::Stopped)?
     }
 }
 
-/// Ports of brokers that are away: bound, and refusing connections. A port that is free can become the near end of any
-/// connection of this machine, and then its broker cannot come back: the mock ends the process (librdkafka 2.12.1,
-/// `Failed to-create mock broker listener`; seen in a storm beside three others).
-#[derive(Debug, Default)]
-struct KeptPorts(Mutex<BTreeMap<u8, TcpSocket>>);
+/// The cluster, on its thread.
+struct Served {
+    cluster: Cluster,
+    outage: Outage,
+}
 
-impl KeptPorts {
-    /// Keeps a port; one that somebody has taken already stays theirs.
-    fn keep(&self, broker: u8, port: u16) {
-        let bind = || {
-            let socket = TcpSocket::new_v4()?;
-            socket.set_reuseaddr(true)?;
-            socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
-            Ok::<_, std::io::Error>(socket)
-        };
-        match bind() {
-            Ok(socket) => drop(self.sockets().insert(broker, socket)),
-            Err(error) => tracing::debug!(broker, port, %error, "the port of a mock broker is not kept"),
+impl Served {
+    /// Runs commands until nobody can send one any more.
+    fn serve(mut self, commands: &Receiver<Command>) {
+        loop {
+            let patience = if self.outage.lasts() { RENEW_EVERY } else { Duration::MAX };
+            match commands.recv_timeout(patience) {
+                Ok(command) => command(&mut self),
+                Err(RecvTimeoutError::Timeout) => self.outage.begin(&self.cluster),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
         }
-    }
-
-    fn release(&self, broker: u8) {
-        self.sockets().remove(&broker);
-    }
-
-    fn release_all(&self) {
-        self.sockets().clear();
-    }
-
-    fn sockets(&self) -> std::sync::MutexGuard<'_, BTreeMap<u8, TcpSocket>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// All brokers of the cluster.
-const ALL: i32 = -1;
+impl ErrorQueues for Cluster {
+    fn push(&self, api: RDKafkaApiKey, errors: &[RDKafkaRespErr]) {
+        self.request_errors(api, errors);
+    }
 
-fn serve(cluster: &Cluster, commands: &Receiver<Command>) {
-    for command in commands {
-        command(cluster);
+    fn clear(&self, api: RDKafkaApiKey) {
+        self.clear_request_errors(api);
     }
 }
 
 fn refused(error: KafkaError) -> MockError {
     let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
     MockError::Refused { reason: code.to_string(), source: error.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpStream;
-
-    use super::*;
-
-    #[test]
-    fn nobody_else_gets_the_port_of_a_broker_that_is_away() {
-        let mock = Mock::start(2).unwrap();
-        let places: Vec<_> = mock.ports().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).collect();
-        let open = || places.iter().map(|place| TcpStream::connect(place).is_ok()).collect::<Vec<_>>();
-        // As the near end of a connection gets its port: without SO_REUSEADDR.
-        let is_free = |place| TcpSocket::new_v4().and_then(|socket| socket.bind(place)).is_ok();
-        mock.take_down(2).unwrap();
-        assert!(!is_free(places[1]));
-        assert_eq!(open(), [true, false]);
-        mock.bring_up(2).unwrap();
-        assert_eq!(open(), [true, true]);
-        mock.down().unwrap();
-        assert_eq!(open(), [false, false]);
-        mock.up().unwrap();
-        assert_eq!(open(), [true, true]);
-    }
 }

@@ -1,4 +1,4 @@
-//! The mock cluster: errors in place of answers, leaders that move, brokers that go.
+//! The mock cluster: errors in place of answers, leaders that move, outages.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -157,10 +157,10 @@ impl Fault for LeaderMoves {
     }
 }
 
-/// A broker goes away, with all its connections, and comes back.
+/// The whole cluster goes away, with all its connections, and comes back.
 #[derive(Debug, Default)]
 pub struct BrokerGone {
-    gone: Option<u8>,
+    gone: bool,
 }
 
 #[async_trait]
@@ -173,17 +173,16 @@ impl Fault for BrokerGone {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
-        let broker = rng.random_range(1..=BROKERS);
-        mock(stage)?.take_down(broker)?;
-        self.gone = Some(broker);
-        Ok(Struck::new(format!("broker {broker}"), ""))
+    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+        self.gone = true;
+        mock(stage)?.down()?;
+        Ok(Struck::new("all brokers", ""))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if let Some(broker) = self.gone {
-            mock(stage)?.bring_up(broker)?;
-            self.gone = None;
+        if self.gone {
+            mock(stage)?.up()?;
+            self.gone = false;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! | [`rabbitmq`] | queues that are full, messages that nobody is bound to |
 //! | [`kafka`] | topics that take small messages only |
 //! | [`members`] | members that join a group and leave it |
-//! | [`mock`] | errors of the mock cluster, leaders that move, brokers that go |
+//! | [`mock`] | errors of the mock cluster, leaders that move, outages |
 //! | [`sqs`] | batches that fail in part, errors, throttling, silence |
 
 pub mod kafka;
