@@ -71,7 +71,8 @@ pub struct Envelope {
     pub topic: String,
     /// The broker's own message id property, where it has one (AMQP `message_id`); used when `ce id` is missing.
     pub message_id: Option<String>,
-    /// The broker's own ordering key; used when `ce subject` is missing.
+    /// The broker's own ordering key. It wins over `ce subject`: the broker keeps the order by it, and messages that
+    /// share it must not be handled side by side because their subjects differ.
     pub key: Option<String>,
     /// The broker's own content type; used when `ce datacontenttype` is missing.
     pub content_type: Option<String>,
@@ -155,10 +156,10 @@ impl Envelope {
             .ok_or("the message has no id; send ce_id (CloudEvents) or the broker's message id")?
             .parse()
             .map_err(|error: crate::id::InvalidId| error.to_string())?;
-        let key = self
-            .attribute("subject")
-            .or(self.key.as_deref())
-            .filter(|key| !key.is_empty())
+        let key = [self.key.as_deref(), self.attribute("subject")]
+            .into_iter()
+            .flatten()
+            .find(|key| !key.is_empty())
             .map(OrderingKey::new)
             .transpose()
             .map_err(text)?;
@@ -295,6 +296,26 @@ mod tests {
             envelope.attributes.push((name.to_owned(), "x".repeat(100_000)));
             let problem = envelope.open().unwrap_err().problem;
             assert!(problem.contains("xxx") && problem.len() < 500, "{name}: {} bytes", problem.len());
+        }
+    }
+
+    #[test]
+    fn the_brokers_own_key_wins_over_the_subject() {
+        for (key, subject, expected) in [
+            (Some("k"), Some("s"), Some("k")),
+            (Some("k"), None, Some("k")),
+            (Some(""), Some("s"), Some("s")),
+            (None, Some("s"), Some("s")),
+            (None, Some(""), None),
+            (None, None, None),
+        ] {
+            let mut envelope = on_the_wire(&sample());
+            envelope.attributes.retain(|(name, _)| name != "subject");
+            envelope.attributes.extend(subject.map(|text| (String::from("subject"), text.to_owned())));
+            envelope.key = key.map(str::to_owned);
+            let message = envelope.open().unwrap();
+            let found = message.key.as_ref().map(OrderingKey::as_str);
+            assert_eq!(found, expected, "key {key:?}, subject {subject:?}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! What an operator sets for a subscription, checked, and made into librdkafka's properties.
 
+use std::collections::HashSet;
+
 use rdkafka::ClientConfig;
 use serde::Deserialize;
 
@@ -19,7 +21,7 @@ pub struct GroupConfig {
     /// group all the same. Two readers of one partition both get every message.
     #[serde(default)]
     pub partitions: Vec<Partition>,
-    /// Where a group without offsets begins. Default `earliest`: nothing is left out.
+    /// Where a group begins that is new to a topic. Default `earliest`: nothing is left out.
     #[serde(default)]
     pub start: Start,
     /// How many messages are fetched ahead of the consumer, 1 to 100,000. Default 1,000.
@@ -41,14 +43,16 @@ pub struct Partition {
     pub partition: u16,
 }
 
-/// Where a group without offsets begins.
+/// Where a group begins that is new to a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
     /// At the oldest message that the broker still has (default).
     #[default]
     Earliest,
-    /// At what arrives from now on; everything older is skipped.
+    /// At the end, once: when the group has no offset in any partition of a topic and no members, the ends of all
+    /// partitions are committed before it joins, and everything older is skipped. Nothing else is ever skipped: partitions
+    /// that are added later are read from their beginning, and an offset that is out of range goes to the oldest message.
     Latest,
 }
 
@@ -107,6 +111,12 @@ impl GroupConfig {
         InvalidSetting::unless_within("kafka", "session_timeout_ms", self.session_timeout_ms, 6_000..=300_000)
     }
 
+    /// Every topic that is read in whole or in part.
+    pub(super) fn all_topics(&self) -> HashSet<&str> {
+        let fixed = self.partitions.iter().map(|fixed| fixed.topic.as_str());
+        self.topics.iter().map(String::as_str).chain(fixed).collect()
+    }
+
     /// What this listens to, for logs.
     pub(super) fn origin(&self) -> String {
         let fixed = self.partitions.iter().map(|fixed| format!("{}[{}]", fixed.topic, fixed.partition));
@@ -125,7 +135,8 @@ impl GroupConfig {
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "false")
             .set("isolation.level", "read_committed")
-            .set("auto.offset.reset", if self.start == Start::Earliest { "earliest" } else { "latest" })
+            // "latest" would also skip what is in partitions that are added later (`beginning.rs`).
+            .set("auto.offset.reset", "earliest")
             // Members keep the partitions that do not move: what they have in hand stays theirs to settle, and
             // the rest of the group does not stop. The eager assignors take everything away each time.
             .set("partition.assignment.strategy", "cooperative-sticky")

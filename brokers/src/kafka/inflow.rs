@@ -1,8 +1,8 @@
 //! What flows from librdkafka's thread to the subscription, and its callbacks.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use message::{Delivery, Fault, SubscriptionError};
 use rdkafka::config::RDKafkaLogLevel;
@@ -12,13 +12,16 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::Notify;
 
+use super::ahead::Ahead;
 use super::fault;
 use super::ledger::{Ledger, Place};
 use super::log;
+use super::reading::Reading;
+use super::status::{PartitionStatus, ReadStatus};
 use super::wire;
 
 /// Shared by the subscription and its thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inflow {
     state: Mutex<State>,
     /// A delivery or a failure is there.
@@ -27,15 +30,28 @@ pub(super) struct Inflow {
 }
 
 /// What is fetched and what is unsettled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
-    pub(super) ready: VecDeque<Delivery>,
+    pub(super) ahead: Ahead,
     pub(super) ledger: Ledger,
+    pub(super) reading: Reading,
     failure: Option<(Fault, String)>,
     last_error: Option<String>,
 }
 
 impl Inflow {
+    /// Nothing yet, and room for so many fetched messages.
+    pub(super) fn new(prefetch_len: usize) -> Self {
+        let state = State {
+            ahead: Ahead::new(prefetch_len),
+            ledger: Ledger::default(),
+            reading: Reading::default(),
+            failure: None,
+            last_error: None,
+        };
+        Self { state: Mutex::new(state), arrived: Notify::new(), connected: AtomicBool::new(false) }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,7 +63,8 @@ impl Inflow {
         let message = wire::read(record).map_err(|malformed| *malformed);
         let mut state = self.lock();
         let (token, redelivered) = state.ledger.deliver(&place, record.offset());
-        state.ready.push_back(Delivery { token, message, redelivered, origin });
+        state.reading.read(&place, Instant::now());
+        state.ahead.push(Delivery { token, message, redelivered, origin });
         drop(state);
         self.arrived.notify_one();
     }
@@ -67,6 +84,26 @@ impl Inflow {
         }
     }
 
+    /// What is read at this moment.
+    pub(super) fn status(&self) -> ReadStatus {
+        let (state, now) = (self.lock(), Instant::now());
+        let ago = |at: Instant| now.saturating_duration_since(at);
+        let partitions = state.reading.partitions().map(|((topic, partition), at)| PartitionStatus {
+            topic: topic.to_string(),
+            partition: *partition,
+            read_ago: at.map(ago),
+        });
+        let mut partitions: Vec<_> = partitions.collect();
+        partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        ReadStatus {
+            partitions,
+            paused_for: state.reading.paused_since().map(ago),
+            ahead_len: state.ahead.len(),
+            ahead_len_peak: state.ahead.len_peak(),
+            assignments: state.reading.assignments(),
+        }
+    }
+
     /// From now on a TLS error is the network's and not the settings'.
     pub(super) fn connected(&self) {
         self.connected.store(true, Ordering::Release);
@@ -82,17 +119,42 @@ impl State {
     /// Removes fetched deliveries that are not this member's any more.
     pub(super) fn discard_forgotten(&mut self) {
         let ledger = &self.ledger;
-        self.ready.retain(|delivery| ledger.knows(delivery.token));
+        self.ahead.retain(|token| ledger.knows(token));
     }
 
-    fn revoke(&mut self, list: &TopicPartitionList) -> Vec<(Place, i64)> {
-        let places =
-            list.elements().into_iter().map(|element| (Arc::from(element.topic()), element.partition()));
+    /// Forgets partitions. Returns how far each was done.
+    fn forget(&mut self, places: &[Place]) -> Vec<(Place, i64)> {
         let done =
-            places.filter_map(|place: Place| Some((place.clone(), self.ledger.forget(&place)?))).collect();
+            places.iter().filter_map(|place| Some((place.clone(), self.ledger.forget(place)?))).collect();
         self.discard_forgotten();
         done
     }
+}
+
+/// The partitions of a list.
+pub(super) fn places(list: &TopicPartitionList) -> Vec<Place> {
+    let elements = list.elements();
+    elements.iter().map(|element| (Arc::from(element.topic()), element.partition())).collect()
+}
+
+/// Pauses or resumes partitions in librdkafka.
+pub(super) fn set_paused(
+    consumer: &BaseConsumer<Callbacks>,
+    places: &[Place],
+    paused: bool,
+) -> Result<(), KafkaError> {
+    if places.is_empty() {
+        return Ok(());
+    }
+    let mut list = TopicPartitionList::with_capacity(places.len());
+    places.iter().for_each(|(topic, partition)| drop(list.add_partition(topic, *partition)));
+    if !paused {
+        // A partition that librdkafka does not know is not paused.
+        return consumer.resume(&list);
+    }
+    consumer.pause(&list)?;
+    // The call as a whole succeeds when librdkafka skips a partition.
+    list.elements().iter().try_for_each(|element| element.error())
 }
 
 /// Offsets as librdkafka takes them.
@@ -130,27 +192,76 @@ impl ClientContext for Callbacks {
     }
 }
 
-impl ConsumerContext for Callbacks {
-    /// Before partitions go: commits what is done, forgets the rest.
-    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let Rebalance::Revoke(list) = rebalance else { return };
-        let done = self.0.lock().revoke(list);
-        if done.is_empty() || consumer.assignment_lost() {
+impl Callbacks {
+    /// Tells librdkafka to pause or resume; a subscription that cannot is over, because its state is unknown.
+    fn set_paused(&self, consumer: &BaseConsumer<Self>, places: &[Place], paused: bool) {
+        if let Err(error) = set_paused(consumer, places, paused) {
+            let verb = if paused { "pause" } else { "resume" };
+            self.0.fail(Fault::Broker, format!("cannot {verb} partitions: {error}"));
+        }
+    }
+
+    /// Partitions go: what is done is committed, the rest forgotten.
+    fn revoke(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
+        let is_lost = consumer.assignment_lost();
+        let (count, mut state) = (places.len(), self.0.lock());
+        let done = state.forget(&places);
+        let resumed = state.reading.revoke(places);
+        drop(state);
+        self.set_paused(consumer, &resumed, false);
+        if is_lost {
+            // The next owner gets what was not committed again, and the inbox knows it.
+            tracing::warn!(target: "brokers::kafka", partitions = count, "the group gave this member up: its partitions are others' now");
             return;
         }
-        let committed = offsets(&done).and_then(|list| consumer.commit(&list, CommitMode::Sync));
+        tracing::info!(target: "brokers::kafka", partitions = count, "partitions revoked");
+        let committed = match done.is_empty() {
+            true => Ok(()),
+            false => offsets(&done).and_then(|list| consumer.commit(&list, CommitMode::Sync)),
+        };
         if let Err(error) = committed {
-            // The next owner gets these messages again, and the inbox knows them.
             tracing::warn!(target: "brokers::kafka", %error, "offsets of revoked partitions not committed");
         }
     }
 
-    fn commit_callback(&self, result: Result<(), KafkaError>, _offsets: &TopicPartitionList) {
-        if let Err(error) = result
-            && error.rdkafka_error_code() != Some(Code::NoOffset)
+    /// Partitions have come.
+    fn assign(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
+        tracing::info!(target: "brokers::kafka", partitions = places.len(), "partitions assigned");
+        let paused = self.0.lock().reading.assign(places);
+        self.set_paused(consumer, &paused, true);
+    }
+}
+
+impl ConsumerContext for Callbacks {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        match rebalance {
+            Rebalance::Revoke(list) => self.revoke(consumer, places(list)),
+            Rebalance::Assign(_) => {}
+            Rebalance::Error(error) => {
+                tracing::warn!(target: "brokers::kafka", %error, "rebalance failed; librdkafka joins again");
+            }
+        }
+    }
+
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Assign(list) = rebalance {
+            self.assign(consumer, places(list));
+        }
+    }
+
+    fn commit_callback(&self, result: Result<(), KafkaError>, list: &TopicPartitionList) {
+        let failed = |error: &KafkaError| error.rdkafka_error_code() != Some(Code::NoOffset);
+        if let Err(error) = &result
+            && failed(error)
         {
-            // The next commit of the partition includes this one; after a crash the messages come again.
-            tracing::warn!(target: "brokers::kafka", %error, "offsets not committed");
+            tracing::warn!(target: "brokers::kafka", %error, "offsets not committed; they are committed again");
+        }
+        let mut state = self.0.lock();
+        for element in list.elements() {
+            if result.as_ref().err().is_some_and(failed) || element.error().as_ref().err().is_some_and(failed)
+            {
+                state.ledger.commit_again(&(Arc::from(element.topic()), element.partition()));
+            }
         }
     }
 }

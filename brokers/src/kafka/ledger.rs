@@ -116,6 +116,14 @@ impl Ledger {
             .collect()
     }
 
+    /// A commit of this partition failed: its position counts as moved. Without it a partition that gets no more
+    /// messages would seem unread.
+    pub(super) fn commit_again(&mut self, place: &Place) {
+        if let Some(lane) = self.lanes.get_mut(place) {
+            lane.moved = lane.position.is_some();
+        }
+    }
+
     /// All positions: what to commit at the end.
     pub(super) fn positions(&self) -> Vec<(Place, i64)> {
         self.lanes.iter().filter_map(|(place, lane)| Some((place.clone(), lane.position?))).collect()
@@ -145,6 +153,9 @@ mod tests {
         ledger.done(tokens[0]);
         assert_eq!(ledger.moved(), [(place(0), 15)]);
         assert!(ledger.moved().is_empty());
+        ledger.commit_again(&place(0));
+        ledger.commit_again(&place(1));
+        assert_eq!(ledger.moved(), [(place(0), 15)]);
         ledger.done(tokens[3]);
         assert_eq!(ledger.positions(), [(place(0), 16)]);
     }

@@ -30,6 +30,8 @@
 //! [`Admin`] makes topics; [`Tap`] reads them beside everybody else; [`mock::Mock`] is a cluster inside the process.
 
 mod admin;
+mod ahead;
+mod beginning;
 mod config;
 mod connector;
 mod fault;
@@ -44,7 +46,9 @@ mod partitioner;
 mod properties;
 mod publisher;
 mod pump;
+mod reading;
 mod session;
+mod status;
 mod subscriber;
 mod subscription;
 mod suspects;
@@ -59,6 +63,7 @@ pub use config::{Compression, Config, Mechanism, Sasl};
 pub use connector::Connector;
 pub use group::{GroupConfig, Partition, Start};
 pub use publisher::Publisher;
+pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;
 pub use subscription::Subscription;
 pub use tap::{Begun, Tap, Tapped};

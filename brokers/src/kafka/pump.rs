@@ -13,15 +13,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::oneshot;
 
 use super::fault;
-use super::inflow::{Callbacks, Inflow, offsets};
+use super::inflow::{Callbacks, Inflow, offsets, set_paused};
 use super::ledger::Place;
+use super::reading::Next;
 
 /// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the subscription for
 /// commands; this only bounds the delay of other events.
 const TURN: Duration = Duration::from_millis(100);
-/// How long the consumer may leave fetched messages untaken before the partitions are paused, so that rebalances
-/// queued behind the messages are served. Short of that, pausing would throw away what was fetched.
-const PAUSE_AFTER: Duration = Duration::from_secs(1);
 /// How long at least between two commits: each is a write to the brokers' own log, and several hundred batches a second, each with
 /// one, were a quarter of what the broker does. Whatever a crash leaves uncommitted comes again, and the inbox knows it.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
@@ -48,10 +46,6 @@ pub(super) struct Pump {
     pub(super) consumer: BaseConsumer<Callbacks>,
     pub(super) inflow: Arc<Inflow>,
     pub(super) origin: String,
-    pub(super) prefetch_len: usize,
-    /// Since when there was no room.
-    pub(super) full_since: Option<Instant>,
-    pub(super) paused: bool,
     /// When positions were committed last.
     pub(super) committed_at: Option<Instant>,
 }
@@ -103,12 +97,7 @@ impl Pump {
     /// Takes over what librdkafka has, as far as there is room.
     fn fill(&mut self) {
         let mut empty = 0;
-        while empty < EMPTY_MAX {
-            let room = self.inflow.lock().ready.len() < self.prefetch_len;
-            self.pace(room);
-            if !room && !self.paused {
-                return;
-            }
+        while empty < EMPTY_MAX && self.pace() {
             match self.consumer.poll(Duration::ZERO) {
                 Some(Ok(record)) => {
                     empty = 0;
@@ -120,28 +109,33 @@ impl Pump {
         }
     }
 
-    /// Pauses the partitions when nobody takes their messages, and goes on when there is room.
-    fn pace(&mut self, room: bool) {
-        if room {
-            self.full_since = None;
-        } else {
-            self.full_since.get_or_insert_with(Instant::now);
-        }
-        let pause = self.full_since.is_some_and(|since| since.elapsed() >= PAUSE_AFTER);
-        if pause == self.paused {
-            return;
-        }
-        let changed = self
-            .consumer
-            .assignment()
-            .and_then(|list| if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) });
-        match changed {
-            Ok(()) => self.paused = pause,
-            Err(error) => {
-                let text = format!("{}: cannot pause or resume: {error}", self.origin);
-                self.inflow.fail(message::Fault::Broker, text);
+    /// Pauses reading when nobody takes what was fetched, and resumes it when there is room. Returns whether to poll.
+    fn pace(&self) -> bool {
+        let mut state = self.inflow.lock();
+        let (since, room) = (state.reading.paused_since(), state.ahead.room());
+        let next = state.reading.next(room, Instant::now());
+        drop(state);
+        let (places, paused) = match next {
+            Next::Poll => return true,
+            Next::Wait => return false,
+            Next::Pause(places) => (places, true),
+            Next::Resume(places) => (places, false),
+        };
+        let (origin, partitions) = (&self.origin, places.len());
+        match since {
+            None => {
+                tracing::info!(target: "brokers::kafka", origin, partitions, "reading paused: the consumer takes no messages");
+            }
+            Some(since) => {
+                let seconds = since.elapsed().as_secs();
+                tracing::info!(target: "brokers::kafka", origin, partitions, seconds, "reading resumed");
             }
         }
+        if let Err(error) = set_paused(&self.consumer, &places, paused) {
+            let text = format!("{origin}: cannot pause or resume: {error}");
+            self.inflow.fail(message::Fault::Broker, text);
+        }
+        true
     }
 
     fn fail(&self, error: KafkaError) {

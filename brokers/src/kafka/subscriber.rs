@@ -1,7 +1,7 @@
 //! Opens subscriptions.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
 use message::SubscriptionError;
@@ -11,11 +11,13 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 
+use super::beginning::begin_at_the_end;
 use super::config::Config;
 use super::fault;
-use super::group::GroupConfig;
-use super::inflow::{Callbacks, Inflow};
+use super::group::{GroupConfig, Start};
+use super::inflow::{Callbacks, Inflow, places};
 use super::pump::{Command, Pump};
+use super::status::ReadStatus;
 use super::subscription::Subscription;
 use crate::settings::InvalidSetting;
 
@@ -24,6 +26,8 @@ use crate::settings::InvalidSetting;
 pub struct Subscriber {
     config: Config,
     group: GroupConfig,
+    /// What the latest subscription reads.
+    latest: Arc<Mutex<Weak<Inflow>>>,
 }
 
 impl Subscriber {
@@ -35,7 +39,14 @@ impl Subscriber {
         config.check()?;
         group.check()?;
         config.warn();
-        Ok(Self { config, group })
+        Ok(Self { config, group, latest: Arc::default() })
+    }
+
+    /// What the latest subscription reads, with all clones of this subscriber; nothing when there is none any more.
+    #[must_use]
+    pub fn status(&self) -> Option<ReadStatus> {
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        latest.map(|inflow| inflow.status())
     }
 
     /// Joins the group and starts to fetch. Returns when the cluster has answered; the group's first assignment
@@ -45,7 +56,8 @@ impl Subscriber {
     /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials (the
     /// operator's). Cancel-safe: a dropped attempt leaves the group.
     pub async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
-        let inflow = Arc::new(Inflow::default());
+        let inflow = Arc::new(Inflow::new(self.group.prefetch_len));
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&inflow);
         let (sender, commands) = channel();
         let (opened, opening) = oneshot::channel();
         let (me, shared, waker) = (self.clone(), Arc::clone(&inflow), sender.clone());
@@ -81,24 +93,18 @@ impl Subscriber {
             let _ = waker.send(Command::Wake);
         });
         let origin = self.group.origin();
-        self.start(&consumer).map_err(|error| {
+        if self.group.start == Start::Latest {
+            begin_at_the_end(&consumer, &self.group.all_topics(), &origin, self.config.connect_timeout())?;
+        }
+        self.start(&consumer, &inflow).map_err(|error| {
             SubscriptionError::operator(format!("{origin}: cannot subscribe: {error}")).with_source(error)
         })?;
-        let prefetch_len = self.group.prefetch_len;
-        let mut pump = Pump {
-            consumer,
-            inflow,
-            origin,
-            prefetch_len,
-            full_since: None,
-            paused: false,
-            committed_at: None,
-        };
+        let mut pump = Pump { consumer, inflow, origin, committed_at: None };
         pump.reach(self.config.connect_timeout())?;
         Ok(pump)
     }
 
-    fn start(&self, consumer: &BaseConsumer<Callbacks>) -> Result<(), KafkaError> {
+    fn start(&self, consumer: &BaseConsumer<Callbacks>, inflow: &Inflow) -> Result<(), KafkaError> {
         if !self.group.topics.is_empty() {
             let topics: Vec<&str> = self.group.topics.iter().map(String::as_str).collect();
             return consumer.subscribe(&topics);
@@ -107,6 +113,8 @@ impl Subscriber {
         for fixed in &self.group.partitions {
             list.add_partition_offset(&fixed.topic, i32::from(fixed.partition), Offset::Stored)?;
         }
+        // No rebalance tells of them.
+        inflow.lock().reading.assign(places(&list));
         consumer.assign(&list)
     }
 }

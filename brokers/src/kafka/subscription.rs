@@ -31,9 +31,7 @@ impl Subscription {
     }
 
     fn take(&self, max: NonZeroUsize) -> Vec<Delivery> {
-        let mut state = self.inflow.lock();
-        let count = max.get().min(state.ready.len());
-        state.ready.drain(..count).collect()
+        self.inflow.lock().ahead.take(max)
     }
 
     /// Gives the thread a command and waits for its answer.

@@ -3,7 +3,7 @@
 //!
 //! | record | message |
 //! |---|---|
-//! | key | ordering key |
+//! | key | ordering key; a record without one has its `ce_subject` as ordering key |
 //! | value | payload; a tombstone (no value) is read as an empty payload |
 //! | timestamp | `time` |
 //! | header `ce_id`, `ce_source`, `ce_type`, `ce_time`, `ce_specversion`, `ce_subject` | CloudEvents attributes |
@@ -128,6 +128,20 @@ mod tests {
             "tenant",
         ];
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn records_that_share_a_key_share_it_whatever_their_subjects() {
+        let mut message = sample();
+        for subject in ["invoice-1", "invoice-2"] {
+            message.key = Some(OrderingKey::new(subject).unwrap());
+            let key = |record: Option<&[u8]>| {
+                let record = self::record(&message, record, Some(b"{}"));
+                read(&record).unwrap().key.unwrap().as_str().to_owned()
+            };
+            assert_eq!(key(Some(b"customer-7")), "customer-7");
+            assert_eq!(key(None), subject, "nothing else orders a record without a key");
+        }
     }
 
     #[test]

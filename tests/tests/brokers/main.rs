@@ -6,6 +6,7 @@
 //! | [`publisher`] | receipts, order, refusals, the end of a session, connecting |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
 //! | [`subscription`] | settling, releasing, sharing, dropped calls, malformed records |
+//! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
 //! | [`target`] | the brokers as data |
 //! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting as the relay does |
 //! | [`consuming`] | receiving and settling as a consumer does |
@@ -13,6 +14,7 @@
 //! | [`sqs`] | what the shared harness does not have: plain SQS |
 
 mod consuming;
+mod kafka_group;
 mod publisher;
 mod relaying;
 mod sample;
@@ -23,6 +25,6 @@ mod target;
 mod wire;
 
 fn main() -> std::process::ExitCode {
-    let trials = [publisher::trials(), wire::trials(), subscription::trials()];
+    let trials = [publisher::trials(), wire::trials(), subscription::trials(), kafka_group::trials()];
     tests::run(trials.into_iter().flatten().collect())
 }

@@ -1,0 +1,111 @@
+//! What is fetched ahead of the consumer, bounded by count and bytes. Pure.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+
+use message::{Delivery, DeliveryToken};
+
+use super::reading::Room;
+
+/// Payload bytes at most, but for the one message that goes beyond.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Deliveries in the order of their arrival.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    deliveries: VecDeque<Delivery>,
+    bytes: usize,
+    len_max: usize,
+    len_peak: usize,
+}
+
+impl Ahead {
+    /// Room for so many deliveries.
+    pub(super) fn new(len_max: usize) -> Self {
+        Self { deliveries: VecDeque::new(), bytes: 0, len_max, len_peak: 0 }
+    }
+
+    /// Takes a delivery over.
+    pub(super) fn push(&mut self, delivery: Delivery) {
+        self.bytes += bytes(&delivery);
+        self.deliveries.push_back(delivery);
+        self.len_peak = self.len_peak.max(self.deliveries.len());
+    }
+
+    /// Hands at most so many out.
+    pub(super) fn take(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
+        let count = max.get().min(self.deliveries.len());
+        let taken: Vec<Delivery> = self.deliveries.drain(..count).collect();
+        self.bytes -= taken.iter().map(bytes).sum::<usize>();
+        taken
+    }
+
+    /// Drops what is not to be kept.
+    pub(super) fn retain(&mut self, keep: impl Fn(DeliveryToken) -> bool) {
+        self.deliveries.retain(|delivery| keep(delivery.token));
+        self.bytes = self.deliveries.iter().map(bytes).sum();
+    }
+
+    /// How much more can be taken over.
+    pub(super) fn room(&self) -> Room {
+        if self.deliveries.len() >= self.len_max || self.bytes >= BYTES_MAX {
+            Room::None
+        } else if self.deliveries.len() <= self.len_max / 2 && self.bytes <= BYTES_MAX / 2 {
+            Room::Plenty
+        } else {
+            Room::Some
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.deliveries.len()
+    }
+
+    /// How many there were at most.
+    pub(super) fn len_peak(&self) -> usize {
+        self.len_peak
+    }
+}
+
+fn bytes(delivery: &Delivery) -> usize {
+    match &delivery.message {
+        Ok(message) => message.payload.len(),
+        Err(malformed) => malformed.payload.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(token: u64, bytes: usize) -> Delivery {
+        let malformed = message::Malformed {
+            problem: String::new(),
+            topic: String::new(),
+            key: None,
+            headers: Vec::new(),
+            payload: vec![0; bytes].into(),
+        };
+        let token = DeliveryToken(token);
+        Delivery { token, message: Err(malformed), redelivered: false, origin: String::new() }
+    }
+
+    #[test]
+    fn room_is_counted_in_messages_and_in_bytes() {
+        let mut ahead = Ahead::new(4);
+        for (expected, token) in [(Room::Plenty, 0), (Room::Plenty, 1), (Room::Plenty, 2), (Room::Some, 3)] {
+            assert_eq!(ahead.room(), expected, "before {token}");
+            ahead.push(delivery(token, 10));
+        }
+        assert_eq!((ahead.room(), ahead.len(), ahead.len_peak()), (Room::None, 4, 4));
+        assert_eq!(ahead.take(NonZeroUsize::new(3).unwrap()).len(), 3);
+        assert_eq!(ahead.room(), Room::Plenty);
+        ahead.push(delivery(4, BYTES_MAX));
+        assert_eq!(ahead.room(), Room::None);
+        ahead.retain(|token| token.0 != 4);
+        assert_eq!((ahead.room(), ahead.len(), ahead.bytes), (Room::Plenty, 1, 10));
+        ahead.take(NonZeroUsize::MAX);
+        assert_eq!((ahead.len(), ahead.bytes, ahead.len_peak()), (0, 0, 4));
+    }
+}

@@ -1,0 +1,207 @@
+//! What this member reads: its partitions, whether they are paused, and when that changes. Pure.
+//!
+//! librdkafka keeps the application's pause of a partition when the partition goes and when it comes back. One rule
+//! makes that harmless: **a partition is paused if and only if it is assigned and reading is paused.** So what is
+//! assigned during a pause is paused, and what goes during a pause is resumed first. Every change of pause or
+//! assignment passes through [`Reading`], which says which partitions librdkafka must be told about.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::ledger::Place;
+
+/// How long fetched messages may go untaken before reading is paused, so that rebalances queued behind the messages
+/// are served. Short of that, pausing would throw away what was fetched.
+const PAUSE_AFTER: Duration = Duration::from_secs(1);
+
+/// The assigned partitions and the pause.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// When each was read last.
+    partitions: HashMap<Place, Option<Instant>>,
+    /// Since when there was no room.
+    full_since: Option<Instant>,
+    paused_since: Option<Instant>,
+    assignments: u64,
+}
+
+/// How much room there is for what is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// More than half: worth fetching again.
+    Plenty,
+    /// Some.
+    Some,
+    /// None.
+    None,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Take the next message or event.
+    Poll,
+    /// Resume these partitions, then take the next message or event.
+    Resume(Vec<Place>),
+    /// Pause these partitions; what is polled from then on is no message.
+    Pause(Vec<Place>),
+    /// Take nothing: a message could be next.
+    Wait,
+}
+
+impl Reading {
+    /// Decides by the room there is.
+    pub(super) fn next(&mut self, room: Room, now: Instant) -> Next {
+        if room != Room::None {
+            self.full_since = None;
+        }
+        match (room, self.paused_since) {
+            (Room::Plenty, Some(_)) => {
+                self.paused_since = None;
+                Next::Resume(self.places())
+            }
+            (Room::Plenty | Room::Some, None) | (Room::Some | Room::None, Some(_)) => Next::Poll,
+            (Room::None, None) => {
+                let since = *self.full_since.get_or_insert(now);
+                if now.duration_since(since) < PAUSE_AFTER {
+                    return Next::Wait;
+                }
+                self.paused_since = Some(now);
+                Next::Pause(self.places())
+            }
+        }
+    }
+
+    /// Partitions have come. Returns those that must be paused now.
+    pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
+        self.assignments += 1;
+        self.partitions.extend(places.iter().map(|place| (place.clone(), None)));
+        if self.is_paused() { places } else { Vec::new() }
+    }
+
+    /// Partitions are about to go. Returns those that must be resumed before.
+    pub(super) fn revoke(&mut self, places: Vec<Place>) -> Vec<Place> {
+        self.partitions.retain(|place, _| !places.contains(place));
+        if self.is_paused() { places } else { Vec::new() }
+    }
+
+    /// A message of this partition was read.
+    pub(super) fn read(&mut self, place: &Place, now: Instant) {
+        if let Some(at) = self.partitions.get_mut(place) {
+            *at = Some(now);
+        }
+    }
+
+    /// Whether reading is paused.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused_since.is_some()
+    }
+
+    /// Since when reading is paused.
+    pub(super) fn paused_since(&self) -> Option<Instant> {
+        self.paused_since
+    }
+
+    /// The assigned partitions and when each was read last.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = (&Place, Option<Instant>)> {
+        self.partitions.iter().map(|(place, at)| (place, *at))
+    }
+
+    /// How often partitions were assigned.
+    pub(super) fn assignments(&self) -> u64 {
+        self.assignments
+    }
+
+    fn places(&self) -> Vec<Place> {
+        self.partitions.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn places(partitions: impl IntoIterator<Item = i32>) -> Vec<Place> {
+        partitions.into_iter().map(|partition| (Arc::from("orders"), partition)).collect()
+    }
+
+    /// What librdkafka keeps: an application's pause outlives the assignment.
+    #[derive(Default)]
+    struct Library {
+        reading: Reading,
+        assigned: BTreeSet<Place>,
+        paused: BTreeSet<Place>,
+    }
+
+    impl Library {
+        fn assign(&mut self, partitions: &[i32]) {
+            self.assigned.extend(places(partitions.iter().copied()));
+            self.paused.extend(self.reading.assign(places(partitions.iter().copied())));
+        }
+
+        fn revoke(&mut self, partitions: &[i32]) {
+            for place in self.reading.revoke(places(partitions.iter().copied())) {
+                self.paused.remove(&place);
+            }
+            for place in places(partitions.iter().copied()) {
+                self.assigned.remove(&place);
+            }
+        }
+
+        fn next(&mut self, room: Room, now: Instant) {
+            match self.reading.next(room, now) {
+                Next::Pause(list) => self.paused.extend(list),
+                Next::Resume(list) => self.paused.retain(|place| !list.contains(place)),
+                Next::Poll | Next::Wait => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_partition_is_paused_if_and_only_if_it_is_assigned_and_reading_is_paused() {
+        // Every course of six events out of: full, plenty of room, 0 and 1 come, 1 goes, everything goes.
+        for course in 0..6_u32.pow(6) {
+            let (mut library, mut now) = (Library::default(), Instant::now());
+            for step in 0..6 {
+                now += PAUSE_AFTER;
+                match course / 6_u32.pow(step) % 6 {
+                    0 => library.next(Room::None, now),
+                    1 => library.next(Room::Plenty, now),
+                    2 => library.assign(&[0]),
+                    3 => library.assign(&[1]),
+                    4 => library.revoke(&[1]),
+                    _ => library.revoke(&[0, 1]),
+                }
+                let expected =
+                    if library.reading.is_paused() { library.assigned.clone() } else { BTreeSet::new() };
+                assert_eq!(library.paused, expected, "course {course}, step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn reading_pauses_after_a_while_without_room_and_goes_on_when_half_is_taken() {
+        let (mut reading, start) = (Reading::default(), Instant::now());
+        assert_eq!(reading.assign(places([0])), []);
+        for (room, after, expected) in [
+            (Room::Plenty, 0, Next::Poll),
+            (Room::None, 0, Next::Wait),
+            (Room::None, 900, Next::Wait),
+            // A message was taken meanwhile: the time begins anew.
+            (Room::Some, 950, Next::Poll),
+            (Room::None, 1_000, Next::Wait),
+            (Room::None, 1_999, Next::Wait),
+            (Room::None, 2_000, Next::Pause(places([0]))),
+            (Room::None, 9_000, Next::Poll),
+            (Room::Some, 9_000, Next::Poll),
+            (Room::Plenty, 9_000, Next::Resume(places([0]))),
+            (Room::None, 9_001, Next::Wait),
+        ] {
+            let next = reading.next(room, start + Duration::from_millis(after));
+            assert_eq!(next, expected, "{room:?} after {after} ms");
+        }
+    }
+}

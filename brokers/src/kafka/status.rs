@@ -1,0 +1,29 @@
+//! What a subscription reads at this moment, for reports, metrics and tests.
+
+use std::time::Duration;
+
+/// What a subscription reads; from [`Subscriber::status`](super::Subscriber::status).
+#[derive(Debug, Clone, Default)]
+pub struct ReadStatus {
+    /// The partitions that are this member's, ordered by topic and number.
+    pub partitions: Vec<PartitionStatus>,
+    /// How long reading has been paused, because the consumer takes no messages; nothing while it reads.
+    pub paused_for: Option<Duration>,
+    /// How many messages are fetched and not taken yet.
+    pub ahead_len: usize,
+    /// The most that `ahead_len` has been; never above `prefetch_len`.
+    pub ahead_len_peak: usize,
+    /// How often partitions were assigned.
+    pub assignments: u64,
+}
+
+/// One assigned partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionStatus {
+    /// Its topic.
+    pub topic: String,
+    /// Its number.
+    pub partition: i32,
+    /// How long ago a message of it was read; nothing when none was, since it was assigned.
+    pub read_ago: Option<Duration>,
+}

@@ -1,0 +1,82 @@
+//! Groups that begin at the end skip what was there at their first start, and nothing else.
+
+use std::time::Duration;
+
+use brokers::kafka::Start;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tests::{Backend, Failure, Outcome, Stage};
+
+use super::member::Group;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Goal: the first start decides where the group begins, although it handles nothing then.
+/// Oracle: the ids that the second start handles.
+pub(crate) async fn away(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, 3).await?;
+    let older = group.publish(1).await?;
+    group.join(Start::Latest).await?.close().await?;
+    let meanwhile = group.publish(1).await?;
+    let mut member = group.join(Start::Latest).await?;
+    let handled = member.handle(&meanwhile).await?;
+    assert!(handled.is_disjoint(&older), "older messages are skipped");
+    member.close().await
+}
+
+/// Goal: partitions that are added to the topic are read from their beginning, although messages are in them before
+/// any member knows of them. Oracle: the ids that the member handles.
+pub(crate) async fn added_partitions(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, 2).await?;
+    let older = group.publish(1).await?;
+    let mut member = group.join(Start::Latest).await?;
+    member.until("it has both partitions", |now| now.partitions.len() == 2).await?;
+    let admin = admin()?;
+    let made = admin.create_partitions([&NewPartitions::new(&group.topic, 6)], &AdminOptions::new()).await?;
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    group.until_it_has(6).await?;
+    let added = group.publish(2).await?;
+    let handled = member.handle(&added).await?;
+    assert!(handled.is_disjoint(&older), "older messages are skipped");
+    member.close().await
+}
+
+/// Goal: when the offsets of a group are removed with their records, it goes on with the oldest that are left.
+/// Oracle: the ids that it handles then.
+pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, 2).await?;
+    let mut member = group.join(Start::Latest).await?;
+    member.until("it has both partitions", |now| now.partitions.len() == 2).await?;
+    let first = group.publish(1).await?;
+    member.handle(&first).await?;
+    member.close().await?;
+    group.publish(1).await?;
+    remove_records(&group.topic, 2).await?;
+    let left = group.publish(1).await?;
+    let mut member = group.join(Start::Latest).await?;
+    member.handle(&left).await?;
+    member.close().await
+}
+
+fn admin() -> Result<AdminClient<DefaultClientContext>, Failure> {
+    Ok(ClientConfig::new().set("bootstrap.servers", Backend::Kafka.address()?).create()?)
+}
+
+/// Removes every record that is there now.
+async fn remove_records(topic: &str, partitions: i32) -> Outcome {
+    let name = topic.to_owned();
+    let ends = tokio::task::spawn_blocking(move || -> Result<TopicPartitionList, Failure> {
+        let consumer: BaseConsumer =
+            ClientConfig::new().set("bootstrap.servers", Backend::Kafka.address()?).create()?;
+        let mut ends = TopicPartitionList::new();
+        for partition in 0..partitions {
+            let (_, end) = consumer.fetch_watermarks(&name, partition, PATIENCE)?;
+            ends.add_partition_offset(&name, partition, Offset::Offset(end))?;
+        }
+        Ok(ends)
+    });
+    admin()?.delete_records(&ends.await??, &AdminOptions::new()).await?;
+    Ok(())
+}

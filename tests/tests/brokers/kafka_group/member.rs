@@ -1,0 +1,116 @@
+//! A group of the test's own, its members, and the topic they read.
+
+use std::collections::BTreeSet;
+
+use brokers::kafka::{Admin, Config, Connector, GroupConfig, ReadStatus, Start, Subscriber, TopicPlan};
+use message::{Message, MessageId, Subscription};
+use tests::eventually::when;
+use tests::{Backend, Failure, Outcome, Stage, eventually};
+
+use crate::consuming::{BATCH, WAIT, ids, settle, within};
+use crate::{relaying, sample};
+
+/// How many messages a member fetches ahead: far fewer than there are.
+pub(crate) const PREFETCH: usize = 20;
+/// Enough keys that every partition gets some.
+const KEYS: usize = 40;
+
+/// A topic and the group that reads it.
+pub(crate) struct Group {
+    pub(crate) config: Config,
+    pub(crate) name: String,
+    pub(crate) topic: String,
+}
+
+impl Group {
+    /// Makes a topic of so many partitions.
+    pub(crate) async fn open(stage: &Stage, partitions: u16) -> Result<Self, Failure> {
+        let mut config = Config::new(Backend::Kafka.address()?.split(','));
+        for (name, millis) in
+            [("heartbeat.interval.ms", "200"), ("topic.metadata.refresh.interval.ms", "3000")]
+        {
+            config.properties.insert(name.to_owned(), millis.to_owned().into());
+        }
+        let topic = stage.unique("orders");
+        Admin::new(&config)?.create_topics(&[TopicPlan::new(&topic, partitions)]).await?;
+        let (admin, doomed) = (config.clone(), topic.clone());
+        stage.afterwards(format!("topic {topic}"), async move {
+            Ok(Admin::new(&admin)?.delete_topics(&[&doomed]).await?)
+        });
+        let group = Self { config, name: stage.unique("group"), topic };
+        group.until_it_has(usize::from(partitions)).await?;
+        Ok(group)
+    }
+
+    /// Waits until the cluster answers with so many partitions.
+    pub(crate) async fn until_it_has(&self, partitions: usize) -> Outcome {
+        let admin = Admin::new(&self.config)?;
+        eventually("the partitions are listed", || async {
+            Ok(when(admin.topics().await?.contains(&(self.topic.clone(), partitions))))
+        })
+        .await
+    }
+
+    /// Publishes `rounds` messages of each key.
+    pub(crate) async fn publish(&self, rounds: i64) -> Result<BTreeSet<MessageId>, Failure> {
+        let messages: Vec<Message> = sample::orders(&self.topic, KEYS, rounds)?;
+        let sent = relaying::send(&Connector::new(self.config.clone())?, &messages).await?;
+        assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+        Ok(messages.iter().map(|message| message.id).collect())
+    }
+
+    /// A new member.
+    pub(crate) async fn join(&self, start: Start) -> Result<Member, Failure> {
+        let mut group = GroupConfig::new(&self.name, [&self.topic]);
+        (group.start, group.prefetch_len, group.session_timeout_ms) = (start, PREFETCH, 6_000);
+        let subscriber = Subscriber::new(self.config.clone(), group)?;
+        let subscription = subscriber.subscribe().await?;
+        Ok(Member { subscriber, subscription })
+    }
+}
+
+/// A member of the group.
+pub(crate) struct Member {
+    subscriber: Subscriber,
+    pub(crate) subscription: Box<dyn Subscription>,
+}
+
+impl Member {
+    pub(crate) fn status(&self) -> ReadStatus {
+        self.subscriber.status().unwrap_or_default()
+    }
+
+    /// Waits until the status is as it should be.
+    pub(crate) async fn until(&self, what: &str, is: impl Fn(&ReadStatus) -> bool) -> Outcome {
+        let waited = eventually(what, || async { Ok(when(is(&self.status()))) }).await;
+        waited.map_err(|failure| format!("{failure}; {:?}", self.status()).into())
+    }
+
+    /// Receives and settles until all of these were handled. Returns what was handled.
+    pub(crate) async fn handle(
+        &mut self,
+        wanted: &BTreeSet<MessageId>,
+    ) -> Result<BTreeSet<MessageId>, Failure> {
+        let mut handled = BTreeSet::new();
+        let outcome = within("everything is handled", async {
+            while !handled.is_superset(wanted) {
+                let deliveries = self.subscription.receive(BATCH, WAIT).await?;
+                settle(&mut self.subscription, &deliveries).await?;
+                handled.extend(ids(&deliveries));
+            }
+            Ok(())
+        });
+        match outcome.await {
+            Ok(()) => Ok(handled),
+            Err(failure) => {
+                let missing = wanted.difference(&handled).count();
+                Err(format!("{failure}; {missing} of {} are missing; {:?}", wanted.len(), self.status())
+                    .into())
+            }
+        }
+    }
+
+    pub(crate) async fn close(self) -> Outcome {
+        Ok(self.subscription.close().await?)
+    }
+}

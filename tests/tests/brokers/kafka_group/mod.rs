@@ -1,0 +1,33 @@
+//! What a member of a real Kafka group relies on: pauses, rebalances, lost sessions, and where a group begins.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`pausing`] | partitions that come and go while reading is paused |
+//! | [`beginning`] | groups that begin at the end, partitions that are added, offsets that are out of range |
+//! | [`member`] | a group of the test's own, its members, and the topic they read |
+//! | [`expel`] | a member that the coordinator is told has left |
+
+mod beginning;
+mod expel;
+mod member;
+mod pausing;
+
+use libtest_mimic::Trial;
+use tests::{Backend, Outcome, Stage, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        case("a_member_that_lost_its_session_while_paused_reads_everything", pausing::lost_session),
+        case("partitions_that_come_during_a_pause_wait_for_room", pausing::members_come_and_go),
+        case("what_comes_while_a_new_latest_group_is_away_is_read", beginning::away),
+        case("a_latest_group_reads_added_partitions_from_their_beginning", beginning::added_partitions),
+        case("a_latest_group_goes_to_the_oldest_message_when_out_of_range", beginning::out_of_range),
+    ]
+}
+
+fn case<F>(name: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    trial(format!("kafka_group/{name}"), &[Backend::Kafka], body)
+}

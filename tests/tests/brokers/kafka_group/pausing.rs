@@ -1,0 +1,58 @@
+//! Partitions that come and go while reading is paused, because the consumer takes nothing.
+
+use brokers::kafka::Start;
+use tests::{Outcome, Stage};
+
+use super::expel::expel_all;
+use super::member::{Group, Member, PREFETCH};
+
+const PARTITIONS: u16 = 6;
+/// Messages of each key: many times what is fetched ahead.
+const ROUNDS: i64 = 10;
+
+/// Goal: a member whose database is slow pauses, loses its session and gets its partitions back; it reads all of them.
+/// Oracle: the ids that it handles. No more was fetched ahead than it may.
+pub(crate) async fn lost_session(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, PARTITIONS).await?;
+    let published = group.publish(ROUNDS).await?;
+    let mut member = group.join(Start::Earliest).await?;
+    for _ in 0..2 {
+        let before = paused(&member, usize::from(PARTITIONS)).await?;
+        expel_all(&group.name).await?;
+        member.until("its partitions come back", |now| now.assignments > before).await?;
+    }
+    member.handle(&published).await?;
+    assert!(member.status().ahead_len_peak <= PREFETCH, "{:?}", member.status());
+    member.close().await
+}
+
+/// Goal: other members come and go while all are paused; partitions that a paused member is given wait until it has
+/// room, and are read then. Oracle: the ids that are handled; the most that was fetched ahead.
+pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, PARTITIONS).await?;
+    let published = group.publish(ROUNDS).await?;
+    let mut staying = group.join(Start::Earliest).await?;
+    for _ in 0..2 {
+        paused(&staying, usize::from(PARTITIONS)).await?;
+        let passing = group.join(Start::Earliest).await?;
+        paused(&passing, usize::from(PARTITIONS / 2)).await?;
+        paused(&staying, usize::from(PARTITIONS / 2)).await?;
+        assert!(passing.status().ahead_len_peak <= PREFETCH, "{:?}", passing.status());
+        passing.close().await?;
+    }
+    paused(&staying, usize::from(PARTITIONS)).await?;
+    // Another rebalance is a round trip to the brokers: enough for messages that should not have been fetched.
+    let third = group.join(Start::Earliest).await?;
+    paused(&third, usize::from(PARTITIONS / 2)).await?;
+    third.close().await?;
+    staying.handle(&published).await?;
+    assert!(staying.status().ahead_len_peak <= PREFETCH, "{:?}", staying.status());
+    staying.close().await
+}
+
+/// Waits until a member has so many partitions and does not read them. Returns how often it was assigned some.
+async fn paused(member: &Member, partitions: usize) -> Result<u64, tests::Failure> {
+    let what = format!("{partitions} partitions are paused");
+    member.until(&what, |now| now.partitions.len() == partitions && now.paused_for.is_some()).await?;
+    Ok(member.status().assignments)
+}
