@@ -24,7 +24,8 @@ pub struct GroupConfig {
     /// Where a group begins that is new to a topic. Default `earliest`: nothing is left out.
     #[serde(default)]
     pub start: Start,
-    /// How many messages are fetched ahead of the consumer, 1 to 100,000. Default 1,000.
+    /// How many messages are fetched ahead of the consumer, 1 to 100,000; besides, at most 64 MiB of payloads and one
+    /// message. Default 1,000.
     #[serde(default = "prefetch_len")]
     pub prefetch_len: usize,
     /// After how long without a heartbeat the group gives this member's partitions to others, in milliseconds,

@@ -248,20 +248,4 @@ impl ConsumerContext for Callbacks {
             self.assign(consumer, places(list));
         }
     }
-
-    fn commit_callback(&self, result: Result<(), KafkaError>, list: &TopicPartitionList) {
-        let failed = |error: &KafkaError| error.rdkafka_error_code() != Some(Code::NoOffset);
-        if let Err(error) = &result
-            && failed(error)
-        {
-            tracing::warn!(target: "brokers::kafka", %error, "offsets not committed; they are committed again");
-        }
-        let mut state = self.0.lock();
-        for element in list.elements() {
-            if result.as_ref().err().is_some_and(failed) || element.error().as_ref().err().is_some_and(failed)
-            {
-                state.ledger.commit_again(&(Arc::from(element.topic()), element.partition()));
-            }
-        }
-    }
 }

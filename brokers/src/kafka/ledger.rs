@@ -61,6 +61,8 @@ impl Ledger {
         lane.drain_from(offset).for_each(|entry| {
             self.tokens.remove(&entry.token);
         });
+        // Below the position only an offset reset leads, as for a topic that was made anew: what is there now is not done.
+        lane.position = lane.position.map(|position| position.min(offset));
         let redelivered = offset < lane.next;
         lane.next = lane.next.max(offset + 1);
         lane.entries.push_back(Entry { offset, token, done: false });
@@ -116,15 +118,7 @@ impl Ledger {
             .collect()
     }
 
-    /// A commit of this partition failed: its position counts as moved. Without it a partition that gets no more
-    /// messages would seem unread.
-    pub(super) fn commit_again(&mut self, place: &Place) {
-        if let Some(lane) = self.lanes.get_mut(place) {
-            lane.moved = lane.position.is_some();
-        }
-    }
-
-    /// All positions: what to commit at the end.
+    /// All positions: what to commit again, and at the end.
     pub(super) fn positions(&self) -> Vec<(Place, i64)> {
         self.lanes.iter().filter_map(|(place, lane)| Some((place.clone(), lane.position?))).collect()
     }
@@ -153,9 +147,6 @@ mod tests {
         ledger.done(tokens[0]);
         assert_eq!(ledger.moved(), [(place(0), 15)]);
         assert!(ledger.moved().is_empty());
-        ledger.commit_again(&place(0));
-        ledger.commit_again(&place(1));
-        assert_eq!(ledger.moved(), [(place(0), 15)]);
         ledger.done(tokens[3]);
         assert_eq!(ledger.positions(), [(place(0), 16)]);
     }
@@ -174,6 +165,20 @@ mod tests {
         ledger.done(tokens[0]);
         ledger.done(again);
         assert_eq!(ledger.moved(), [(place(0), 3)]);
+    }
+
+    #[test]
+    fn an_offset_reset_takes_the_position_back() {
+        let mut ledger = Ledger::default();
+        for token in deliver(&mut ledger, 0, &[98, 99]) {
+            ledger.done(token);
+        }
+        assert_eq!(ledger.moved(), [(place(0), 100)]);
+        // The topic was removed and made again.
+        let again = deliver(&mut ledger, 0, &[0, 1]);
+        assert_eq!(ledger.positions(), [(place(0), 0)]);
+        ledger.done(again[0]);
+        assert_eq!(ledger.moved(), [(place(0), 1)]);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! | order per key, any number in flight | idempotent and gapless producer, unlimited delivery timeout, one partition opened at a time (`opening.rs`) |
 //! | one bad message blames nobody else | a refused batch ends the session; the next one sends the suspects singly (`suspects.rs`) |
 //! | a key lands where Java clients put it | `partitioner=murmur2_random` |
+//! | every assigned partition is read, and no more than there is room for | one place decides what is paused (`reading.rs`) |
+//! | nothing is skipped but by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
 //!
 //! **Two kinds of session.** Normally messages go in batches and [`KeyWindow::Pipelined`](message::KeyWindow)
@@ -18,7 +20,8 @@
 //! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a handler works. When
 //! partitions go to another member, what is done is committed and the rest forgotten: settling it later is
 //! skipped, it is delivered again elsewhere, and the inbox knows it. A released delivery comes again at once,
-//! with everything after it in its partition.
+//! with everything after it in its partition. When nobody takes what was fetched, reading is paused, and polling goes on
+//! for the sake of rebalances.
 //!
 //! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was unconfirmed, and only the
 //! inbox removes it. `max.message.bytes` of a topic limits batches, not only messages: keep `message_bytes_max` at or
@@ -32,6 +35,7 @@
 mod admin;
 mod ahead;
 mod beginning;
+mod commits;
 mod config;
 mod connector;
 mod fault;

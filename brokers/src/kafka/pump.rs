@@ -12,6 +12,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::oneshot;
 
+use super::commits::Commits;
 use super::fault;
 use super::inflow::{Callbacks, Inflow, offsets, set_paused};
 use super::ledger::Place;
@@ -20,9 +21,6 @@ use super::reading::Next;
 /// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the subscription for
 /// commands; this only bounds the delay of other events.
 const TURN: Duration = Duration::from_millis(100);
-/// How long at least between two commits: each is a write to the brokers' own log, and several hundred batches a second, each with
-/// one, were a quarter of what the broker does. Whatever a crash leaves uncommitted comes again, and the inbox knows it.
-const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// How many empty polls in a row mean that the queue is empty. An event that is no message (a log line, a commit's
 /// answer, a rebalance) looks like an empty poll, and the queue wakes the thread only when it was empty before.
 const EMPTY_MAX: usize = 16;
@@ -46,8 +44,7 @@ pub(super) struct Pump {
     pub(super) consumer: BaseConsumer<Callbacks>,
     pub(super) inflow: Arc<Inflow>,
     pub(super) origin: String,
-    /// When positions were committed last.
-    pub(super) committed_at: Option<Instant>,
+    pub(super) commits: Commits,
 }
 
 impl Pump {
@@ -165,15 +162,19 @@ impl Pump {
 
     /// Commits what was settled since the last time, unless that was a moment ago: then a later turn does.
     fn commit_moved(&mut self) {
-        if self.committed_at.is_some_and(|at| at.elapsed() < COMMIT_EVERY) {
-            return;
+        let now = Instant::now();
+        let mut state = self.inflow.lock();
+        let mut positions = Vec::new();
+        if self.commits.may_follow(now) {
+            positions = state.ledger.moved();
         }
-        let moved = self.inflow.lock().ledger.moved();
-        if moved.is_empty() {
-            return;
+        if !positions.is_empty() {
+            self.commits.moved(now);
+        } else if self.commits.repeat(now) {
+            positions = state.ledger.positions();
         }
-        self.committed_at = Some(Instant::now());
-        if let Err(error) = self.commit(&moved, CommitMode::Async) {
+        drop(state);
+        if let Err(error) = self.commit(&positions, CommitMode::Async) {
             self.inflow.fail(error.fault(), error.to_string());
         }
     }

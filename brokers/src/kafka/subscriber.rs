@@ -12,6 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 
 use super::beginning::begin_at_the_end;
+use super::commits::Commits;
 use super::config::Config;
 use super::fault;
 use super::group::{GroupConfig, Start};
@@ -99,7 +100,7 @@ impl Subscriber {
         self.start(&consumer, &inflow).map_err(|error| {
             SubscriptionError::operator(format!("{origin}: cannot subscribe: {error}")).with_source(error)
         })?;
-        let mut pump = Pump { consumer, inflow, origin, committed_at: None };
+        let mut pump = Pump { consumer, inflow, origin, commits: Commits::default() };
         pump.reach(self.config.connect_timeout())?;
         Ok(pump)
     }

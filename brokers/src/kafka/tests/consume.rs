@@ -182,6 +182,40 @@ async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
 }
 
 #[tokio::test]
+async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+    use super::super::mock::{ApiKey, ResponseError};
+    let (mock, config) = cluster(1);
+    publish(&config, numbered(0..3)).await;
+    let mut subscription = reader(&config).await;
+    let received = receive(&mut subscription, 3).await;
+    let refused = ResponseError::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS;
+    mock.request_errors(ApiKey::OffsetCommit, &[refused]).unwrap();
+    subscription.settle(received.iter().map(done).collect()).await.unwrap();
+    let servers = mock.bootstrap_servers().join(",");
+    let committed = tokio::task::spawn_blocking(move || {
+        let plain: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", servers)
+            .set("group.id", "billing")
+            .create()
+            .unwrap();
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < LONG {
+            let mut list = TopicPartitionList::new();
+            list.add_partition(TOPIC, 0);
+            let found = plain.committed_offsets(list, LONG).unwrap();
+            if found.elements()[0].offset() == Offset::Offset(3) {
+                return true;
+            }
+        }
+        false
+    });
+    assert!(committed.await.unwrap());
+}
+
+#[tokio::test]
 async fn an_unknown_topic_and_an_unreachable_cluster_are_told_apart() {
     let (mock, mut config) = cluster(1);
     let group = GroupConfig::new("billing", ["no-such-topic"]);
