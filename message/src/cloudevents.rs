@@ -71,8 +71,8 @@ pub struct Envelope {
     pub topic: String,
     /// The broker's own message id property, where it has one (AMQP `message_id`); used when `ce id` is missing.
     pub message_id: Option<String>,
-    /// The broker's own ordering key. It wins over `ce subject`: the broker keeps the order by it, and messages that
-    /// share it must not be handled side by side because their subjects differ.
+    /// The broker's own ordering key. It wins over `ce subject`: the broker keeps the order by it,
+    /// and messages that share it must not be handled side by side because their subjects differ.
     pub key: Option<String>,
     /// The broker's own content type; used when `ce datacontenttype` is missing.
     pub content_type: Option<String>,

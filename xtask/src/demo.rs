@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: the relay's demo, as often as asked for. It must end in "every promise held" every time.
+//! `cargo xtask demo`: the relay's demo, as often as asked for. It must end in "every promise held"
+//! every time.
 
 use crate::{
     cargo::{self, cargo},
@@ -12,7 +13,8 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Build the relay and run its demo again and again. Exits with 0 if every promise held in every run.
+/// Build the relay and run its demo again and again. Exits with 0 if every promise held in every
+/// run.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// How many runs, each with a seed of its own.

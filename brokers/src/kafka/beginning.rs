@@ -1,9 +1,10 @@
 //! Where a group begins that is new to a topic, when it is to begin at the end.
 //!
-//! librdkafka's `auto.offset.reset=latest` cannot say that: it holds whenever there is no usable offset, so it also
-//! skips what is in a partition that was added later, what came while a group was away that had not committed yet, and
-//! everything there is when an offset is out of range. So that property is `earliest`, always, and "latest" is a commit: once,
-//! before a group that has no offset in a topic joins, the ends of all its partitions are committed.
+//! librdkafka's `auto.offset.reset=latest` cannot say that: it holds whenever there is no usable
+//! offset, so it also skips what is in a partition that was added later, what came while a group
+//! was away that had not committed yet, and everything there is when an offset is out of range. So
+//! that property is `earliest`, always, and "latest" is a commit: once, before a group that has no
+//! offset in a topic joins, the ends of all its partitions are committed.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -15,10 +16,12 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::inflow::Callbacks;
 
-/// Commits the ends of those topics that the group has no offset in. Blocks for at most about `timeout`.
+/// Commits the ends of those topics that the group has no offset in. Blocks for at most about
+/// `timeout`.
 ///
 /// # Errors
-/// [`SubscriptionError`] when the cluster does not answer: then nothing is known, and nothing was skipped.
+/// [`SubscriptionError`] when the cluster does not answer: then nothing is known, and nothing was
+/// skipped.
 pub(super) fn begin_at_the_end(
     consumer: &BaseConsumer<Callbacks>,
     topics: &HashSet<&str>,
@@ -26,22 +29,11 @@ pub(super) fn begin_at_the_end(
     timeout: Duration,
 ) -> Result<(), SubscriptionError> {
     let cluster = Cluster { consumer, deadline: Instant::now() + timeout };
-    let begun = (|| {
-        let mut positions = TopicPartitionList::new();
-        for topic in topics {
-            let partitions = cluster.partitions(topic)?;
-            let committed = cluster.committed(topic, &partitions)?;
-            if is_new(&committed) {
-                cluster.add_ends(topic, &partitions, &mut positions)?;
-            }
-        }
-        if positions.count() == 0 { Ok(()) } else { consumer.commit(&positions, CommitMode::Sync) }
-    })();
-    match begun {
-        Ok(()) => Ok(()),
-        Err(error) if error.rdkafka_error_code().is_some_and(has_members) => {
+    match cluster.begin(topics) {
+        Ok(None) => Ok(()),
+        Ok(Some(refusal)) => {
             tracing::warn!(
-                target: "brokers::kafka", origin, %error,
+                target: "brokers::kafka", origin, error = %refusal,
                 "start = \"latest\" does not hold: the group has members already, and only a group without any can \
                  begin at the end of a topic that is new to it; it begins at the oldest message"
             );
@@ -54,7 +46,8 @@ pub(super) fn begin_at_the_end(
     }
 }
 
-/// Whether a group has no offset in any partition of a topic. With one, the partitions without were added later.
+/// Whether a group has no offset in any partition of a topic. With one, the partitions without were
+/// added later.
 fn is_new(committed: &[Offset]) -> bool {
     committed.iter().all(|offset| !matches!(offset, Offset::Offset(_)))
 }
@@ -73,6 +66,37 @@ impl Cluster<'_> {
     /// The time that is left. librdkafka takes zero for "as long as it takes".
     fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    /// Commits the ends of the topics that are new to the group. Returns why not, when it has members.
+    fn begin(&self, topics: &HashSet<&str>) -> Result<Option<KafkaError>, KafkaError> {
+        let new = self.new_topics(topics)?;
+        let mut positions = TopicPartitionList::new();
+        for (topic, partitions) in &new {
+            self.add_ends(topic, partitions, &mut positions)?;
+        }
+        if positions.count() == 0 {
+            return Ok(None);
+        }
+        match self.consumer.commit(&positions, CommitMode::Sync) {
+            Err(error) if error.rdkafka_error_code().is_some_and(has_members) => {
+                // A member that started at the same time may have done it.
+                Ok((!self.new_topics(topics)?.is_empty()).then_some(error))
+            }
+            committed => committed.map(|()| None),
+        }
+    }
+
+    /// The topics that are new to the group, and their partitions.
+    fn new_topics<'t>(&self, topics: &HashSet<&'t str>) -> Result<Vec<(&'t str, Vec<i32>)>, KafkaError> {
+        let mut new = Vec::new();
+        for topic in topics {
+            let partitions = self.partitions(topic)?;
+            if is_new(&self.committed(topic, &partitions)?) && !partitions.is_empty() {
+                new.push((*topic, partitions));
+            }
+        }
+        Ok(new)
     }
 
     /// The partitions of a topic; none of one that does not exist: all of it is still to come.

@@ -1,13 +1,15 @@
 //! When positions are committed. Pure.
 //!
-//! Commits are asynchronous, and librdkafka reports the outcome of none of them in the mode that its Rust binding uses: a
-//! commit that a rebalance or a coordinator's change refuses is a line in its log. So the last positions are committed
-//! again some times. Otherwise a partition that gets no more messages would seem unread for as long as it is quiet.
+//! Commits are asynchronous, and librdkafka reports the outcome of none of them in the mode that
+//! its Rust binding uses: a commit that a rebalance or a coordinator's change refuses is a line in
+//! its log. So the last positions are committed again some times. Otherwise a partition that gets
+//! no more messages would seem unread for as long as it is quiet.
 
 use std::time::{Duration, Instant};
 
-/// How long at least between two commits: each is a write to the brokers' own log, and several hundred batches a second, each with
-/// one, were a quarter of what the broker does. Whatever a crash leaves uncommitted comes again, and the inbox knows it.
+/// How long at least between two commits: each is a write to the brokers' own log, and several
+/// hundred batches a second, each with one, were a quarter of what the broker does. Whatever a
+/// crash leaves uncommitted comes again, and the inbox knows it.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// How long after the last movement all positions are committed again.
 const REPEAT_AFTER: [Duration; 3] =

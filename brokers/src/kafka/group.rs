@@ -24,8 +24,8 @@ pub struct GroupConfig {
     /// Where a group begins that is new to a topic. Default `earliest`: nothing is left out.
     #[serde(default)]
     pub start: Start,
-    /// How many messages are fetched ahead of the consumer, 1 to 100,000; besides, at most 64 MiB of payloads and one
-    /// message. Default 1,000.
+    /// How many messages are fetched ahead of the consumer, 1 to 100,000; besides, at most 64 MiB
+    /// of payloads and one message. Default 1,000.
     #[serde(default = "prefetch_len")]
     pub prefetch_len: usize,
     /// After how long without a heartbeat the group gives this member's partitions to others, in milliseconds,
@@ -51,9 +51,10 @@ pub enum Start {
     /// At the oldest message that the broker still has (default).
     #[default]
     Earliest,
-    /// At the end, once: when the group has no offset in any partition of a topic and no members, the ends of all
-    /// partitions are committed before it joins, and everything older is skipped. Nothing else is ever skipped: partitions
-    /// that are added later are read from their beginning, and an offset that is out of range goes to the oldest message.
+    /// At the end, once: when the group has no offset in any partition of a topic and no members,
+    /// the ends of all partitions are committed before it joins, and everything older is skipped.
+    /// Nothing else is ever skipped: partitions that are added later are read from their beginning,
+    /// and an offset that is out of range goes to the oldest message.
     Latest,
 }
 

@@ -193,7 +193,8 @@ impl ClientContext for Callbacks {
 }
 
 impl Callbacks {
-    /// Tells librdkafka to pause or resume; a subscription that cannot is over, because its state is unknown.
+    /// Tells librdkafka to pause or resume; a subscription that cannot is over, because its state
+    /// is unknown.
     fn set_paused(&self, consumer: &BaseConsumer<Self>, places: &[Place], paused: bool) {
         if let Err(error) = set_paused(consumer, places, paused) {
             let verb = if paused { "pause" } else { "resume" };
@@ -215,10 +216,10 @@ impl Callbacks {
             return;
         }
         tracing::info!(target: "brokers::kafka", partitions = count, "partitions revoked");
-        let committed = match done.is_empty() {
-            true => Ok(()),
-            false => offsets(&done).and_then(|list| consumer.commit(&list, CommitMode::Sync)),
-        };
+        if done.is_empty() {
+            return;
+        }
+        let committed = offsets(&done).and_then(|list| consumer.commit(&list, CommitMode::Sync));
         if let Err(error) = committed {
             tracing::warn!(target: "brokers::kafka", %error, "offsets of revoked partitions not committed");
         }

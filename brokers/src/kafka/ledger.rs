@@ -61,7 +61,8 @@ impl Ledger {
         lane.drain_from(offset).for_each(|entry| {
             self.tokens.remove(&entry.token);
         });
-        // Below the position only an offset reset leads, as for a topic that was made anew: what is there now is not done.
+        // Below the position only an offset reset leads, as for a topic that was made anew: what is
+        // there now is not done.
         lane.position = lane.position.map(|position| position.min(offset));
         let redelivered = offset < lane.next;
         lane.next = lane.next.max(offset + 1);

@@ -87,8 +87,9 @@ impl Mock {
         self.run(move |served| served.cluster.create_topic(&topic, i32::from(partitions), 1))
     }
 
-    /// Begins an outage of the whole cluster: until [`up`](Self::up) it closes every connection at its first request.
-    /// A fetch that it has already taken over is still answered, within the client's `fetch.wait.max.ms`.
+    /// Begins an outage of the whole cluster: until [`up`](Self::up) it closes every connection at
+    /// its first request. A fetch that it has already taken over is still answered, within the
+    /// client's `fetch.wait.max.ms`.
     ///
     /// # Errors
     /// [`MockError::Stopped`].
@@ -99,7 +100,8 @@ impl Mock {
         })
     }
 
-    /// Ends the outage. Errors that [`request_errors`](Self::request_errors) has not answered with yet are forgotten.
+    /// Ends the outage. Errors that [`request_errors`](Self::request_errors) has not answered with
+    /// yet are forgotten.
     ///
     /// # Errors
     /// [`MockError::Stopped`].

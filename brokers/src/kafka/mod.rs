@@ -18,10 +18,10 @@
 //! ([`KeyWindow::One`](message::KeyWindow)), reports the culprit exactly, and ends to go back to batches.
 //!
 //! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a handler works. When
-//! partitions go to another member, what is done is committed and the rest forgotten: settling it later is
-//! skipped, it is delivered again elsewhere, and the inbox knows it. A released delivery comes again at once,
-//! with everything after it in its partition. When nobody takes what was fetched, reading is paused, and polling goes on
-//! for the sake of rebalances.
+//! partitions go to another member, what is done is committed and the rest forgotten: settling it
+//! later is skipped, it is delivered again elsewhere, and the inbox knows it. A released delivery
+//! comes again at once, with everything after it in its partition. When nobody takes what was
+//! fetched, reading is paused, and polling goes on for the sake of rebalances.
 //!
 //! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was unconfirmed, and only the
 //! inbox removes it. `max.message.bytes` of a topic limits batches, not only messages: keep `message_bytes_max` at or

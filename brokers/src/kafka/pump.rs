@@ -106,7 +106,8 @@ impl Pump {
         }
     }
 
-    /// Pauses reading when nobody takes what was fetched, and resumes it when there is room. Returns whether to poll.
+    /// Pauses reading when nobody takes what was fetched, and resumes it when there is room.
+    /// Returns whether to poll.
     fn pace(&self) -> bool {
         let mut state = self.inflow.lock();
         let (since, room) = (state.reading.paused_since(), state.ahead.room());

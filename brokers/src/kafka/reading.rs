@@ -1,17 +1,18 @@
 //! What this member reads: its partitions, whether they are paused, and when that changes. Pure.
 //!
-//! librdkafka keeps the application's pause of a partition when the partition goes and when it comes back. One rule
-//! makes that harmless: **a partition is paused if and only if it is assigned and reading is paused.** So what is
-//! assigned during a pause is paused, and what goes during a pause is resumed first. Every change of pause or
-//! assignment passes through [`Reading`], which says which partitions librdkafka must be told about.
+//! librdkafka keeps the application's pause of a partition when the partition goes and when it
+//! comes back. One rule makes that harmless: **a partition is paused if and only if it is assigned
+//! and reading is paused.** So what is assigned during a pause is paused, and what goes during a
+//! pause is resumed first. Every change of pause or assignment passes through [`Reading`], which
+//! says which partitions librdkafka must be told about.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::ledger::Place;
 
-/// How long fetched messages may go untaken before reading is paused, so that rebalances queued behind the messages
-/// are served. Short of that, pausing would throw away what was fetched.
+/// How long fetched messages may go untaken before reading is paused, so that rebalances queued
+/// behind the messages are served. Short of that, pausing would throw away what was fetched.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// The assigned partitions and the pause.
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_partition_is_paused_if_and_only_if_it_is_assigned_and_reading_is_paused() {
-        // Every course of six events out of: full, plenty of room, 0 and 1 come, 1 goes, everything goes.
+        // Every course of six events out of: full, plenty of room, 0 and 1 come, 1 goes, everything
+        // goes.
         for course in 0..6_u32.pow(6) {
             let (mut library, mut now) = (Library::default(), Instant::now());
             for step in 0..6 {

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct ReadStatus {
     /// The partitions that are this member's, ordered by topic and number.
     pub partitions: Vec<PartitionStatus>,
-    /// How long reading has been paused, because the consumer takes no messages; nothing while it reads.
+    /// How long reading has been paused, because the consumer takes no messages; nothing while it
+    /// reads.
     pub paused_for: Option<Duration>,
     /// How many messages are fetched and not taken yet.
     pub ahead_len: usize,

@@ -43,7 +43,8 @@ impl Subscriber {
         Ok(Self { config, group, latest: Arc::default() })
     }
 
-    /// What the latest subscription reads, with all clones of this subscriber; nothing when there is none any more.
+    /// What the latest subscription reads, with all clones of this subscriber; nothing when there
+    /// is none any more.
     #[must_use]
     pub fn status(&self) -> Option<ReadStatus> {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).upgrade();

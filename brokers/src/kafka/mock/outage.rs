@@ -1,9 +1,10 @@
 //! An outage of the whole mock cluster: every request is answered with a closed connection.
 //!
-//! The mock's own "broker down" is not used. It closes the broker's socket and binds the port again, and *aborts the
-//! process* when somebody else has got the port in between (librdkafka 2.12.1, `Failed to-create mock broker
-//! listener`). Any connection of this machine can get it. So the cluster keeps its sockets here: to a client, an
-//! outage is a server that accepts connections and drops them at the first request.
+//! The mock's own "broker down" is not used. It closes the broker's socket and binds the port
+//! again, and *aborts the process* when somebody else has got the port in between (librdkafka
+//! 2.12.1, `Failed to-create mock broker listener`). Any connection of this machine can get it. So
+//! the cluster keeps its sockets here: to a client, an outage is a server that accepts connections
+//! and drops them at the first request.
 
 use std::time::Duration;
 
@@ -18,8 +19,9 @@ pub(super) trait ErrorQueues {
     fn clear(&self, api: Api);
 }
 
-/// Every request of a client that the mock can answer with an error. Metadata is the one that it cannot: a connection
-/// that asks for nothing else stays open, and nothing goes in or out through it.
+/// Every request of a client that the mock can answer with an error. Metadata is the one that it
+/// cannot: a connection that asks for nothing else stays open, and nothing goes in or out through
+/// it.
 const CUTTABLE: [Api; 17] = [
     // The first request of each connection: no new one comes up.
     Api::ApiVersion,
@@ -41,7 +43,8 @@ const CUTTABLE: [Api; 17] = [
     Api::LeaveGroup,
 ];
 
-/// Errors in stock for each kind of request: far more than clients that reconnect use up in one [`RENEW_EVERY`].
+/// Errors in stock for each kind of request: far more than clients that reconnect use up in one
+/// [`RENEW_EVERY`].
 const STOCK: usize = 10_000;
 /// How often the stock is renewed while an outage lasts.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(1);

@@ -26,8 +26,8 @@ pub(crate) async fn away(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: partitions that are added to the topic are read from their beginning, although messages are in them before
-/// any member knows of them. Oracle: the ids that the member handles.
+/// Goal: partitions that are added to the topic are read from their beginning, although messages
+/// are in them before any member knows of them. Oracle: the ids that the member handles.
 pub(crate) async fn added_partitions(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 2).await?;
     let older = group.publish(1).await?;
@@ -43,8 +43,8 @@ pub(crate) async fn added_partitions(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: when the offsets of a group are removed with their records, it goes on with the oldest that are left.
-/// Oracle: the ids that it handles then.
+/// Goal: when the offsets of a group are removed with their records, it goes on with the oldest
+/// that are left. Oracle: the ids that it handles then.
 pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 2).await?;
     let mut member = group.join(Start::Latest).await?;
@@ -57,6 +57,20 @@ pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     let left = group.publish(1).await?;
     let mut member = group.join(Start::Latest).await?;
     member.handle(&left).await?;
+    member.close().await
+}
+
+/// Goal: a group that has members cannot begin at the end of another topic, and then skips nothing
+/// of it. Oracle: the ids that are handled.
+pub(crate) async fn with_members(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, 1).await?;
+    let member = group.join(Start::Earliest).await?;
+    member.until("it has its partition", |now| now.partitions.len() == 1).await?;
+    let other = Group { name: group.name, ..Group::of(&stage, "invoices", 2).await? };
+    let older = other.publish(1).await?;
+    let mut newcomer = other.join(Start::Latest).await?;
+    newcomer.handle(&older).await?;
+    newcomer.close().await?;
     member.close().await
 }
 

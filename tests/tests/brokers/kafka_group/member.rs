@@ -25,13 +25,18 @@ pub(crate) struct Group {
 impl Group {
     /// Makes a topic of so many partitions.
     pub(crate) async fn open(stage: &Stage, partitions: u16) -> Result<Self, Failure> {
+        Self::of(stage, "orders", partitions).await
+    }
+
+    /// As [`open`](Self::open), for another topic.
+    pub(crate) async fn of(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
         let mut config = Config::new(Backend::Kafka.address()?.split(','));
         for (name, millis) in
             [("heartbeat.interval.ms", "200"), ("topic.metadata.refresh.interval.ms", "3000")]
         {
             config.properties.insert(name.to_owned(), millis.to_owned().into());
         }
-        let topic = stage.unique("orders");
+        let topic = stage.unique(topic);
         Admin::new(&config)?.create_topics(&[TopicPlan::new(&topic, partitions)]).await?;
         let (admin, doomed) = (config.clone(), topic.clone());
         stage.afterwards(format!("topic {topic}"), async move {

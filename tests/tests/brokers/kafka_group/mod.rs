@@ -1,4 +1,5 @@
-//! What a member of a real Kafka group relies on: pauses, rebalances, lost sessions, and where a group begins.
+//! What a member of a real Kafka group relies on: pauses, rebalances, lost sessions, and where a
+//! group begins.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -22,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("what_comes_while_a_new_latest_group_is_away_is_read", beginning::away),
         case("a_latest_group_reads_added_partitions_from_their_beginning", beginning::added_partitions),
         case("a_latest_group_goes_to_the_oldest_message_when_out_of_range", beginning::out_of_range),
+        case("a_latest_group_that_has_members_skips_nothing", beginning::with_members),
     ]
 }
 

@@ -10,8 +10,8 @@ const PARTITIONS: u16 = 6;
 /// Messages of each key: many times what is fetched ahead.
 const ROUNDS: i64 = 10;
 
-/// Goal: a member whose database is slow pauses, loses its session and gets its partitions back; it reads all of them.
-/// Oracle: the ids that it handles. No more was fetched ahead than it may.
+/// Goal: a member whose database is slow pauses, loses its session and gets its partitions back; it
+/// reads all of them. Oracle: the ids that it handles. No more was fetched ahead than it may.
 pub(crate) async fn lost_session(stage: Stage) -> Outcome {
     let group = Group::open(&stage, PARTITIONS).await?;
     let published = group.publish(ROUNDS).await?;
@@ -26,8 +26,9 @@ pub(crate) async fn lost_session(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: other members come and go while all are paused; partitions that a paused member is given wait until it has
-/// room, and are read then. Oracle: the ids that are handled; the most that was fetched ahead.
+/// Goal: other members come and go while all are paused; partitions that a paused member is given
+/// wait until it has room, and are read then. Oracle: the ids that are handled; the most that was
+/// fetched ahead.
 pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
     let group = Group::open(&stage, PARTITIONS).await?;
     let published = group.publish(ROUNDS).await?;
@@ -41,7 +42,8 @@ pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
         passing.close().await?;
     }
     paused(&staying, usize::from(PARTITIONS)).await?;
-    // Another rebalance is a round trip to the brokers: enough for messages that should not have been fetched.
+    // Another rebalance is a round trip to the brokers: enough for messages that should not have
+    // been fetched.
     let third = group.join(Start::Earliest).await?;
     paused(&third, usize::from(PARTITIONS / 2)).await?;
     third.close().await?;
@@ -50,7 +52,8 @@ pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
     staying.close().await
 }
 
-/// Waits until a member has so many partitions and does not read them. Returns how often it was assigned some.
+/// Waits until a member has so many partitions and does not read them. Returns how often it was
+/// assigned some.
 async fn paused(member: &Member, partitions: usize) -> Result<u64, tests::Failure> {
     let what = format!("{partitions} partitions are paused");
     member.until(&what, |now| now.partitions.len() == partitions && now.paused_for.is_some()).await?;
