@@ -110,7 +110,9 @@ impl Cluster<'_> {
 
     fn committed(&self, topic: &str, partitions: &[i32]) -> Result<Vec<Offset>, KafkaError> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
-        partitions.iter().for_each(|partition| drop(list.add_partition(topic, *partition)));
+        for partition in partitions {
+            list.add_partition(topic, *partition);
+        }
         let committed = self.consumer.committed_offsets(list, self.left())?;
         committed.elements().iter().map(|element| element.error().map(|()| element.offset())).collect()
     }

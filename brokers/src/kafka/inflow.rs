@@ -147,7 +147,9 @@ pub(super) fn set_paused(
         return Ok(());
     }
     let mut list = TopicPartitionList::with_capacity(places.len());
-    places.iter().for_each(|(topic, partition)| drop(list.add_partition(topic, *partition)));
+    for (topic, partition) in places {
+        list.add_partition(topic, *partition);
+    }
     if !paused {
         // A partition that librdkafka does not know is not paused.
         return consumer.resume(&list);
