@@ -1,6 +1,8 @@
 //! Counting the failures of a message, in the database and in a transaction of their own: the handler's was rolled
 //! back.
 
+use std::time::Duration;
+
 use message::{MessageId, to_its_end};
 use time::OffsetDateTime;
 
@@ -13,7 +15,7 @@ use crate::store_error::StoreError;
 /// The failures of a message so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// How often the handler failed.
+    /// How many failures were counted; 0 when nothing shows that one was the message's own.
     pub attempts: u32,
     /// The last error.
     pub last_error: String,
@@ -21,6 +23,17 @@ pub struct Attempt {
     pub first_failed_at: OffsetDateTime,
     /// When it is to be tried again.
     pub next_at: OffsetDateTime,
+}
+
+/// What [`Inbox::record_failure`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failures {
+    /// How many were counted so far.
+    pub attempts: u32,
+    /// The time since the first was noted, counted or not.
+    pub age: Duration,
+    /// How long to wait; nothing for a failure that is not counted.
+    pub delay: Duration,
 }
 
 /// The longest error text that is stored, in bytes.
@@ -38,33 +51,37 @@ pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Counts a failure and notes when to try again. Returns how often it failed and how long to wait.
+    /// Notes a failure. With a backoff it is counted, and when to try again is noted as well; without, only the error and the
+    /// time of the first failure are kept.
     ///
     /// # Errors
-    /// [`StoreError`]; the failure is not counted then. Runs to its end even if this call is dropped.
+    /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
     pub async fn record_failure(
         &self,
         consumer: &ConsumerName,
         scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Backoff,
-    ) -> Result<(u32, std::time::Duration), StoreError> {
+        backoff: Option<Backoff>,
+    ) -> Result<Failures, StoreError> {
         let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
         let error = error.to_owned();
         to_its_end(async move {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
-            let attempts = DB::count_attempt(&mut tx, inbox.statements(), key, &error)
-                .await
-                .map_err(failed("count a failed attempt"))?;
-            let delay = backoff.delay(attempts, rand::random());
-            DB::postpone(&mut tx, inbox.statements(), key, delay)
-                .await
-                .map_err(failed("note when to try again"))?;
+            let (attempts, age) =
+                DB::count_attempt(&mut tx, inbox.statements(), key, &error, backoff.is_some())
+                    .await
+                    .map_err(failed("count a failed attempt"))?;
+            let delay = backoff.map_or(Duration::ZERO, |backoff| backoff.delay(attempts, rand::random()));
+            if backoff.is_some() {
+                DB::postpone(&mut tx, inbox.statements(), key, delay)
+                    .await
+                    .map_err(failed("note when to try again"))?;
+            }
             tx.commit().await.map_err(failed("commit a failed attempt"))?;
-            Ok((attempts, delay))
+            Ok(Failures { attempts, age, delay })
         })
         .await
     }

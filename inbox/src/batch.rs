@@ -106,11 +106,18 @@ impl<DB: Dialect> Inbox<DB> {
                 }
             };
             let stored = match &inserted[row] {
-                Inserted::New { .. } if is_first => None,
-                Inserted::New { processed_at } => {
-                    Some(Stored { fingerprint: rows[row].1, result: None, processed_at: *processed_at })
+                Inserted::New { session, .. } if is_first => {
+                    let guard = Guard::new(self, consumer, scope, message, *session);
+                    admissions.push(Ok(Admission::Fresh(guard)));
+                    continue;
                 }
-                Inserted::Exists(stored) => Some(stored.clone()),
+                Inserted::New { processed_at, .. } => Stored {
+                    fingerprint: rows[row].1,
+                    result: None,
+                    processed_at: *processed_at,
+                    dead_letter: None,
+                },
+                Inserted::Exists(stored) => stored.clone(),
                 Inserted::Forgotten => match self.forgotten(tx, message.id).await? {
                     AdmitError::Refused(refusal) => {
                         admissions.push(Err(refusal));
@@ -119,10 +126,7 @@ impl<DB: Dialect> Inbox<DB> {
                     error => return Err(error),
                 },
             };
-            admissions.push(match stored {
-                None => Ok(Admission::Fresh(Guard::new(self, consumer, scope, message))),
-                Some(stored) => compare(stored, consumer, message).map(Admission::Duplicate),
-            });
+            admissions.push(compare(stored, consumer, message).map(Admission::Duplicate));
         }
         Ok(admissions)
     }

@@ -14,7 +14,8 @@ use message::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::dialect::{ChunkSet, Dialect, Key};
+use crate::day::Day;
+use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
 use crate::guard::identity;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
@@ -84,6 +85,8 @@ words!(
         Malformed = "malformed",
         /// Some of its chunks did not come in time.
         Incomplete = "incomplete",
+        /// Its consumer could not tell whose it is: its scope function panicked or refused it.
+        NoScope = "no_scope",
     }
 );
 
@@ -282,8 +285,12 @@ impl DeadLetter {
     /// Says what is missing or wrong, for what was malformed when it arrived.
     pub fn message(&self) -> Result<Message, String> {
         let id = self.message_id.ok_or_else(|| format!("it is malformed: {}", self.error))?;
-        if matches!(self.reason, Reason::Malformed | Reason::Incomplete) {
-            return Err(format!("it is {}: {}", self.reason, self.error));
+        match self.reason {
+            Reason::Malformed | Reason::Incomplete => {
+                return Err(format!("it is {}: {}", self.reason, self.error));
+            }
+            Reason::NoScope => return Err(format!("nobody knows whose it is: {}", self.error)),
+            _ => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
             return Err(String::from("it is one chunk of a message, and the others are not here"));
@@ -312,6 +319,18 @@ impl DeadLetter {
     }
 }
 
+impl DeadLetter {
+    /// What its inbox row is named by, whether there is one or not.
+    pub(crate) fn key(&self) -> Key<'_> {
+        Key { consumer: &self.consumer, scope: &self.scope, id: self.subject }
+    }
+
+    /// Whose inbox row stops further copies: the message that it holds, if it holds a whole one.
+    pub(crate) fn row(&self) -> Option<MessageId> {
+        self.message().ok().map(|message| message.id)
+    }
+}
+
 /// Before the attributes of a chunk among the headers of its dead letter.
 const CHUNK_PREFIX: &str = "ce_";
 
@@ -328,6 +347,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it. One that was
     /// dead-lettered before is counted and not stored twice.
     ///
+    /// A message whose handler rejected it or failed too often gets its inbox row in the same transaction: further copies of
+    /// it are duplicates, wherever they come from, until an operator has it redriven.
+    ///
     /// # Errors
     /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is dropped.
     pub async fn dead_letter(
@@ -337,7 +359,7 @@ impl<DB: Dialect> Inbox<DB> {
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
-        self.bury(DeadLetter::of(delivery, consumer, scope, cause), None).await
+        self.store_letter(DeadLetter::of(delivery, consumer, scope, cause), None).await
     }
 
     /// As [`dead_letter`](Self::dead_letter), for a chunk that made its message whole ([`Gathered::Whole`],
@@ -365,57 +387,59 @@ impl<DB: Dialect> Inbox<DB> {
             origin,
         };
         let chunks = delivery.message.as_ref().ok().map(identity);
-        self.bury(DeadLetter::of(&of_whole, consumer, scope, cause), chunks).await
+        self.store_letter(DeadLetter::of(&of_whole, consumer, scope, cause), chunks).await
     }
 
     /// Stores a letter; forgets the chunks of its message with this fingerprint, if there is one.
-    async fn bury(&self, letter: DeadLetter, chunks: Option<Fingerprint>) -> Result<Committed, StoreError> {
+    async fn store_letter(
+        &self,
+        letter: DeadLetter,
+        chunks: Option<Fingerprint>,
+    ) -> Result<Committed, StoreError> {
         let inbox = self.clone();
         to_its_end(async move {
-            let mut tx = inbox.begin_raw("begin a dead letter").await?;
-            let failed = StoreError::during;
-            let key = Key { consumer: &letter.consumer, scope: &letter.scope, id: letter.subject };
-            if let Some(fingerprint) = chunks {
-                DB::remove_set(&mut tx, inbox.statements(), ChunkSet { key, fingerprint })
-                    .await
-                    .map_err(failed("forget the chunks of a dead letter"))?;
+            let row = letter.row().filter(|_| matches!(letter.reason, Reason::Poison | Reason::Rejected));
+            if let Some(proof) = inbox.store_letter_with_row(&letter, chunks, row).await? {
+                return Ok(proof);
             }
-            DB::bury(&mut tx, inbox.statements(), &letter).await.map_err(failed("store a dead letter"))?;
-            DB::forget_attempts(&mut tx, inbox.statements(), key)
-                .await
-                .map_err(failed("forget the attempts of a dead letter"))?;
-            // An error above ended this function, so the transaction is intact and COMMIT commits.
-            tx.commit().await.map_err(failed("commit a dead letter"))?;
-            Ok(Committed::attest(letter.subject))
+            // Its day is forgotten: further copies are refused by their time.
+            let stored = inbox.store_letter_with_row(&letter, chunks, None).await?;
+            stored.ok_or_else(|| StoreError::broken("store a dead letter", "its day is forgotten"))
         })
         .await
     }
 
-    /// The proof for a delivery that has a dead letter already, open or closed; nothing if it has none.
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn buried(
+    /// Nothing, and nothing done, when the row's day is forgotten.
+    async fn store_letter_with_row(
         &self,
-        consumer: &ConsumerName,
-        scope: &Scope,
-        message: &Message,
+        letter: &DeadLetter,
+        chunks: Option<Fingerprint>,
+        row: Option<MessageId>,
     ) -> Result<Option<Committed>, StoreError> {
-        let mut connection = self.acquire("look for a dead letter").await?;
-        let id = message.id.as_uuid();
-        let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id };
-        // Of a chunk: itself was dead-lettered, or its whole message was.
-        let whole = message.chunk.as_ref().map(|chunk| chunk.fingerprint());
-        for fingerprint in std::iter::once(Fingerprint::of(message)).chain(whole) {
-            let buried = DB::is_buried(&mut connection, self.statements(), key, &fingerprint)
+        let mut tx = self.begin_raw("begin a dead letter").await?;
+        let failed = StoreError::during;
+        let key = letter.key();
+        if let Some(fingerprint) = chunks {
+            DB::remove_set(&mut tx, self.statements(), ChunkSet { key, fingerprint })
                 .await
-                .map_err(StoreError::during("look for a dead letter"))?;
-            if buried {
-                return Ok(Some(Committed::attest(id)));
+                .map_err(failed("forget the chunks of a dead letter"))?;
+        }
+        let id = DB::bury(&mut tx, self.statements(), letter).await.map_err(failed("store a dead letter"))?;
+        if let Some(message) = row {
+            let inserted = DB::insert_dead(&mut tx, self.statements(), key, &letter.fingerprint, id)
+                .await
+                .map_err(failed("store the inbox row of a dead letter"))?;
+            if inserted == Inserted::Forgotten {
+                self.unlearn_day(Day::of_id(message));
+                return Ok(None);
             }
         }
-        Ok(None)
+        DB::forget_attempts(&mut tx, self.statements(), key)
+            .await
+            .map_err(failed("forget the attempts of a dead letter"))?;
+        // An error above ended this function, so the transaction is intact and COMMIT commits.
+        tx.commit().await.map_err(failed("commit a dead letter"))?;
+        Ok(Some(Committed::attest(letter.subject)))
     }
 
     /// A page of dead letters, oldest first. Cancel-safe.

@@ -16,6 +16,7 @@ use crate::attempts::Attempt;
 use crate::chunks::{Incomplete, Split};
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
+use crate::decision::Decision;
 use crate::store_error::StoreError;
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
@@ -25,6 +26,7 @@ pub trait Dialect:
     + parts::Retention
     + parts::Attempts
     + parts::DeadLetters
+    + parts::Decisions
     + parts::Chunks
     + crate::keys::store::KeyStore
 {
@@ -74,6 +76,8 @@ pub struct Stored {
     pub result: Option<Vec<u8>>,
     /// When.
     pub processed_at: OffsetDateTime,
+    /// The dead letter that it ended as, instead of taking effect.
+    pub dead_letter: Option<DeadLetterId>,
 }
 
 /// Whether a row is looked for at the commit.
@@ -101,6 +105,8 @@ pub enum Inserted {
     New {
         /// When, by the database.
         processed_at: OffsetDateTime,
+        /// What names the database's session to [`parts::Guards::interrupt`], where it has a name.
+        session: Option<i32>,
     },
     /// The row was there.
     Exists(Stored),
@@ -169,6 +175,13 @@ pub mod parts {
             marked: &[Key<'_>],
         ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
+        /// Ends what a session is doing at this moment; its transaction is aborted by that. Nothing where sessions have no
+        /// names.
+        fn interrupt(
+            connection: &mut Self::Connection,
+            session: i32,
+        ) -> impl Future<Output = Result<()>> + Send;
+
         /// Stores the result of a row; how many rows there were.
         fn complete(
             connection: &mut Self::Connection,
@@ -223,13 +236,14 @@ pub mod parts {
     /// Counting failures.
     #[doc(hidden)]
     pub trait Attempts: Guards {
-        /// Counts a failure; how many there were.
+        /// Notes a failure and counts it, or does not. How many were counted, and the time since the first was noted.
         fn count_attempt(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
             error: &str,
-        ) -> impl Future<Output = Result<u32>> + Send;
+            is_counted: bool,
+        ) -> impl Future<Output = Result<(u32, std::time::Duration)>> + Send;
 
         /// Notes how long from now the message waits.
         fn postpone(
@@ -330,6 +344,47 @@ pub mod parts {
         ) -> impl Future<Output = Result<Option<Incomplete>>> + Send;
     }
 
+    /// Decisions about dead letters.
+    #[doc(hidden)]
+    pub trait Decisions: Guards {
+        /// Notes a decision; nothing when the same request is open already. Its number.
+        fn note_decision(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            decision: &Decision,
+        ) -> impl Future<Output = Result<Option<i64>>> + Send;
+
+        /// Notes what came of a request; how many open ones had this number.
+        fn finish_request(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            number: i64,
+            outcome: &str,
+        ) -> impl Future<Output = Result<u64>> + Send;
+
+        /// Whether a request is open; locked until the transaction ends.
+        fn is_requested(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            number: i64,
+        ) -> impl Future<Output = Result<bool>> + Send;
+
+        /// The open requests of a consumer, oldest first.
+        fn requests(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            consumer: &str,
+            limit: u32,
+        ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
+
+        /// The decisions, newest first.
+        fn decisions(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            limit: u32,
+        ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
+    }
+
     /// Dead letters.
     #[doc(hidden)]
     pub trait DeadLetters: Guards {
@@ -355,13 +410,23 @@ pub mod parts {
             query: &DeadLetterQuery,
         ) -> impl Future<Output = Result<Vec<DeadLetter>>> + Send;
 
-        /// Whether a delivery has a dead letter, open or resolved.
-        fn is_buried(
+        /// Inserts the row of a message that ended as a dead letter, unless its key is there.
+        fn insert_dead(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
             fingerprint: &Fingerprint,
-        ) -> impl Future<Output = Result<bool>> + Send;
+            id: DeadLetterId,
+        ) -> impl Future<Output = Result<Inserted>> + Send;
+
+        /// Turns the row of a dead letter into that of a message which takes effect in this transaction, with a mark. How
+        /// many rows there were.
+        fn clear_dead(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            id: DeadLetterId,
+        ) -> impl Future<Output = Result<u64>> + Send;
 
         /// Resolves an open one; how many there were.
         fn resolve(

@@ -7,11 +7,12 @@
 use bytes::Bytes;
 use message::crash_points::reached;
 use message::{Committed, Fingerprint, Message, MessageId};
-use sqlx::Transaction;
+use sqlx::{Connection as _, Transaction};
 use time::OffsetDateTime;
 
 use crate::crash_points;
 use crate::day::Day;
+use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
 use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::Inbox;
@@ -26,17 +27,19 @@ use crate::telemetry;
 pub enum Admission<DB: Dialect> {
     /// It has not taken effect: handle it in this transaction.
     Fresh(Guard<DB>),
-    /// It has taken effect: do nothing.
+    /// It has taken effect, or is a dead letter: do nothing.
     Duplicate(Duplicate),
 }
 
-/// A message that took effect before.
+/// A message that took effect before, or that ended as a dead letter: an operator redrives that, or has given it up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
-    /// When it took effect, by the database's clock.
+    /// When it took effect or was dead-lettered, by the database's clock.
     pub processed_at: OffsetDateTime,
     /// What its handler left as the result.
     pub result: Option<Bytes>,
+    /// The dead letter that it ended as; it took no effect then.
+    pub dead_letter: Option<DeadLetterId>,
 }
 
 /// The right to apply one message's effect in the transaction that admitted it.
@@ -46,12 +49,36 @@ pub struct Guard<DB: Dialect> {
     consumer: ConsumerName,
     scope: Scope,
     id: MessageId,
+    /// The database's session that holds the transaction, where it has a name.
+    session: Option<i32>,
 }
 
 impl<DB: Dialect> Guard<DB> {
-    pub(crate) fn new(inbox: &Inbox<DB>, consumer: &ConsumerName, scope: &Scope, message: &Message) -> Self {
+    pub(crate) fn new(
+        inbox: &Inbox<DB>,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+        session: Option<i32>,
+    ) -> Self {
         let (consumer, scope) = (consumer.clone(), scope.clone());
-        Self { inbox: inbox.clone(), consumer, scope, id: message.id }
+        Self { inbox: inbox.clone(), consumer, scope, id: message.id, session }
+    }
+
+    /// Ends the statement that its transaction runs at this moment, on another connection: the one in use answers only when
+    /// the statement has ended. The transaction can only be rolled back after that. Nothing on SQLite.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database was away or refused.
+    pub(crate) async fn interrupt(&self) -> Result<(), StoreError> {
+        let Some(session) = self.session else { return Ok(()) };
+        let failed = StoreError::during;
+        // Outside the pool, all of whose connections may hang.
+        let mut connection = DB::Connection::connect_with(&self.inbox.pool().connect_options())
+            .await
+            .map_err(failed("connect to interrupt a statement"))?;
+        DB::interrupt(&mut connection, session).await.map_err(failed("interrupt a statement"))?;
+        connection.close().await.map_err(failed("close the connection that interrupted a statement"))
     }
 
     /// The message.
@@ -98,9 +125,9 @@ pub(crate) fn compare(
     message: &Message,
 ) -> Result<Duplicate, Refusal> {
     let received = identity(message);
-    let Stored { fingerprint, result, processed_at } = stored;
+    let Stored { fingerprint, result, processed_at, dead_letter } = stored;
     if fingerprint == received {
-        return Ok(Duplicate { processed_at, result: result.map(Bytes::from) });
+        return Ok(Duplicate { processed_at, result: result.map(Bytes::from), dead_letter });
     }
     let consumer = consumer.clone();
     Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
@@ -160,9 +187,9 @@ impl<DB: Dialect> Inbox<DB> {
             .await
             .map_err(StoreError::during("admit a message"))?;
         match inserted {
-            Inserted::New { .. } => {
+            Inserted::New { session, .. } => {
                 reached(crash_points::AFTER_ADMIT);
-                Ok(Admission::Fresh(Guard::new(self, consumer, scope, message)))
+                Ok(Admission::Fresh(Guard::new(self, consumer, scope, message, session)))
             }
             Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, message)?)),
             Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
@@ -212,7 +239,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(AdmitError::Expired { id, day })
     }
 
-    /// Proves that a message took effect, or that a chunk is kept, by reading its committed inbox row on another connection: for callers
+    /// Proves that a message took effect or is a dead letter, or that a chunk is kept, by reading its committed inbox row on another connection: for callers
     /// who committed a transaction of their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
     ///
     /// # Errors

@@ -19,6 +19,9 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     /// It must not commit or roll the transaction back by SQL of its own; the inbox would notice before it commits,
     /// and give no proof.
     ///
+    /// It is ended after [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) where it waits (`.await`). Code that blocks
+    /// its thread cannot be ended: run it in `tokio::task::spawn_blocking`.
+    ///
     /// # Errors
     /// [`HandlerError`] rolls everything back and says what happens next. An `sqlx::Error` converts into one.
     async fn handle(
@@ -38,12 +41,17 @@ pub enum Next {
     Reject,
     /// Not counted, and tried again after a backoff: something that the handler needs is away.
     Unavailable,
+    /// The database was away, or another transaction won. Tried again after a backoff, and counted only while other messages
+    /// succeed: then it is this message that the database cannot do.
+    Database,
 }
 
 /// Why a handler failed, and what happens next.
 #[derive(Debug)]
 pub struct HandlerError {
     next: Next,
+    /// Whether the runner ended the handler.
+    timed_out: bool,
     reason: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -52,19 +60,32 @@ impl HandlerError {
     /// The message failed, but may succeed later.
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
-        Self { next: Next::Retry, reason: reason.into(), source: None }
+        Self { next: Next::Retry, timed_out: false, reason: reason.into(), source: None }
     }
 
     /// The message can never succeed: dead-letter it at once.
     #[must_use]
     pub fn reject(reason: impl Into<String>) -> Self {
-        Self { next: Next::Reject, reason: reason.into(), source: None }
+        Self { next: Next::Reject, timed_out: false, reason: reason.into(), source: None }
     }
 
     /// Something that the handler needs is away; not the message's fault, and no attempt is counted.
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
-        Self { next: Next::Unavailable, reason: reason.into(), source: None }
+        Self { next: Next::Unavailable, timed_out: false, reason: reason.into(), source: None }
+    }
+
+    /// The handler was ended after this time.
+    pub(crate) fn of_timeout(timeout: std::time::Duration) -> Self {
+        let reason = format!(
+            "the handler did not end within {timeout:?} and was rolled back; make it faster, or raise handler_timeout"
+        );
+        Self { timed_out: true, ..Self::retry(reason) }
+    }
+
+    /// Whether the handler was ended by its timeout.
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.timed_out
     }
 
     /// Attaches the cause.
@@ -82,10 +103,13 @@ impl HandlerError {
 }
 
 impl From<sqlx::Error> for HandlerError {
-    /// Outages and lost conflicts (serialization, deadlock) are not the message's fault.
+    /// Outages and lost conflicts (serialization, deadlock, a statement that took too long) are not the message's fault, unless
+    /// they meet only this one: see [`Next::Database`].
     fn from(error: sqlx::Error) -> Self {
         match Trouble::of(&error) {
-            Trouble::Outage | Trouble::Conflict => Self::unavailable("the database did not do it"),
+            Trouble::Outage | Trouble::Conflict => {
+                Self { next: Next::Database, ..Self::retry("the database did not do it") }
+            }
             Trouble::Statement => Self::retry("the database refused a statement"),
         }
         .with_source(error)

@@ -60,7 +60,7 @@ impl Incomplete {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters the messages whose first chunk came too long ago. How many. Those that have a dead letter get no second one.
+    /// Dead-letters the messages whose first chunk came too long ago. How many.
     pub(crate) async fn expire_incomplete(&self) -> Result<u64, StoreError> {
         let before = back(self.window().now, self.options().incomplete_retention);
         let what = "list incomplete messages";
@@ -84,27 +84,13 @@ impl<DB: Dialect> Inbox<DB> {
         let locked =
             DB::lock_set(&mut tx, self.statements(), set).await.map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(false) };
-        // A chunk that came once more after its whole was dead-lettered: that letter stands for it.
-        let is_buried = DB::is_buried(&mut tx, self.statements(), set.key, &set.fingerprint)
-            .await
-            .map_err(failed("look for a dead letter"))?;
-        let letter = if is_buried {
-            None
-        } else {
-            let count = incomplete.nearest().map_or(0, |split| split.count);
-            let fragment = DB::read_chunks(&mut tx, self.statements(), set, count)
-                .await
-                .map_err(failed("read chunks"))?;
-            let letter = incomplete.into_letter(fragment);
-            DB::bury(&mut tx, self.statements(), &letter).await.map_err(failed("store a dead letter"))?;
-            Some(letter)
-        };
+        let count = incomplete.nearest().map_or(0, |split| split.count);
+        let fragment =
+            DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;
+        let letter = incomplete.into_letter(fragment);
+        DB::bury(&mut tx, self.statements(), &letter).await.map_err(failed("store a dead letter"))?;
         DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
-        let Some(letter) = letter else {
-            tracing::info!(consumer = set.key.consumer, message_id = %set.key.id, "late chunks of a dead letter removed");
-            return Ok(false);
-        };
         telemetry::incomplete(&letter.consumer);
         tracing::error!(consumer = letter.consumer, scope = letter.scope, message_id = %letter.subject,
             error = letter.error, "incomplete: dead-lettered");

@@ -13,8 +13,9 @@
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
 //! | [`Refusal`], [`window`] | what is not let through, and the rule for it |
 //! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | what an operator has to look at |
+//! | [`Decision`], [`Signature`] | what was decided about it, by whom and why |
 //! | [`Handler`], [`Consumer`], [`Shutdown`] | the ready consumer loop |
-//! | [`Backoff`], [`Attempt`] | when to try again |
+//! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
 //! | [`Maintained`], [`day`] | days that come and days that go |
 //! | [`keys`] | idempotency keys: requests that are sent again run once |
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
@@ -44,6 +45,7 @@ mod chunks;
 pub mod crash_points;
 pub mod day;
 mod dead_letter;
+mod decision;
 pub mod dialect;
 mod error;
 mod guard;
@@ -66,11 +68,12 @@ pub mod telemetry;
 mod transaction;
 pub mod window;
 
-pub use attempts::Attempt;
+pub use attempts::{Attempt, Failures};
 pub use backoff::Backoff;
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
 pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
+pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
 pub use guard::{Admission, Duplicate, Guard};

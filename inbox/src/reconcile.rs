@@ -14,7 +14,7 @@ use crate::postgres::PostgresMemory;
 use crate::sqlite::SqliteMemory;
 use crate::store_error::StoreError;
 
-/// A message that the inbox remembers.
+/// A message that took effect, as the inbox remembers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     /// The message id.

@@ -8,8 +8,10 @@ use message::Message;
 use time::OffsetDateTime;
 
 use crate::attempts::error_text;
+use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
-use crate::dialect::Dialect;
+use crate::decision::{Action, Decision, Signature};
+use crate::dialect::{Dialect, Inserted, Stored};
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Guard};
 use crate::handler::Handler;
@@ -33,6 +35,8 @@ pub struct RedriveOptions {
 pub enum Redriven {
     /// It was open and is closed now.
     Now(Resolution),
+    /// Another process carried the request out at the same time; nothing was done.
+    Elsewhere,
     /// It had been closed before; nothing was done.
     Before {
         /// How.
@@ -55,15 +59,62 @@ impl<DB: Dialect> Inbox<DB> {
         handler: &dyn Handler<DB>,
         options: RedriveOptions,
     ) -> Result<Redriven, RedriveError> {
+        self.redrive_as(consumer, id, handler, options, None).await
+    }
+
+    /// Carries out a redrive that was requested, and notes what came of it. Nothing when another process did so.
+    pub(crate) async fn carry_out(
+        &self,
+        consumer: &ConsumerName,
+        request: &Decision,
+        handler: &dyn Handler<DB>,
+    ) -> Result<(), StoreError> {
+        let Decision { number, dead_letter: id, accept_late, .. } = *request;
+        let options = RedriveOptions { accept_late };
+        let outcome = match self.redrive_as(consumer, id, handler, options, Some(number)).await {
+            Ok(Redriven::Now(_) | Redriven::Elsewhere) => return Ok(()),
+            Ok(Redriven::Before { resolution, .. }) => resolution.to_string(),
+            // It is asked for again: what was committed is found then.
+            Err(RedriveError::Commit(error)) if !error.is_rolled_back() => {
+                tracing::warn!(dead_letter = %id, error = error_text(&error), "redriven with an unknown outcome");
+                return Ok(());
+            }
+            Err(RedriveError::Store(error)) if error.is_transient() => return Err(error),
+            Err(error) => error.report(),
+        };
+        tracing::warn!(dead_letter = %id, outcome, "redrive that was requested had no effect");
+        self.fail_request(number, &outcome).await
+    }
+
+    async fn redrive_as(
+        &self,
+        consumer: &ConsumerName,
+        id: DeadLetterId,
+        handler: &dyn Handler<DB>,
+        options: RedriveOptions,
+        request: Option<i64>,
+    ) -> Result<Redriven, RedriveError> {
+        let failed = StoreError::during;
         let mut tx = self.begin().await?;
         let letter = match self.open_letter(&mut tx, id).await? {
             Ok(letter) => letter,
             Err(before) => return Ok(before),
         };
+        if let Some(number) = request
+            && !DB::is_requested(&mut tx, self.statements(), number)
+                .await
+                .map_err(failed("look at a request"))?
+        {
+            return Ok(Redriven::Elsewhere);
+        }
         let message = owned_message(&letter, consumer)?;
         let scope = Scope::new(letter.scope.as_str())
             .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
-        let resolution = match self.admit_again(&mut tx, consumer, &scope, &message, options).await? {
+        let admitted = match tx.take_over(consumer, &scope, &message, id).await? {
+            Some(guard) => Some((Some(guard), Resolution::Applied)),
+            None => self.admit_again(&mut tx, consumer, &scope, &message, options).await?,
+        };
+        let resolution = match admitted {
             None => Resolution::Duplicate,
             Some((guard, resolution)) => {
                 let handled = handler.handle(&mut tx, &message).await.map_err(RedriveError::Handler)?;
@@ -73,22 +124,70 @@ impl<DB: Dialect> Inbox<DB> {
                 resolution
             }
         };
+        if let Some(number) = request {
+            DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
+                .await
+                .map_err(failed("note what came of a redrive"))?;
+        }
         self.close(tx, id, resolution).await
     }
 
-    /// Gives a dead letter up.
+    /// Gives a dead letter up, for good: no further copy of its message takes effect. The decision is kept with who took it.
+    ///
+    /// Closed as [`Resolution::Duplicate`] when the message has taken effect meanwhile: then there is nothing to repair. A
+    /// chunk, an incomplete message, a malformed delivery and one without a scope name no whole message: nothing stops what
+    /// comes of those later.
     ///
     /// # Errors
     /// [`RedriveError`]; the dead letter stays as it was.
-    pub async fn discard(&self, id: DeadLetterId) -> Result<Redriven, RedriveError> {
+    pub async fn discard(&self, id: DeadLetterId, signature: &Signature) -> Result<Redriven, RedriveError> {
+        let failed = StoreError::during;
         let mut tx = self.begin().await?;
-        match self.open_letter(&mut tx, id).await? {
-            Ok(_) => self.close(tx, id, Resolution::Discarded).await,
-            Err(before) => Ok(before),
+        let letter = match self.open_letter(&mut tx, id).await? {
+            Ok(letter) => letter,
+            Err(before) => return Ok(before),
+        };
+        let resolution = self.give_up(&mut tx, &letter).await?;
+        let decision = Decision {
+            outcome: Some(resolution.as_str().to_owned()),
+            ..Decision::new((id, &letter.consumer), Action::Discard, signature)
+        };
+        DB::note_decision(&mut tx, self.statements(), &decision).await.map_err(failed("note a decision"))?;
+        self.close(tx, id, resolution).await
+    }
+
+    /// Sees to it that the message of a letter takes no effect any more, or finds that it has done so.
+    async fn give_up(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        letter: &DeadLetter,
+    ) -> Result<Resolution, RedriveError> {
+        let Some(message) = letter.row() else { return Ok(Resolution::Discarded) };
+        let day = Day::of_id(message);
+        if !self.knows_day(day) {
+            self.ensure_day(day).await.map_err(|error| RedriveError::Admit(error.into()))?;
+        }
+        if !self.knows_day(day) {
+            // Its day is forgotten: further copies are refused by their time.
+            return Ok(Resolution::Discarded);
+        }
+        let inserted = DB::insert_dead(tx, self.statements(), letter.key(), &letter.fingerprint, letter.id)
+            .await
+            .map_err(StoreError::during("store the inbox row of a dead letter"))?;
+        match inserted {
+            Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
+                if fingerprint == letter.fingerprint =>
+            {
+                Ok(Resolution::Duplicate)
+            }
+            Inserted::Forgotten if !DB::DAYS_ARE_IMPLICIT => {
+                Err(RedriveError::Admit(self.forgotten(tx, message).await?))
+            }
+            _ => Ok(Resolution::Discarded),
         }
     }
 
-    async fn open_letter(
+    pub(crate) async fn open_letter(
         &self,
         tx: &mut InboxTransaction<DB>,
         id: DeadLetterId,

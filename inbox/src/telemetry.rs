@@ -8,11 +8,13 @@
 //! | `inbox_chunks_total` | counter | consumer | chunks kept until the others come |
 //! | `inbox_incomplete_total` | counter | consumer | messages dead-lettered because chunks did not come in time |
 //! | `inbox_refused_total` | counter | consumer, reason | messages refused before any effect; by their time: `too_old`, `from_the_future` |
-//! | `inbox_failed_total` | counter | consumer | failed attempts of handlers |
+//! | `inbox_failed_total` | counter | consumer | failed attempts that were counted |
+//! | `inbox_timed_out_total` | counter | consumer | calls of handlers that did not end in time |
+//! | `inbox_handlers_blocked` | gauge | consumer | handlers that block their thread and cannot be ended |
 //! | `inbox_dead_total` | counter | consumer, reason | deliveries dead-lettered |
 //! | `inbox_settled_total` | counter | consumer | deliveries acknowledged to the broker |
 //! | `inbox_released_total` | counter | consumer | deliveries handed back to the broker |
-//! | `inbox_outages_total` | counter | consumer | transactions that failed because the database was away |
+//! | `inbox_outages_total` | counter | consumer | failed attempts that were not counted: the database was away, or what a handler needs |
 //! | `inbox_sessions_lost_total` | counter | consumer | broker sessions lost |
 //! | `inbox_held_deliveries` | gauge | consumer | deliveries received and not settled yet |
 //! | `inbox_handle_seconds` | histogram | consumer | from admission to commit of one message or batch |
@@ -42,11 +44,12 @@ pub fn describe() {
         ("inbox_chunks_total", "Chunks kept until the others come"),
         ("inbox_incomplete_total", "Messages of which chunks did not come in time"),
         ("inbox_refused_total", "Messages refused before any effect"),
-        ("inbox_failed_total", "Failed attempts of handlers"),
+        ("inbox_failed_total", "Failed attempts that were counted"),
+        ("inbox_timed_out_total", "Calls of handlers that did not end in time"),
         ("inbox_dead_total", "Deliveries dead-lettered"),
         ("inbox_settled_total", "Deliveries acknowledged to the broker"),
         ("inbox_released_total", "Deliveries handed back to the broker"),
-        ("inbox_outages_total", "Transactions that failed because the database was away"),
+        ("inbox_outages_total", "Failed attempts that were not counted"),
         ("inbox_sessions_lost_total", "Broker sessions lost"),
         ("inbox_days_created_total", "Partitions created"),
         ("inbox_expired_total", "Days or rows forgotten"),
@@ -59,6 +62,7 @@ pub fn describe() {
         describe_counter!(name, text);
     }
     describe_gauge!("inbox_held_deliveries", "Deliveries received and not settled yet");
+    describe_gauge!("inbox_handlers_blocked", "Handlers that block their thread and cannot be ended");
     describe_histogram!(
         "inbox_handle_seconds",
         metrics::Unit::Seconds,
@@ -100,6 +104,14 @@ impl Meter {
 
     pub(crate) fn failed(&self) {
         self.count("inbox_failed_total", 1);
+    }
+
+    pub(crate) fn timed_out(&self) {
+        self.count("inbox_timed_out_total", 1);
+    }
+
+    pub(crate) fn blocked(&self, handlers: usize) {
+        gauge!("inbox_handlers_blocked", "consumer" => self.consumer.clone()).set(handlers as f64);
     }
 
     pub(crate) fn dead(&self, reason: Reason) {

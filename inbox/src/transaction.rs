@@ -8,9 +8,10 @@ use uuid::Uuid;
 
 use crate::batch::{Candidate, count_refusals};
 use crate::chunks::Gathered;
+use crate::dead_letter::DeadLetterId;
 use crate::dialect::{ChunkSet, Dialect, Key, Mark, Outcome};
 use crate::error::{AdmitError, CommitError};
-use crate::guard::{Admission, Guard};
+use crate::guard::{Admission, Guard, key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
 use crate::refusal::Refusal;
@@ -94,6 +95,27 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admission)
     }
 
+    /// Takes the row of a dead letter over for its message, which is to be applied in this transaction. Nothing when there is
+    /// no such row.
+    pub(crate) async fn take_over(
+        &mut self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        message: &Message,
+        letter: DeadLetterId,
+    ) -> Result<Option<Guard<DB>>, StoreError> {
+        let key = key(consumer, scope, message.id);
+        let cleared = DB::clear_dead(&mut self.tx, self.inbox.statements(), key, letter)
+            .await
+            .map_err(StoreError::during("take over the inbox row of a dead letter"))?;
+        if cleared == 0 {
+            return Ok(None);
+        }
+        let evidence = Evidence::Row { consumer: consumer.clone(), scope: scope.clone() };
+        self.admitted.push(Admitted { subject: key.id, evidence });
+        Ok(Some(Guard::new(&self.inbox, consumer, scope, message, None)))
+    }
+
     /// Puts messages in chunks together: see [`Inbox::gather`]. The proof for a chunk that is kept, or that comes after its
     /// message took effect, comes with the commit.
     ///
@@ -166,7 +188,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     ) -> Guard<DB> {
         self.forget_whole(consumer, scope, message.id);
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence: Evidence::None });
-        Guard::new(&self.inbox, consumer, scope, message)
+        Guard::new(&self.inbox, consumer, scope, message, None)
     }
 
     /// Commits, and returns one proof per admitted message, fresh or duplicate, in the order of admission. Runs to

@@ -103,8 +103,9 @@ static POSTGRES_OUTBOX: &[Migration] =
 static SQLITE_OUTBOX: &[Migration] =
     line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes");
 static POSTGRES_INBOX: &[Migration] =
-    line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks");
-static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks");
+    line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks", 4 "0004_decisions");
+static SQLITE_INBOX: &[Migration] =
+    line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks", 3 "0003_decisions");
 static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys", 4 "0004_one_table");
 static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys", 2 "0002_one_table");
 

@@ -1,6 +1,6 @@
 //! Least privilege on PostgreSQL: who may do what with the tables of a line.
 
-use crate::identifier::Identifier;
+use crate::identifier::{Identifier, InvalidIdentifier};
 use crate::line::Line;
 use crate::sql::{Statement, Template};
 
@@ -35,6 +35,20 @@ impl Roles {
             claimant: name("idempotency_claimant"),
             observer: name("outbox_observer"),
         }
+    }
+
+    /// As [`standard`](Self::standard), with a consumer and a claimant of one service: `<service>_inbox_consumer` and
+    /// `<service>_idempotency_claimant`. With tables in a schema of its own, no other service can touch its records.
+    ///
+    /// # Errors
+    /// [`InvalidIdentifier`] when the service's name is too long for that.
+    pub fn of_service(service: &Identifier) -> Result<Self, InvalidIdentifier> {
+        let service = service.as_str();
+        Ok(Self {
+            consumer: Identifier::new(format!("{service}_inbox_consumer"))?,
+            claimant: Identifier::new(format!("{service}_idempotency_claimant"))?,
+            ..Self::standard()
+        })
     }
 
     /// The script that makes the roles of a line and grants exactly what each needs, in one transaction. It can be
@@ -86,7 +100,10 @@ mod tests {
             assert!(about_messages.len() >= 2, "{script}");
             for grant in about_messages {
                 assert!(!grant.contains("DELETE") && !grant.contains("TRUNCATE"), "{grant}");
-                assert!(!grant.contains("UPDATE") || grant.contains("UPDATE (result)"), "{grant}");
+                assert!(
+                    !grant.contains("UPDATE") || grant.contains("UPDATE (result, dead_letter)"),
+                    "{grant}"
+                );
             }
         }
     }

@@ -182,6 +182,7 @@ async fn consumer(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedu
         backoff: Backoff { first: Duration::from_millis(30), max: Duration::from_millis(500) },
         keep_alive_interval: Duration::from_millis(500),
         maintain_interval: None,
+        redrive_interval: None,
         ..RunnerSettings::default()
     };
     let mut parts = Parts::new(name, factory);

@@ -92,7 +92,7 @@ fn consumer(state: &State) -> Consumer {
         scope: Arc::from(""),
         content: known(state, *id, content.clone()),
     });
-    let dead = state.inbox.dead.keys().map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
+    let dead = state.inbox.dead.iter().map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
     Consumer {
         name: Arc::from("billing"),
         topics: None,

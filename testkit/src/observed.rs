@@ -139,7 +139,7 @@ impl World {
 
     pub(crate) async fn inbox_rows(&self) -> Result<Vec<Remembered>, Failure> {
         let rows: Vec<(String, String, String)> =
-            sqlx::query_as("SELECT consumer, message_id, scope FROM inbox_message")
+            sqlx::query_as("SELECT consumer, message_id, scope FROM inbox_message WHERE dead_letter IS NULL")
                 .fetch_all(&self.pool)
                 .await
                 .map_err(Failure::during("read the inbox"))?;

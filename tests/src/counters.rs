@@ -6,10 +6,25 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit};
 
-/// The counters of this process. All tests of a binary count into the same ones: ask with labels of the test's own, or
+/// The counters and gauges of this process. All tests of a binary count into the same ones: ask with labels of the test's own, or
 /// for growth.
 #[derive(Clone, Default)]
-pub struct Counters(Arc<Mutex<HashMap<Key, Arc<AtomicU64>>>>);
+pub struct Counters {
+    counters: Registered,
+    gauges: Registered,
+}
+
+type Registered = Arc<Mutex<HashMap<Key, Arc<AtomicU64>>>>;
+
+fn registered(registered: &Registered, key: &Key) -> Arc<AtomicU64> {
+    let mut registered = registered.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(registered.entry(key.clone()).or_default())
+}
+
+fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
+    let label = |(name, value): &(&'static str, &str)| Label::new(*name, (*value).to_owned());
+    Key::from_parts(name, labels.iter().map(label).collect::<Vec<_>>())
+}
 
 static INSTALLED: LazyLock<Counters> = LazyLock::new(|| {
     let counters = Counters::default();
@@ -29,14 +44,13 @@ impl Counters {
     /// What was counted under a name and labels.
     #[must_use]
     pub fn value(&self, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
-        let labels: Vec<_> =
-            labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
-        self.counter(&Key::from_parts(name, labels)).load(Ordering::Relaxed)
+        registered(&self.counters, &key(name, labels)).load(Ordering::Relaxed)
     }
 
-    fn counter(&self, key: &Key) -> Arc<AtomicU64> {
-        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(counters.entry(key.clone()).or_default())
+    /// What a gauge shows under a name and labels.
+    #[must_use]
+    pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> f64 {
+        f64::from_bits(registered(&self.gauges, &key(name, labels)).load(Ordering::Relaxed))
     }
 }
 
@@ -48,11 +62,11 @@ impl Recorder for Counters {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(self.counter(key))
+        Counter::from_arc(registered(&self.counters, key))
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(registered(&self.gauges, key))
     }
 
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {

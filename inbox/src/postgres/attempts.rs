@@ -16,15 +16,17 @@ impl parts::Attempts for Postgres {
         statements: &Statements,
         key: Key<'_>,
         error: &str,
-    ) -> Result<u32, sqlx::Error> {
-        let attempts: i32 = sqlx::query_scalar(&statements.count_attempt)
+        is_counted: bool,
+    ) -> Result<(u32, Duration), sqlx::Error> {
+        let (attempts, age): (i32, f64) = sqlx::query_as(&statements.count_attempt)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
             .bind(error)
+            .bind(i32::from(is_counted))
             .fetch_one(connection)
             .await?;
-        Ok(attempts.unsigned_abs())
+        Ok((attempts.unsigned_abs(), Duration::try_from_secs_f64(age).unwrap_or_default()))
     }
 
     async fn postpone(

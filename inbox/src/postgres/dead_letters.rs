@@ -8,9 +8,10 @@ use sqlx::{PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::guard::inserted_or_found;
 use super::statements::Statements;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
-use crate::dialect::{Key, parts};
+use crate::dialect::{Inserted, Key, parts};
 
 impl parts::DeadLetters for Postgres {
     async fn bury(
@@ -71,19 +72,38 @@ impl parts::DeadLetters for Postgres {
         rows.iter().map(decode).collect()
     }
 
-    async fn is_buried(
+    async fn insert_dead(
         connection: &mut PgConnection,
         statements: &Statements,
         key: Key<'_>,
         fingerprint: &Fingerprint,
-    ) -> Result<bool, sqlx::Error> {
-        sqlx::query_scalar(&statements.is_buried)
+        id: DeadLetterId,
+    ) -> Result<Inserted, sqlx::Error> {
+        let inserted = sqlx::query_as(&statements.insert_dead)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
             .bind(&fingerprint.as_bytes()[..])
-            .fetch_one(connection)
-            .await
+            .bind(id.0)
+            .fetch_optional(&mut *connection)
+            .await;
+        inserted_or_found(connection, statements, key, inserted).await
+    }
+
+    async fn clear_dead(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+        id: DeadLetterId,
+    ) -> Result<u64, sqlx::Error> {
+        let cleared = sqlx::query(&statements.clear_dead)
+            .bind(key.id)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(id.0)
+            .execute(connection)
+            .await?;
+        Ok(cleared.rows_affected())
     }
 
     async fn resolve(

@@ -10,6 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::Statements;
+use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
 
 impl parts::Guards for Postgres {
@@ -30,7 +31,7 @@ impl parts::Guards for Postgres {
         fingerprint: &Fingerprint,
         mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
-        let inserted: Result<Option<OffsetDateTime>, _> = sqlx::query_scalar(&statements.insert)
+        let inserted = sqlx::query_as(&statements.insert)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
@@ -38,16 +39,7 @@ impl parts::Guards for Postgres {
             .bind(mark == Mark::Yes)
             .fetch_optional(&mut *connection)
             .await;
-        match inserted {
-            Ok(Some(processed_at)) => Ok(Inserted::New { processed_at }),
-            Ok(None) => match Self::find(connection, statements, key).await? {
-                Some(stored) => Ok(Inserted::Exists(stored)),
-                // Only a row that was removed by hand between the two statements.
-                None => Err(sqlx::Error::RowNotFound),
-            },
-            Err(error) if has_no_partition(&error) => Ok(Inserted::Forgotten),
-            Err(error) => Err(error),
-        }
+        inserted_or_found(connection, statements, key, inserted).await
     }
 
     async fn insert_batch(
@@ -70,7 +62,9 @@ impl parts::Guards for Postgres {
         // RETURNING has no order of its own.
         let mut found: HashMap<_, _> = inserted
             .into_iter()
-            .map(|(id, scope, processed_at)| ((id, scope), Inserted::New { processed_at }))
+            .map(|(id, scope, processed_at, session)| {
+                ((id, scope), Inserted::New { processed_at, session: Some(session) })
+            })
             .collect();
         let rest: Vec<_> =
             keys.iter().filter(|key| !found.contains_key(&(key.id, key.scope.to_owned()))).copied().collect();
@@ -117,6 +111,11 @@ impl parts::Guards for Postgres {
         }
     }
 
+    async fn interrupt(connection: &mut PgConnection, session: i32) -> Result<(), sqlx::Error> {
+        sqlx::query("SELECT pg_cancel_backend($1)").bind(session).execute(connection).await?;
+        Ok(())
+    }
+
     async fn complete(
         connection: &mut PgConnection,
         statements: &Statements,
@@ -144,7 +143,7 @@ async fn insert_some(
     statements: &Statements,
     rows: &[&(Key<'_>, Fingerprint)],
     mark: Mark,
-) -> Result<Vec<(Uuid, String, OffsetDateTime)>, sqlx::Error> {
+) -> Result<Vec<(Uuid, String, OffsetDateTime, i32)>, sqlx::Error> {
     let Some((Key { consumer, .. }, _)) = rows.first() else { return Ok(Vec::new()) };
     let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
     let Columns { ids, scopes } = Columns::of(&keys);
@@ -157,6 +156,25 @@ async fn insert_some(
         .bind(mark == Mark::Yes)
         .fetch_all(connection)
         .await
+}
+
+/// What became of an insert that returned when and on which session, or nothing because of a conflict.
+pub(super) async fn inserted_or_found(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    key: Key<'_>,
+    inserted: Result<Option<(OffsetDateTime, i32)>, sqlx::Error>,
+) -> Result<Inserted, sqlx::Error> {
+    match inserted {
+        Ok(Some((processed_at, session))) => Ok(Inserted::New { processed_at, session: Some(session) }),
+        Ok(None) => match <Postgres as parts::Guards>::find(connection, statements, key).await? {
+            Some(stored) => Ok(Inserted::Exists(stored)),
+            // Only a row that was removed by hand between the two statements.
+            None => Err(sqlx::Error::RowNotFound),
+        },
+        Err(error) if has_no_partition(&error) => Ok(Inserted::Forgotten),
+        Err(error) => Err(error),
+    }
 }
 
 struct Columns<'a> {
@@ -202,6 +220,7 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
         fingerprint: Fingerprint::from(bytes),
         result: row.try_get("result")?,
         processed_at: row.try_get("processed_at")?,
+        dead_letter: row.try_get::<Option<Uuid>, _>("dead_letter")?.map(DeadLetterId),
     })
 }
 

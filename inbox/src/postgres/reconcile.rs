@@ -12,10 +12,10 @@ use crate::store_error::StoreError;
 
 // $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key.
 const PAGE: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
-    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id >= $3 \
+    WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id >= $3 \
     AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
 const FIND: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
-    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3)";
+    WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3)";
 const UNFINISHED: &str = "SELECT message_id, false FROM {schema}inbox_attempt \
     WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3) \
     UNION SELECT subject, true FROM {schema}inbox_dead_letter \

@@ -20,17 +20,27 @@ macro_rules! statements {
     };
 }
 
-/// What an insert returns, and one more mark in the transaction for each new row where `$mark` is true. The marks are counted in a
-/// setting that is local to the transaction: a mark goes with its row, be it with the transaction or with a savepoint.
+/// One more mark in the transaction for each row where `$mark` is true. The marks are counted in a setting that is local to the
+/// transaction: a mark goes with its row, be it with the transaction or with a savepoint.
+macro_rules! mark {
+    ($mark:literal) => {
+        concat!(
+            "CASE WHEN ",
+            $mark,
+            "::boolean THEN set_config('inbox.marks', (coalesce(nullif(current_setting('inbox.marks', true), ''), \
+             '0')::bigint + 1)::text, true) END"
+        )
+    };
+}
+
+/// What an insert returns, with a [`mark`] for each new row.
 macro_rules! returning {
     ($columns:literal, $mark:literal) => {
         concat!(
             " ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING ",
             $columns,
-            ", CASE WHEN ",
-            $mark,
-            "::boolean THEN set_config('inbox.marks', (coalesce(nullif(current_setting('inbox.marks', true), ''), \
-             '0')::bigint + 1)::text, true) END"
+            ", ",
+            mark!($mark)
         )
     };
 }
@@ -39,21 +49,21 @@ statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or takes over.
     insert = concat!(
         "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)",
-        returning!("processed_at", "$5"),
+        returning!("processed_at, pg_backend_pid()", "$5"),
     );
     /// The guard for many, ordered so that two racing batches wait for each other and do not deadlock.
     insert_batch = concat!(
         "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) SELECT id, $1, scope, fingerprint \
          FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
          ORDER BY id, scope COLLATE pg_catalog.\"C\"",
-        returning!("message_id, scope, processed_at", "$5"),
+        returning!("message_id, scope, processed_at, pg_backend_pid()", "$5"),
     );
-    find = "SELECT fingerprint, result, processed_at FROM {schema}inbox_message \
+    find = "SELECT fingerprint, result, processed_at, dead_letter FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     /// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to `$5`, which lets the planner skip the
     /// partitions of other days. OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole
     /// days (of ids from anywhere in a day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
-    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at FROM UNNEST($2::uuid[], $3::text[]) \
+    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at, m.dead_letter FROM UNNEST($2::uuid[], $3::text[]) \
         AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k WHERE k.message_id = u.id AND \
         k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 OFFSET 0) AS m";
     complete = "UPDATE {schema}inbox_message SET result = $4 \
@@ -96,9 +106,9 @@ statements! {
     expire_days = "SELECT * FROM {schema}inbox_expire_days($1)";
 
     count_attempt = "INSERT INTO {schema}inbox_attempt AS a \
-        (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, 1, $4, clock_timestamp()) \
-        ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + 1, last_error = $4 \
-        RETURNING attempts";
+        (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, $5, $4, clock_timestamp()) \
+        ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4 \
+        RETURNING attempts, extract(epoch FROM clock_timestamp() - first_failed_at)::double precision";
     postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
@@ -114,10 +124,23 @@ statements! {
     lock_dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
     dead_letters = "SELECT * FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
         AND ($2 OR resolution IS NULL) AND ($3::uuid IS NULL OR id > $3) ORDER BY id LIMIT $4";
-    is_buried = "SELECT EXISTS (SELECT FROM {schema}inbox_dead_letter \
-        WHERE subject = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4)";
+    insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
+        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at, pg_backend_pid()";
+    clear_dead = concat!(
+        "UPDATE {schema}inbox_message SET dead_letter = NULL \
+         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING ",
+        mark!("true"),
+    );
     resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
         WHERE id = $1 AND resolution IS NULL";
+    note_decision = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late, outcome, \
+        done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $7 IS NOT NULL THEN clock_timestamp() END) \
+        ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
+    finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \
+        WHERE seq = $1 AND done_at IS NULL";
+    is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE";
+    requests = "SELECT * FROM {schema}inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
+    decisions = "SELECT * FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
 }

@@ -1,5 +1,6 @@
 //! Describing a consumer.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -46,6 +47,9 @@ pub enum BuildError {
     /// Zero attempts would dead-letter nothing and everything.
     #[error("the bound of attempts is 0; choose at least 1")]
     NoAttempts,
+    /// A handler that may take no time fails always.
+    #[error("handler_timeout is 0; choose longer than the slowest handler takes")]
+    NoHandlerTimeout,
 }
 
 /// A consumer that is ready to run.
@@ -61,7 +65,7 @@ impl<DB: Dialect> Consumer<DB> {
             consumer,
             factory: None,
             handler: None,
-            scope_of: Arc::new(|_| Scope::none()),
+            scope_of: Arc::new(|_| Ok(Scope::none())),
             settings: Settings::default(),
             guarded: true,
             crash: None,
@@ -73,6 +77,7 @@ impl<DB: Dialect> Consumer<DB> {
     /// # Errors
     /// [`RunError`] when it was aborted. Dropping the future is an abort.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), RunError> {
+        self.0.watch();
         self.0.run(shutdown).await
     }
 }
@@ -96,10 +101,21 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Which tenant or account a message belongs to; nobody's by default.
+    /// Which tenant or account a message belongs to; nobody's by default. When the function panics, the message is
+    /// dead-lettered with the reason [`Reason::NoScope`](crate::Reason::NoScope).
     #[must_use]
-    pub fn scope(mut self, scope_of: impl Fn(&Message) -> Scope + Send + Sync + 'static) -> Self {
-        self.scope_of = Arc::new(scope_of);
+    pub fn scope(self, scope_of: impl Fn(&Message) -> Scope + Send + Sync + 'static) -> Self {
+        self.try_scope(move |message| Ok::<_, Infallible>(scope_of(message)))
+    }
+
+    /// As [`scope`](Self::scope), for a function that can refuse a message: one without a tenant, or with a name that is none.
+    /// What is refused is dead-lettered with the reason [`Reason::NoScope`](crate::Reason::NoScope) and the error.
+    #[must_use]
+    pub fn try_scope<E: std::fmt::Display>(
+        mut self,
+        scope_of: impl Fn(&Message) -> Result<Scope, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.scope_of = Arc::new(move |message| scope_of(message).map_err(|error| error.to_string()));
         self
     }
 
@@ -127,10 +143,32 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How often a handler may fail before its message is dead-lettered; 10 by default.
+    /// How long one call of the handler may take; 60 s by default. After that its transaction is rolled back, on PostgreSQL also
+    /// the statement that the server is working on, and the call counts as a failure. The commit is not part of it. Code that
+    /// blocks its thread instead of waiting cannot be ended; it is logged and counted (`inbox_handlers_blocked`).
+    ///
+    /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility timeout or poll interval; in a
+    /// batch it holds for each message.
+    #[must_use]
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.handler_timeout = timeout;
+        self
+    }
+
+    /// How often a handler may fail before its message is dead-lettered; 10 by default. What the database did not do (a statement
+    /// that took too long, a deadlock, a lost session) counts only if another message has succeeded since the failure before:
+    /// otherwise [`failing_max`](Self::failing_max) ends it.
     #[must_use]
     pub fn attempts_max(mut self, attempts_max: u32) -> Self {
         self.settings.attempts_max = attempts_max;
+        self
+    }
+
+    /// How long a message may fail, from its first failure, without one that is counted; 24 hours by default. Then it is
+    /// dead-lettered: longer than any outage that is to be waited for.
+    #[must_use]
+    pub fn failing_max(mut self, age_max: Duration) -> Self {
+        self.settings.failing_max = age_max;
         self
     }
 
@@ -154,6 +192,14 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     #[must_use]
     pub fn maintain_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.maintain_interval = interval;
+        self
+    }
+
+    /// How often it is looked whether an operator asks for a dead letter to be redriven (`relay inbox dead redrive`); 10 s by
+    /// default, never with `None`.
+    #[must_use]
+    pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
+        self.settings.redrive_interval = interval;
         self
     }
 
@@ -183,8 +229,12 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         if self.settings.attempts_max == 0 {
             return Err(BuildError::NoAttempts);
         }
+        if self.settings.handler_timeout.is_zero() {
+            return Err(BuildError::NoHandlerTimeout);
+        }
         let Self { inbox, consumer, settings, guarded, .. } = self;
-        let store = InboxStore { inbox, consumer: consumer.clone(), handler, guarded };
+        let handler_timeout = settings.handler_timeout;
+        let store = InboxStore { inbox, consumer: consumer.clone(), handler, handler_timeout, guarded };
         let parts =
             Parts { settings, scope_of: self.scope_of, crash: self.crash, ..Parts::new(consumer, factory) };
         Ok(Consumer(Runner::new(store, parts)))

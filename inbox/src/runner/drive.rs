@@ -106,9 +106,9 @@ impl<S: Store> Drive<S> {
     }
 
     pub(super) async fn run(mut self) -> Result<(), RunError> {
-        let maintenance = self.maintain();
+        let (maintenance, redrives) = (self.maintain(), self.redrive());
         let result = self.receive_and_settle().await;
-        drop(maintenance);
+        drop((maintenance, redrives));
         self.running.abort_all();
         self.worker.meter.held(0);
         result?;
@@ -326,6 +326,20 @@ impl<S: Store> Drive<S> {
         self.unsettled.clear();
         drop(self.lanes.drain());
         self.batchable.clear();
+    }
+
+    fn redrive(&self) -> Option<AbortOnDropHandle<()>> {
+        let period = self.settings.redrive_interval?;
+        let worker = Arc::clone(&self.worker);
+        let host = self.worker.host.clone();
+        Some(AbortOnDropHandle::new(host.spawn(async move {
+            loop {
+                tokio::time::sleep(period).await;
+                if let Err(error) = worker.store.redrive_requested().await {
+                    tracing::warn!(error = error_text(&error), "redrives that were requested wait");
+                }
+            }
+        })))
     }
 
     fn maintain(&self) -> Option<AbortOnDropHandle<()>> {

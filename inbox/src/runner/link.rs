@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use message::{Delivery, Fault, Host, Subscription, SubscriptionError};
 use tokio::time::Instant;
@@ -28,8 +30,22 @@ impl SubscriptionFactory {
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Made> + Send + 'static,
     {
-        Self(Arc::new(move || Box::pin(make())))
+        let make = move || -> BoxFuture<'static, Made> {
+            let Ok(making) = catch_unwind(AssertUnwindSafe(&make)) else {
+                return Box::pin(std::future::ready(Err(panicked())));
+            };
+            Box::pin(
+                AssertUnwindSafe(making).catch_unwind().map(|made| made.unwrap_or_else(|_| Err(panicked()))),
+            )
+        };
+        Self(Arc::new(make))
     }
+}
+
+fn panicked() -> SubscriptionError {
+    SubscriptionError::operator(
+        "the function that makes the subscription panicked; its message is on standard error",
+    )
 }
 
 impl std::fmt::Debug for SubscriptionFactory {

@@ -2,12 +2,13 @@
 //!
 //! They are admitted in one round trip and handled in their order. When one fails, everything is rolled back; what
 //! came before the culprit is done again without it, the culprit and what is behind it on its key go the way of single
-//! deliveries, and the rest goes on as a batch. A failure that names no culprit (at the commit) halves the batch.
+//! deliveries, and the rest goes on as a batch. A failure that names no culprit (at the commit, or one that could be everybody's and repeats) halves
+//! the batch.
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, Message, OrderingKey};
+use message::{Committed, OrderingKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,7 @@ use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
+use crate::name::Scope;
 
 /// What a batch came to.
 #[derive(Debug, Default)]
@@ -29,28 +31,27 @@ pub(super) struct Sorted {
     pub(super) released: Vec<Held>,
 }
 
-/// A delivery and its place in the batch.
-type Placed = (usize, Held);
-
-/// Takes out chunks, which go the way of single deliveries, and what is behind them on their keys.
-fn set_chunks_apart(batch: Vec<Held>) -> (Vec<Placed>, Vec<Placed>) {
-    let mut keys: HashSet<OrderingKey> = HashSet::new();
-    batch.into_iter().enumerate().partition(|(_, held)| {
-        let is_chunk = held.delivery.message.as_ref().is_ok_and(|message| message.chunk.is_some());
-        if is_chunk {
-            keys.extend(held.key().cloned());
-        }
-        !is_chunk && held.key().is_none_or(|key| !keys.contains(key))
-    })
+/// A delivery, its place in the batch and whose it is.
+#[derive(Debug)]
+struct Placed {
+    at: usize,
+    held: Held,
+    scope: Scope,
 }
 
+/// A delivery that goes the way of single ones, and its place.
+type Single = (usize, Held);
+
+/// How often in a row a batch is tried again as it is; then it is halved, until the one that cannot succeed is alone.
+const OUTAGES_WHOLE: u32 = 2;
+
 /// Takes out what is behind the culprit on its key: `parts` are all later than it.
-fn take_behind((_, culprit): &Placed, parts: &mut VecDeque<Vec<Placed>>, singles: &mut Vec<Placed>) {
+fn take_behind(culprit: &Held, parts: &mut VecDeque<Vec<Placed>>, singles: &mut Vec<Single>) {
     let Some(key) = culprit.key() else { return };
     for part in parts {
         let (behind, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(part).into_iter().partition(|(_, held)| held.key() == Some(key));
-        singles.extend(behind);
+            std::mem::take(part).into_iter().partition(|placed| placed.held.key() == Some(key));
+        singles.extend(behind.into_iter().map(|placed| (placed.at, placed.held)));
         *part = rest;
     }
 }
@@ -62,50 +63,54 @@ enum Attempt {
     Culprit(usize),
     /// Rolled back at the commit.
     RolledBack,
-    /// Something is away; not counted.
+    /// The database did not do it.
     Outage(Box<dyn Error + Send + Sync>),
+    /// The database could not even begin: nothing that this batch has done.
+    Away(Box<dyn Error + Send + Sync>),
 }
 
 impl<S: Store> Worker<S> {
     /// Works on a batch of readable deliveries.
     pub(super) async fn run_many(&self, batch: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut sorted = Sorted::default();
-        let (batch, mut singles) = set_chunks_apart(batch);
+        let (batch, mut singles) = self.set_apart(batch);
         let mut parts: VecDeque<Vec<Placed>> = VecDeque::from([batch]);
         let mut outages = 0;
         while let Some(mut part) = parts.pop_front() {
             if part.is_empty() {
                 continue;
             }
-            match self.attempt_many(&part).await {
+            let mut attempt = self.attempt_many(&part).await;
+            if let Attempt::Outage(error) | Attempt::Away(error) = &attempt {
+                if self.wait_out(&mut outages, &**error, give_up).await.is_err() {
+                    parts.push_front(part);
+                    sorted.released.extend(parts.drain(..).flatten().map(|placed| placed.held));
+                    break;
+                }
+                if matches!(attempt, Attempt::Away(_)) || outages <= OUTAGES_WHOLE {
+                    parts.push_front(part);
+                    continue;
+                }
+                attempt = Attempt::RolledBack;
+            } else {
+                outages = 0;
+            }
+            match attempt {
                 Attempt::Done(proofs) => {
-                    for (placed, proof) in part.into_iter().zip(proofs) {
+                    for (Placed { at, held, .. }, proof) in part.into_iter().zip(proofs) {
                         match proof {
-                            Some(proof) => sorted.settled.push((placed.1, proof)),
-                            None => singles.push(placed),
+                            Some(proof) => sorted.settled.push((held, proof)),
+                            None => singles.push((at, held)),
                         }
                     }
                 }
-                Attempt::RolledBack if part.len() > 1 => {
+                Attempt::Culprit(at) => self.set_culprit_apart(at, part, &mut parts, &mut singles),
+                _ if part.len() > 1 => {
                     let rest = part.split_off(part.len() / 2);
                     parts.push_front(rest);
                     parts.push_front(part);
                 }
-                attempt @ (Attempt::Culprit(_) | Attempt::RolledBack) => {
-                    let at = if let Attempt::Culprit(at) = attempt { at } else { 0 };
-                    parts.push_front(part.split_off(at + 1));
-                    if let Some(culprit) = part.pop() {
-                        take_behind(&culprit, &mut parts, &mut singles);
-                        singles.push(culprit);
-                    }
-                    parts.push_front(part);
-                }
-                Attempt::Outage(error) => {
-                    parts.push_front(part);
-                    if self.wait_out(&mut outages, &*error, give_up).await.is_err() {
-                        sorted.released.extend(parts.drain(..).flatten().map(|(_, held)| held));
-                    }
-                }
+                _ => self.set_culprit_apart(0, part, &mut parts, &mut singles),
             }
         }
         // A second culprit can stand before the first.
@@ -114,20 +119,55 @@ impl<S: Store> Worker<S> {
         sorted
     }
 
+    /// Takes out chunks and what nobody can tell the scope of, which go the way of single deliveries, and what is behind them on
+    /// their keys.
+    fn set_apart(&self, batch: Vec<Held>) -> (Vec<Placed>, Vec<Single>) {
+        let mut keys: HashSet<OrderingKey> = HashSet::new();
+        let (mut placed, mut singles) = (Vec::with_capacity(batch.len()), Vec::new());
+        for (at, held) in batch.into_iter().enumerate() {
+            let is_behind = held.key().is_some_and(|key| keys.contains(key));
+            let whole = held.delivery.message.as_ref().ok().filter(|message| message.chunk.is_none());
+            match whole.and_then(|message| self.scope(message).ok()) {
+                Some(scope) if !is_behind => placed.push(Placed { at, held, scope }),
+                _ => {
+                    keys.extend(held.key().cloned());
+                    singles.push((at, held));
+                }
+            }
+        }
+        (placed, singles)
+    }
+
+    /// Takes one out with what is behind it on its key; the others go on.
+    fn set_culprit_apart(
+        &self,
+        at: usize,
+        mut part: Vec<Placed>,
+        parts: &mut VecDeque<Vec<Placed>>,
+        singles: &mut Vec<Single>,
+    ) {
+        parts.push_front(part.split_off(at + 1));
+        if let Some(Placed { at, held, .. }) = part.pop() {
+            take_behind(&held, parts, singles);
+            singles.push((at, held));
+        }
+        parts.push_front(part);
+    }
+
     async fn attempt_many(&self, part: &[Placed]) -> Attempt {
         let _permit = match self.permits.acquire().await.map_err(closed) {
             Ok(permit) => permit,
-            Err(error) => return Attempt::Outage(error.into()),
+            Err(error) => return Attempt::Away(error.into()),
         };
         let begun_at = Instant::now();
         let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
-            Err(error) => return Attempt::Outage(error.into()),
+            Err(error) => return Attempt::Away(error.into()),
         };
-        let messages: Vec<&Message> =
-            part.iter().filter_map(|(_, held)| held.delivery.message.as_ref().ok()).collect();
-        let candidates: Vec<_> =
-            messages.iter().map(|message| Candidate { scope: (self.scope_of)(message), message }).collect();
+        let readable = part.iter().filter_map(|Placed { held, scope, .. }| {
+            Some(Candidate { scope: scope.clone(), message: held.delivery.message.as_ref().ok()? })
+        });
+        let candidates: Vec<_> = readable.collect();
         // Nothing for what is refused; the way of single deliveries dead-letters it.
         let admissions: Vec<Option<Admitted<S::Guard>>> =
             match self.store.admit_batch(&mut tx, &candidates).await {
@@ -139,7 +179,7 @@ impl<S: Store> Worker<S> {
         for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
             match admission {
                 Some(Ok(guard)) => {
-                    let redelivered = part[at].1.delivery.redelivered;
+                    let redelivered = part[at].held.delivery.redelivered;
                     match self.apply(&mut tx, guard, candidate, redelivered).await {
                         Ok(()) => applied.push(candidate.message.id),
                         Err(Some(unavailable)) => return Attempt::Outage(unavailable),
@@ -153,7 +193,7 @@ impl<S: Store> Worker<S> {
         applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
         match self.store.commit(tx).await {
             Ok(proofs) => {
-                self.meter.applied(applied.len(), begun_at.elapsed());
+                self.succeeded(applied.len(), begun_at.elapsed());
                 self.meter.duplicates(duplicates);
                 let ids: Vec<_> = applied.iter().map(ToString::to_string).collect();
                 tracing::info!(consumer = %self.consumer, duplicates, message_ids = ids.join(" "), "batch applied");
@@ -178,7 +218,7 @@ impl<S: Store> Worker<S> {
         redelivered: bool,
     ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
         let Candidate { scope, message } = candidate;
-        let result = match self.handle(tx, message).await {
+        let result = match self.handle(tx, &guard, message).await {
             Ok(result) => result,
             // Also when something is away: it may be so for this message only, and the others go on.
             Err(error) => {

@@ -6,18 +6,21 @@
 //!
 //! | trouble | what happens |
 //! |---|---|
-//! | the handler fails | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
-//! | the message is refused or malformed | dead-lettered at once, then settled |
-//! | the database is away, a commit's outcome is unknown | nothing counted, nothing settled; tried again after a backoff |
+//! | the handler fails, panics or does not end in time | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
+//! | the message is refused or malformed, or nobody can tell whose it is | dead-lettered at once, then settled |
+//! | the database is away, a commit's outcome is unknown | nothing settled; tried again after a backoff; counted only while other messages succeed |
 //! | the broker's session is lost | subscribed anew; work in hand is finished, its tokens are forgotten |
 //! | shutdown | nothing more received; work in hand finished and settled, the rest handed back |
 
+mod bounded;
 mod builder;
 mod crash;
 mod drive;
+mod failure;
 mod lanes;
 mod link;
 mod many;
+mod overdue;
 mod parts;
 mod settings;
 mod shutdown;

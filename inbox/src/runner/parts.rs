@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use message::{Host, Message};
 use tokio::sync::Semaphore;
 
 use super::crash::CrashHook;
 use super::drive::{Drive, RunError};
+use super::failure::Limits;
 use super::link::SubscriptionFactory;
+use super::overdue;
 use super::settings::Settings;
 use super::shutdown::Shutdown;
 use super::store::Store;
@@ -41,7 +44,7 @@ impl Parts {
     /// Parts with the default settings: every message is nobody's in particular.
     #[must_use]
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
-        let scope_of: ScopeOf = Arc::new(|_: &Message| Scope::none());
+        let scope_of: ScopeOf = Arc::new(|_: &Message| Ok(Scope::none()));
         let settings = Settings::default();
         Self { consumer, factory, settings, scope_of, crash: None, host: Host::default() }
     }
@@ -58,12 +61,21 @@ impl<S: Store> Runner<S> {
             consumer,
             scope_of,
             backoff: settings.backoff,
-            attempts_max: settings.attempts_max,
+            limits: Limits { attempts_max: settings.attempts_max, failing_max: settings.failing_max },
+            handler_timeout: settings.handler_timeout,
+            handling: Arc::default(),
+            applied: AtomicU64::new(0),
             permits: Semaphore::new(settings.concurrency.get().min(Semaphore::MAX_PERMITS)),
             crash,
             host,
         };
         Self { worker: Arc::new(worker), factory, settings }
+    }
+
+    /// Has a thread of its own tell of handlers that block theirs: a blocked runtime cannot.
+    pub(super) fn watch(&self) {
+        let Worker { handling, consumer, meter, handler_timeout, .. } = &*self.worker;
+        overdue::watch(handling, consumer.clone(), meter.clone(), *handler_timeout);
     }
 
     /// Runs until it is told to stop; see [`Consumer::run`](super::Consumer::run).

@@ -22,6 +22,12 @@ pub struct Settings {
     pub keep_alive_interval: Duration,
     /// How often the inbox is maintained, if at all.
     pub maintain_interval: Option<Duration>,
+    /// How long one call of the handler may take.
+    pub handler_timeout: Duration,
+    /// How long a message may fail without a failure that is counted.
+    pub failing_max: Duration,
+    /// How often it is looked whether an operator asks for a redrive, if at all.
+    pub redrive_interval: Option<Duration>,
 }
 
 const fn non_zero(value: usize) -> NonZeroUsize {
@@ -41,6 +47,9 @@ impl Default for Settings {
             backoff: Backoff::MESSAGES,
             keep_alive_interval: Duration::from_secs(10),
             maintain_interval: Some(Duration::from_secs(3_600)),
+            handler_timeout: Duration::from_secs(60),
+            failing_max: Duration::from_secs(86_400),
+            redrive_interval: Some(Duration::from_secs(10)),
         }
     }
 }

@@ -1,19 +1,19 @@
 //! One delivery, to its end.
 
 use std::error::Error;
-use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use message::{Committed, Delivery, Message};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::crash::CrashPoint;
+use super::failure::{Failure, FailureKind};
 use super::store::Store;
-use super::worker::{GivenUp, Grave, Worker, closed, is_innocent};
-use crate::attempts::error_text;
+use super::worker::{GivenUp, Grave, INTERRUPT_MAX, Worker, closed, is_innocent};
+use crate::attempts::{Failures, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
 use crate::error::AdmitError;
@@ -28,10 +28,25 @@ enum Step {
     Settle(Committed),
     /// It is to be dead-lettered.
     Bury(Grave),
-    /// It failed and was counted.
-    Wait(Duration),
-    /// Something is away, or lost a conflict; not counted.
-    Outage(Box<dyn Error + Send + Sync>),
+    /// It failed.
+    Failed(FailureKind, Cause),
+    /// The database could not even begin: nothing that this message has done.
+    Away(Cause),
+}
+
+type Cause = Box<dyn Error + Send + Sync>;
+
+/// What the attempts of a message in this process have come to.
+#[derive(Default)]
+struct Course {
+    /// Whether a failure is noted in the database.
+    failed_before: bool,
+    /// Failures in a row that were not counted.
+    outages: u32,
+    /// Those of them that a database which answered has noted.
+    uncounted: u32,
+    /// How many messages had taken effect when it failed last.
+    applied_then: Option<u64>,
 }
 
 impl<S: Store> Worker<S> {
@@ -63,52 +78,49 @@ impl<S: Store> Worker<S> {
         message: &Message,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
-        let scope = (self.scope_of)(message);
-        let (mut outages, mut failed_before) = (0, false);
-        if delivery.redelivered {
-            match self.resume(&scope, message, give_up).await? {
-                Ok(proof) => return Ok(proof),
-                Err(failed) => failed_before = failed,
+        let scope = match self.scope(message) {
+            Ok(scope) => scope,
+            Err(problem) => {
+                self.meter.refused(Reason::NoScope);
+                let grave = Grave::new(Reason::NoScope, problem, 0);
+                return self.bury(delivery, &Scope::none(), grave, give_up).await;
             }
+        };
+        let mut course = Course::default();
+        if delivery.redelivered {
+            course.failed_before = self.resume(&scope, message, give_up).await?;
         }
         loop {
-            match self.attempt(&scope, message, failed_before).await {
+            match self.attempt(&scope, message, course.failed_before).await {
                 Step::Settle(proof) => return Ok(proof),
                 Step::Bury(grave) => return self.bury(delivery, &scope, grave, give_up).await,
-                Step::Wait(delay) => {
-                    (outages, failed_before) = (0, true);
-                    self.wait(delay, give_up).await?;
+                Step::Failed(kind, error) => {
+                    if let Some(grave) =
+                        self.note_failure(&scope, message, &mut course, (kind, &*error), give_up).await?
+                    {
+                        return self.bury(delivery, &scope, grave, give_up).await;
+                    }
                 }
-                Step::Outage(error) => self.wait_out(&mut outages, &*error, give_up).await?,
+                Step::Away(error) => self.wait_out(&mut course.outages, &*error, give_up).await?,
             }
         }
     }
 
-    /// Takes up where another process left a redelivered message: settles one that is dead already, and keeps to
-    /// the backoff of one that failed. Otherwise says whether it failed before.
+    /// Keeps to the backoff of a redelivered message that failed in another process. Whether it did.
     async fn resume(
         &self,
         scope: &Scope,
         message: &Message,
         give_up: &CancellationToken,
-    ) -> Result<Result<Committed, bool>, GivenUp> {
+    ) -> Result<bool, GivenUp> {
         let mut outages = 0;
         loop {
-            let looked_up = async {
-                let buried = self.store.buried(scope, message).await?;
-                let attempt = self.store.attempt(scope, message.id).await?;
-                Ok::<_, StoreError>((buried, attempt))
-            };
-            match looked_up.await {
-                Ok((Some(proof), _)) => {
-                    tracing::info!("dead-lettered before");
-                    return Ok(Ok(proof));
-                }
-                Ok((None, None)) => return Ok(Err(false)),
-                Ok((None, Some(attempt))) => {
+            match self.store.attempt(scope, message.id).await {
+                Ok(None) => return Ok(false),
+                Ok(Some(attempt)) => {
                     let left = Duration::try_from(attempt.next_at - self.store.now()).unwrap_or_default();
                     self.wait(left.min(self.backoff.max), give_up).await?;
-                    return Ok(Err(true));
+                    return Ok(true);
                 }
                 Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
             }
@@ -118,12 +130,12 @@ impl<S: Store> Worker<S> {
     async fn attempt(&self, scope: &Scope, message: &Message, failed_before: bool) -> Step {
         let _permit = match self.permits.acquire().await.map_err(closed) {
             Ok(permit) => permit,
-            Err(error) => return Step::Outage(error.into()),
+            Err(error) => return Step::Away(error.into()),
         };
         let begun_at = Instant::now();
         let tx = match self.store.begin().await {
             Ok(tx) => tx,
-            Err(error) => return Step::Outage(error.into()),
+            Err(error) => return Step::Away(error.into()),
         };
         if message.chunk.is_some() {
             self.gather(tx, scope, message, failed_before, begun_at).await
@@ -149,7 +161,7 @@ impl<S: Store> Worker<S> {
                 }
             }
             Ok(Gathered::Kept { held, count }) => {
-                let step = self.commit(tx, scope, chunk).await;
+                let step = self.commit(tx).await;
                 if let Step::Settle(_) = &step {
                     self.meter.chunk();
                     tracing::info!(held, count, "chunk kept");
@@ -157,7 +169,7 @@ impl<S: Store> Worker<S> {
                 }
                 step
             }
-            Ok(Gathered::Duplicate(duplicate)) => self.suppress(tx, scope, chunk, &duplicate).await,
+            Ok(Gathered::Duplicate(duplicate)) => self.suppress(tx, &duplicate).await,
             Err(error @ AdmitError::Damaged { .. }) => {
                 self.meter.refused(Reason::Malformed);
                 let grave = Grave::new(Reason::Malformed, error.to_string(), 0);
@@ -179,110 +191,131 @@ impl<S: Store> Worker<S> {
     ) -> Step {
         let guard = match self.store.admit(&mut tx, scope, message).await {
             Ok(Ok(guard)) => guard,
-            Ok(Err(duplicate)) => return self.suppress(tx, scope, message, &duplicate).await,
+            Ok(Err(duplicate)) => return self.suppress(tx, &duplicate).await,
             Err(error) => return self.refuse(error),
         };
-        let result = match self.handle(&mut tx, message).await {
+        let result = match self.handle(&mut tx, &guard, message).await {
             Ok(result) => result,
-            Err(error) => return self.failed(tx, scope, message, error).await,
+            Err(error) => return self.failed(tx, error).await,
         };
         if failed_before && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id).await {
-            return Step::Outage(error.into());
+            return Step::Failed(FailureKind::Database, error.into());
         }
         if let Some(result) = result
             && let Err(error) = self.store.complete(&mut tx, guard, &result).await
         {
-            return self.failed_to_store(tx, scope, message, error).await;
+            return self.failed_to_store(tx, error).await;
         }
         self.crash(CrashPoint::AfterEffect, message.id);
-        let step = self.commit(tx, scope, message).await;
+        let step = self.commit(tx).await;
         if let Step::Settle(_) = &step {
-            self.meter.applied(1, begun_at.elapsed());
+            self.succeeded(1, begun_at.elapsed());
             tracing::info!("applied");
             self.crash(CrashPoint::AfterCommit, message.id);
         }
         step
     }
 
-    /// Settles what took effect before.
-    async fn suppress(&self, tx: S::Tx, scope: &Scope, message: &Message, duplicate: &Duplicate) -> Step {
-        tracing::info!(processed_at = %duplicate.processed_at, "duplicate suppressed");
+    /// Settles what took effect before, or is a dead letter.
+    async fn suppress(&self, tx: S::Tx, duplicate: &Duplicate) -> Step {
+        let Duplicate { processed_at, dead_letter, .. } = duplicate;
+        let dead_letter = dead_letter.map(tracing::field::display);
+        tracing::info!(%processed_at, dead_letter, "duplicate suppressed");
         self.meter.duplicates(1);
-        self.commit(tx, scope, message).await
+        self.commit(tx).await
     }
 
     /// What follows when a message is not admitted.
     fn refuse(&self, error: AdmitError) -> Step {
-        let AdmitError::Refused(refusal) = error else { return Step::Outage(error.into()) };
+        let AdmitError::Refused(refusal) = error else {
+            return Step::Failed(FailureKind::Database, error.into());
+        };
         Step::Bury(Grave::new(Reason::from(&refusal), refusal.to_string(), 0))
     }
 
-    /// Runs the handler; a panic is a failure like any other.
-    pub(super) async fn handle(
-        &self,
-        tx: &mut S::Tx,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
-        match AssertUnwindSafe(self.store.handle(tx, message)).catch_unwind().await {
-            Ok(result) => result,
-            Err(_) => Err(HandlerError::retry("the handler panicked")),
-        }
-    }
-
-    async fn commit(&self, tx: S::Tx, scope: &Scope, message: &Message) -> Step {
+    async fn commit(&self, tx: S::Tx) -> Step {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
                 Some(proof) => Step::Settle(proof),
-                None => Step::Outage("the commit proved nothing".into()),
+                None => Step::Failed(FailureKind::Database, "the commit proved nothing".into()),
             },
-            Err(error) if is_innocent(&error) => Step::Outage(error.into()),
-            Err(error) => self.count(scope, message, &error).await,
+            Err(error) if is_innocent(&error) => Step::Failed(FailureKind::Database, error.into()),
+            Err(error) => Step::Failed(FailureKind::Own, error.into()),
         }
     }
 
-    async fn failed(&self, tx: S::Tx, scope: &Scope, message: &Message, error: HandlerError) -> Step {
-        if let Err(rollback) = self.store.rollback(tx).await {
-            tracing::warn!(error = error_text(&error), "the handler failed");
-            return Step::Outage(rollback.into());
+    async fn failed(&self, tx: S::Tx, error: HandlerError) -> Step {
+        match tokio::time::timeout(INTERRUPT_MAX, self.store.rollback(tx)).await {
+            Ok(Ok(())) => {}
+            // Of an interrupted statement its own error comes with the rollback.
+            Ok(Err(_)) if error.is_timeout() => {}
+            Ok(Err(rollback)) => {
+                tracing::warn!(error = error_text(&error), "the handler failed");
+                return Step::Failed(FailureKind::Database, rollback.into());
+            }
+            // It is rolled back all the same, by a task of its own.
+            Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
         }
         match error.next() {
-            Next::Unavailable => Step::Outage(error.into()),
+            Next::Unavailable => Step::Failed(FailureKind::Unavailable, error.into()),
+            Next::Database => Step::Failed(FailureKind::Database, error.into()),
+            Next::Retry => Step::Failed(FailureKind::Own, error.into()),
             Next::Reject => {
                 self.meter.failed();
                 Step::Bury(Grave::new(Reason::Rejected, error_text(&error), 1))
             }
-            Next::Retry => self.count(scope, message, &error).await,
         }
     }
 
-    async fn failed_to_store(&self, tx: S::Tx, scope: &Scope, message: &Message, error: StoreError) -> Step {
+    async fn failed_to_store(&self, tx: S::Tx, error: StoreError) -> Step {
         if error.is_transient() {
-            return Step::Outage(error.into());
+            return Step::Failed(FailureKind::Database, error.into());
         }
         // The handler broke its transaction: its own failure.
         let error = HandlerError::retry("the handler left a broken transaction").with_source(error);
-        self.failed(tx, scope, message, error).await
+        self.failed(tx, error).await
     }
 
-    /// Counts a failure and decides between trying again and giving up.
-    async fn count(
+    /// Notes a failure, and waits for the next attempt unless the message is to be given up.
+    async fn note_failure(
         &self,
         scope: &Scope,
         message: &Message,
-        error: &(dyn Error + Send + Sync + 'static),
-    ) -> Step {
-        self.meter.failed();
+        course: &mut Course,
+        (kind, error): (FailureKind, &(dyn Error + Send + Sync + 'static)),
+        give_up: &CancellationToken,
+    ) -> Result<Option<Grave>, GivenUp> {
+        let applied = self.applied.load(Ordering::Relaxed);
+        let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
+        let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
-        match self.store.record_failure(scope, message.id, &text, self.backoff).await {
-            Ok((attempts, _)) if attempts >= self.attempts_max => {
-                Step::Bury(Grave::new(Reason::Poison, text, attempts))
-            }
-            Ok((attempts, delay)) => {
-                let attempts_max = self.attempts_max;
-                tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");
-                Step::Wait(delay)
-            }
-            Err(error) => Step::Outage(error.into()),
+        let backoff = is_counted.then_some(self.backoff);
+        let Failures { attempts, age, delay } =
+            match self.store.record_failure(scope, message.id, &text, backoff).await {
+                Ok(failures) => failures,
+                Err(unnoted) => {
+                    course.uncounted = 0;
+                    tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
+                    self.wait_out(&mut course.outages, error, give_up).await?;
+                    return Ok(None);
+                }
+            };
+        course.failed_before = true;
+        course.uncounted = if is_counted { 0 } else { course.uncounted.saturating_add(1) };
+        let uncounted = course.uncounted;
+        if self.limits.are_exceeded_by(Failure { is_counted, attempts, age, uncounted }) {
+            self.meter.failed();
+            return Ok(Some(Grave::new(Reason::Poison, text, attempts)));
         }
+        if is_counted {
+            self.meter.failed();
+            course.outages = 0;
+            let attempts_max = self.limits.attempts_max;
+            tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");
+            self.wait(delay, give_up).await?;
+        } else {
+            self.wait_out(&mut course.outages, error, give_up).await?;
+        }
+        Ok(None)
     }
 }

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{Committed, Delivery, Message, MessageId, to_its_end};
+use sqlx::Transaction;
 use time::OffsetDateTime;
 
-use crate::attempts::Attempt;
+use super::bounded::{self, Called};
+use crate::attempts::{Attempt, Failures};
 use crate::backoff::Backoff;
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
@@ -34,7 +36,7 @@ pub trait Store: Send + Sync + 'static {
     /// An open transaction.
     type Tx: Send;
     /// The right to apply one message's effect in the transaction that admitted it.
-    type Guard: Send;
+    type Guard: Send + Sync;
 
     /// The database's time.
     fn now(&self) -> OffsetDateTime;
@@ -90,20 +92,22 @@ pub trait Store: Send + Sync + 'static {
     /// Rolls back, and waits for it.
     async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError>;
 
-    /// Counts a failure: how often it failed, and how long to wait.
+    /// Ends what the transaction of a guard is doing at this moment; it can only be rolled back then.
+    async fn interrupt(&self, _guard: &Self::Guard) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Notes a failure, and counts it if there is a backoff.
     async fn record_failure(
         &self,
         scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Backoff,
-    ) -> Result<(u32, Duration), StoreError>;
+        backoff: Option<Backoff>,
+    ) -> Result<Failures, StoreError>;
 
     /// The failures of a message so far.
     async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError>;
-
-    /// The proof for a message that has a dead letter already.
-    async fn buried(&self, scope: &Scope, message: &Message) -> Result<Option<Committed>, StoreError>;
 
     /// Dead-letters a delivery: the proof that settles it.
     async fn dead_letter(
@@ -124,6 +128,11 @@ pub trait Store: Send + Sync + 'static {
         self.dead_letter(scope, delivery, cause).await
     }
 
+    /// Carries out what operators have asked for.
+    async fn redrive_requested(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Makes room for days to come and forgets days that are over. Runs to its end even if it is dropped.
     async fn maintain(&self) -> Result<(), OpenError>;
 }
@@ -133,7 +142,31 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) inbox: Inbox<DB>,
     pub(super) consumer: ConsumerName,
     pub(super) handler: Arc<dyn Handler<DB>>,
+    pub(super) handler_timeout: Duration,
     pub(super) guarded: bool,
+}
+
+/// Redrives that are carried out before it is looked anew.
+const REDRIVEN_MAX: u32 = 100;
+
+/// A handler that ends in time and does not panic.
+struct BoundedHandler<'a, DB: Dialect> {
+    handler: &'a dyn Handler<DB>,
+    timeout: Duration,
+}
+
+#[async_trait]
+impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        match bounded::call(self.timeout, self.handler.handle(tx, message)).await {
+            Called::Ended(result) => result,
+            Called::TimedOut(error) => Err(error),
+        }
+    }
 }
 
 fn admitted<DB: Dialect>(admission: Admission<DB>) -> Admitted<Guard<DB>> {
@@ -221,22 +254,22 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         tx.rollback().await
     }
 
+    async fn interrupt(&self, guard: &Self::Guard) -> Result<(), StoreError> {
+        guard.interrupt().await
+    }
+
     async fn record_failure(
         &self,
         scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Backoff,
-    ) -> Result<(u32, Duration), StoreError> {
+        backoff: Option<Backoff>,
+    ) -> Result<Failures, StoreError> {
         self.inbox.record_failure(&self.consumer, scope, id, error, backoff).await
     }
 
     async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError> {
         self.inbox.attempt(&self.consumer, scope, id).await
-    }
-
-    async fn buried(&self, scope: &Scope, message: &Message) -> Result<Option<Committed>, StoreError> {
-        self.inbox.buried(&self.consumer, scope, message).await
     }
 
     async fn dead_letter(
@@ -256,6 +289,14 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
         self.inbox.dead_letter_whole(&self.consumer, scope, delivery, whole, cause).await
+    }
+
+    async fn redrive_requested(&self) -> Result<(), StoreError> {
+        let handler = BoundedHandler { handler: &*self.handler, timeout: self.handler_timeout };
+        for request in self.inbox.redrive_requests(&self.consumer, REDRIVEN_MAX).await? {
+            self.inbox.carry_out(&self.consumer, &request, &handler).await?;
+        }
+        Ok(())
     }
 
     async fn maintain(&self) -> Result<(), OpenError> {

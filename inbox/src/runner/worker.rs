@@ -1,7 +1,9 @@
 //! What every worker of a consumer shares.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use message::crash_points::reached;
@@ -9,25 +11,35 @@ use message::{Committed, Delivery, Host, Message, MessageId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::bounded::{self, Called};
 use super::crash::{CrashHook, CrashPoint};
+use super::failure::Limits;
+use super::overdue::Running;
 use super::store::Store;
 use crate::CommitError;
+use crate::attempts::error_text;
 use crate::backoff::Backoff;
 use crate::crash_points;
 use crate::dead_letter::Reason;
+use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Scope};
 use crate::store_error::{StoreError, Trouble};
 use crate::telemetry::Meter;
 
 /// Which scope a message belongs to.
-pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Scope + Send + Sync>;
+pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Scope, String> + Send + Sync>;
 
 pub(super) struct Worker<S> {
     pub(super) store: S,
     pub(super) consumer: ConsumerName,
     pub(super) scope_of: ScopeOf,
     pub(super) backoff: Backoff,
-    pub(super) attempts_max: u32,
+    pub(super) limits: Limits,
+    pub(super) handler_timeout: Duration,
+    /// The handlers that are running.
+    pub(super) handling: Arc<Running>,
+    /// How many messages took effect in this process.
+    pub(super) applied: AtomicU64,
     /// Bounds the transactions at work; waiting for the next attempt takes none.
     pub(super) permits: Semaphore,
     pub(super) crash: Option<CrashHook>,
@@ -55,6 +67,9 @@ impl Grave {
     }
 }
 
+/// How long a statement may take to be interrupted, and a transaction to be rolled back, before nobody waits any more.
+pub(super) const INTERRUPT_MAX: Duration = Duration::from_secs(5);
+
 /// The session is over, or the consumer is to stop: hand back what waits.
 #[derive(Debug)]
 pub(super) struct GivenUp;
@@ -69,6 +84,43 @@ impl<S: Store> Worker<S> {
         }
     }
 
+    /// Which scope a message belongs to, or why that cannot be told.
+    pub(super) fn scope(&self, message: &Message) -> Result<Scope, String> {
+        catch_unwind(AssertUnwindSafe(|| (self.scope_of)(message)))
+            .unwrap_or_else(|_| Err(String::from("the scope function panicked")))
+    }
+
+    /// Runs the handler. One that does not end in time is dropped, and what its database is doing at the moment is ended.
+    pub(super) async fn handle(
+        &self,
+        tx: &mut S::Tx,
+        guard: &S::Guard,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let entry = self.handling.enter(message.id);
+        let called = bounded::call(self.handler_timeout, self.store.handle(tx, message)).await;
+        drop(entry);
+        match called {
+            Called::Ended(result) => result,
+            Called::TimedOut(error) => {
+                self.meter.timed_out();
+                let interrupting = self.store.interrupt(guard);
+                match tokio::time::timeout(INTERRUPT_MAX, interrupting).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(error = error_text(&error), "the statement goes on"),
+                    Err(_) => tracing::warn!("the database did not answer: the statement goes on"),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes that messages took effect.
+    pub(super) fn succeeded(&self, messages: usize, took: Duration) {
+        self.meter.applied(messages, took);
+        self.applied.fetch_add(messages as u64, Ordering::Relaxed);
+    }
+
     /// Waits while the database is away, or until an operator has repaired it.
     pub(super) async fn wait_out(
         &self,
@@ -79,7 +131,7 @@ impl<S: Store> Worker<S> {
         *outages = outages.saturating_add(1);
         self.meter.outage();
         let delay = Backoff::OUTAGES.delay(*outages, self.host.uniform());
-        let text = crate::attempts::error_text(error);
+        let text = error_text(error);
         tracing::warn!(consumer = %self.consumer, error = text, ?delay, "not done, not counted; trying again");
         self.wait(delay, give_up).await
     }

@@ -16,14 +16,17 @@ impl parts::Attempts for Sqlite {
         _statements: &Statements,
         key: Key<'_>,
         error: &str,
-    ) -> Result<u32, sqlx::Error> {
-        sqlx::query_scalar(COUNT_ATTEMPT)
+        is_counted: bool,
+    ) -> Result<(u32, Duration), sqlx::Error> {
+        let (attempts, age): (u32, i64) = sqlx::query_as(COUNT_ATTEMPT)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
             .bind(error)
+            .bind(i64::from(is_counted))
             .fetch_one(connection)
-            .await
+            .await?;
+        Ok((attempts, Duration::from_micros(u64::try_from(age).unwrap_or_default())))
     }
 
     async fn postpone(

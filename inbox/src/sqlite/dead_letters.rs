@@ -8,12 +8,13 @@ use sqlx::{Row, Sqlite, SqliteConnection};
 use time::OffsetDateTime;
 use uuid::fmt::Hyphenated;
 
+use super::guard::inserted_or_found;
 use super::statements::{
-    BURY, DEAD_LETTER, DEAD_LETTERS, IS_BURIED, PURGE_DEAD_LETTERS, RESOLVE, Statements,
+    BURY, CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, INSERT_DEAD, PURGE_DEAD_LETTERS, RESOLVE, Statements,
 };
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
-use crate::dialect::{Key, parts};
+use crate::dialect::{Inserted, Key, parts};
 
 impl parts::DeadLetters for Sqlite {
     async fn bury(
@@ -74,19 +75,38 @@ impl parts::DeadLetters for Sqlite {
         rows.iter().map(decode).collect()
     }
 
-    async fn is_buried(
+    async fn insert_dead(
         connection: &mut SqliteConnection,
-        _statements: &Statements,
+        statements: &Statements,
         key: Key<'_>,
         fingerprint: &Fingerprint,
-    ) -> Result<bool, sqlx::Error> {
-        sqlx::query_scalar(IS_BURIED)
+        id: DeadLetterId,
+    ) -> Result<Inserted, sqlx::Error> {
+        let inserted = sqlx::query_scalar(INSERT_DEAD)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
             .bind(&fingerprint.as_bytes()[..])
-            .fetch_one(connection)
-            .await
+            .bind(values::text(id.0))
+            .fetch_optional(&mut *connection)
+            .await?;
+        inserted_or_found(connection, statements, key, inserted).await
+    }
+
+    async fn clear_dead(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+        id: DeadLetterId,
+    ) -> Result<u64, sqlx::Error> {
+        let cleared = sqlx::query(CLEAR_DEAD)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(values::text(id.0))
+            .execute(connection)
+            .await?;
+        Ok(cleared.rows_affected())
     }
 
     async fn resolve(

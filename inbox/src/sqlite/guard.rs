@@ -3,9 +3,11 @@
 use message::Fingerprint;
 use migrations::Identifier;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
+use uuid::fmt::Hyphenated;
 
 use super::statements::{COMPLETE, COUNT, FIND, INSERT, Statements};
 use super::values;
+use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
 
 impl parts::Guards for Sqlite {
@@ -27,17 +29,14 @@ impl parts::Guards for Sqlite {
         fingerprint: &Fingerprint,
         _mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
-        let inserted: Option<(i64,)> = sqlx::query_as(INSERT)
+        let inserted = sqlx::query_scalar(INSERT)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
             .bind(&fingerprint.as_bytes()[..])
             .fetch_optional(&mut *connection)
             .await?;
-        if let Some((processed_at,)) = inserted {
-            return Ok(Inserted::New { processed_at: values::time(processed_at)? });
-        }
-        Ok(Self::find(connection, statements, key).await?.map_or(Inserted::Forgotten, Inserted::Exists))
+        inserted_or_found(connection, statements, key, inserted).await
     }
 
     /// One by one: SQLite runs in this process, there are no round trips to save.
@@ -59,15 +58,16 @@ impl parts::Guards for Sqlite {
         _statements: &Statements,
         key: Key<'_>,
     ) -> Result<Option<Stored>, sqlx::Error> {
-        let row: Option<(Vec<u8>, Option<Vec<u8>>, i64)> = sqlx::query_as(FIND)
+        let row: Option<(Vec<u8>, Option<Vec<u8>>, i64, Option<Hyphenated>)> = sqlx::query_as(FIND)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
             .fetch_optional(connection)
             .await?;
-        row.map(|(fingerprint, result, processed_at)| {
+        row.map(|(fingerprint, result, processed_at, dead_letter)| {
             let fingerprint = values::fingerprint(&fingerprint)?;
-            Ok(Stored { fingerprint, result, processed_at: values::time(processed_at)? })
+            let dead_letter = dead_letter.map(|id| DeadLetterId(id.into_uuid()));
+            Ok(Stored { fingerprint, result, processed_at: values::time(processed_at)?, dead_letter })
         })
         .transpose()
     }
@@ -92,6 +92,11 @@ impl parts::Guards for Sqlite {
         Ok(Outcome::Done(None))
     }
 
+    /// Nothing: a session is a thread of this process, and its statements are short.
+    async fn interrupt(_connection: &mut SqliteConnection, _session: i32) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
     async fn complete(
         connection: &mut SqliteConnection,
         _statements: &Statements,
@@ -107,4 +112,18 @@ impl parts::Guards for Sqlite {
             .await?;
         Ok(done.rows_affected())
     }
+}
+
+/// What became of an insert that returned when, or nothing because of a conflict or of the floor.
+pub(super) async fn inserted_or_found(
+    connection: &mut SqliteConnection,
+    statements: &Statements,
+    key: Key<'_>,
+    inserted: Option<i64>,
+) -> Result<Inserted, sqlx::Error> {
+    if let Some(processed_at) = inserted {
+        return Ok(Inserted::New { processed_at: values::time(processed_at)?, session: None });
+    }
+    let found = <Sqlite as parts::Guards>::find(connection, statements, key).await?;
+    Ok(found.map_or(Inserted::Forgotten, Inserted::Exists))
 }

@@ -3,6 +3,7 @@
 mod attempts;
 mod chunks;
 mod dead_letters;
+mod decisions;
 mod guard;
 mod keys;
 mod reconcile;

@@ -13,10 +13,10 @@ use crate::store_error::StoreError;
 
 // ?1 consumer, ?2 scope or null.
 const PAGE: &str = "SELECT message_id, scope, fingerprint FROM inbox_message \
-    WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id >= ?3 \
+    WHERE dead_letter IS NULL AND consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id >= ?3 \
     AND (message_id, scope) > (?3, ?4) AND message_id <= ?5 ORDER BY message_id, scope LIMIT ?6";
 const FIND: &str = "SELECT message_id, scope, fingerprint FROM inbox_message \
-    WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id IN (SELECT value FROM json_each(?3))";
+    WHERE dead_letter IS NULL AND consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id IN (SELECT value FROM json_each(?3))";
 const UNFINISHED: &str = "SELECT message_id, 0 FROM inbox_attempt \
     WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id IN (SELECT value FROM json_each(?3)) \
     UNION SELECT subject, 1 FROM inbox_dead_letter \

@@ -9,7 +9,7 @@ pub struct Statements;
 pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint) \
     SELECT $1, $2, $3, $4 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
-pub(super) const FIND: &str = "SELECT fingerprint, result, processed_at FROM inbox_message \
+pub(super) const FIND: &str = "SELECT fingerprint, result, processed_at, dead_letter FROM inbox_message \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const COUNT: &str =
     "SELECT count(*) FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -52,9 +52,9 @@ pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, co
 
 pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
     (message_id, consumer, scope, attempts, last_error, next_at) \
-    VALUES ($1, $2, $3, 1, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER)) \
-    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + 1, last_error = $4 \
-    RETURNING attempts";
+    VALUES ($1, $2, $3, $5, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER)) \
+    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4 \
+    RETURNING attempts, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at";
 pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
     SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -71,10 +71,23 @@ pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter (id, consumer, scop
 pub(super) const DEAD_LETTER: &str = "SELECT * FROM inbox_dead_letter WHERE id = $1";
 pub(super) const DEAD_LETTERS: &str = "SELECT * FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
     AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
-pub(super) const IS_BURIED: &str = "SELECT EXISTS (SELECT 1 FROM inbox_dead_letter \
-    WHERE subject = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4)";
+pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
+    SELECT $1, $2, $3, $4, $5 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
+    ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
+pub(super) const CLEAR_DEAD: &str = "UPDATE inbox_message SET dead_letter = NULL \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4";
 pub(super) const RESOLVE: &str = "UPDATE inbox_dead_letter \
     SET resolution = $2, resolved_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
     WHERE id = $1 AND resolution IS NULL";
+pub(super) const NOTE_DECISION: &str = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, \
+    accept_late, outcome, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, \
+    CASE WHEN $7 IS NOT NULL THEN CAST(unixepoch('subsec') * 1000000 AS INTEGER) END) \
+    ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
+pub(super) const FINISH_REQUEST: &str = "UPDATE inbox_audit \
+    SET outcome = $2, done_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE seq = $1 AND done_at IS NULL";
+pub(super) const IS_REQUESTED: &str = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
+pub(super) const REQUESTS: &str =
+    "SELECT * FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
+pub(super) const DECISIONS: &str = "SELECT * FROM inbox_audit ORDER BY seq DESC LIMIT $1";
 pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter \
     WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";

@@ -7,15 +7,15 @@ use async_trait::async_trait;
 use inbox::simulation::{Admitted, Store};
 use inbox::window::Window;
 use inbox::{
-    AdmitError, Attempt, Backoff, Candidate, CommitError, ConsumerName, Duplicate, HandlerError, OpenError,
-    Reason, Refusal, Scope, StoreError,
+    AdmitError, Attempt, Backoff, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError,
+    OpenError, Reason, Refusal, Scope, StoreError,
 };
 use message::{Committed, Delivery, Fingerprint, Message, MessageId};
 use rand::Rng;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
-use super::tables::{Failures, Remembered};
+use super::tables::{NotedFailures, Remembered};
 use super::transaction::{SimulatedTransaction, content};
 use crate::breakage::Breakage;
 use crate::fault::{CommitFault, HandlerFault};
@@ -96,7 +96,10 @@ impl SimulatedInbox {
                 if state.is_broken(Breakage::GuardOff) {
                     return Ok(None);
                 }
-                if let Some(stored) = state.inbox.rows.get(&message.id) {
+                let tables = &state.inbox;
+                if let Some(stored) =
+                    tables.rows.get(&message.id).or_else(|| tables.dead_rows.get(&message.id))
+                {
                     return Ok(Some(stored.clone()));
                 }
                 if let Some((_, fingerprint, content)) = tx.rows.iter().find(|(id, ..)| *id == message.id) {
@@ -129,7 +132,7 @@ impl SimulatedInbox {
         let received = Fingerprint::of(message);
         let Remembered { fingerprint, processed_at, .. } = *stored;
         if fingerprint == received {
-            return Ok(Duplicate { processed_at, result: None });
+            return Ok(Duplicate { processed_at, result: None, dead_letter: None });
         }
         let consumer = self.consumer.clone();
         Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
@@ -290,22 +293,26 @@ impl Store for SimulatedInbox {
         _scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Backoff,
-    ) -> Result<(u32, Duration), StoreError> {
+        backoff: Option<Backoff>,
+    ) -> Result<Failures, StoreError> {
         self.call("count a failure", |state| {
             let now = state.database_time();
             let uniform = state.rng.random();
-            let failures = state.inbox.failures.entry(id).or_insert_with(|| Failures {
+            let failures = state.inbox.failures.entry(id).or_insert_with(|| NotedFailures {
                 attempts: 0,
                 error: String::new(),
                 first_failed_at: now,
                 next_at: now,
             });
-            failures.attempts += 1;
             failures.error = error.to_owned();
-            let delay = backoff.delay(failures.attempts, uniform);
-            failures.next_at = now + delay;
-            (failures.attempts, delay)
+            let mut delay = Duration::ZERO;
+            if let Some(backoff) = backoff {
+                failures.attempts += 1;
+                delay = backoff.delay(failures.attempts, uniform);
+                failures.next_at = now + delay;
+            }
+            let age = Duration::try_from(now - failures.first_failed_at).unwrap_or_default();
+            Failures { attempts: failures.attempts, age, delay }
         })
         .await
     }
@@ -322,14 +329,6 @@ impl Store for SimulatedInbox {
         .await
     }
 
-    async fn buried(&self, _scope: &Scope, message: &Message) -> Result<Option<Committed>, StoreError> {
-        self.call("look for a dead letter", |state| {
-            let fingerprint = state.inbox.dead.get(&message.id)?;
-            (*fingerprint == Fingerprint::of(message)).then(|| Committed::attest(message.id.as_uuid()))
-        })
-        .await
-    }
-
     async fn dead_letter(
         &self,
         _scope: &Scope,
@@ -340,7 +339,12 @@ impl Store for SimulatedInbox {
             if let Ok(message) = &delivery.message {
                 let name = state.name(message.id);
                 state.note(format_args!("{} dead-letters m{name}: {reason}", self.process));
-                state.inbox.dead.insert(message.id, Fingerprint::of(message));
+                state.inbox.dead.insert(message.id);
+                if matches!(reason, Reason::Poison | Reason::Rejected) {
+                    let (fingerprint, processed_at) = (Fingerprint::of(message), state.database_time());
+                    let row = Remembered { fingerprint, processed_at, content: content(message) };
+                    state.inbox.dead_rows.entry(message.id).or_insert(row);
+                }
                 state.inbox.failures.remove(&message.id);
             }
             Committed::attest(delivery.subject())

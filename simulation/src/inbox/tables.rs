@@ -1,6 +1,6 @@
 //! What is stored.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use checker::Content;
 use message::{Fingerprint, MessageId};
@@ -17,7 +17,7 @@ pub(crate) struct Remembered {
 
 /// The failures of a message.
 #[derive(Debug, Clone)]
-pub(super) struct Failures {
+pub(super) struct NotedFailures {
     pub(super) attempts: u32,
     pub(super) error: String,
     pub(super) first_failed_at: OffsetDateTime,
@@ -30,8 +30,10 @@ pub(crate) struct InboxTables {
     pub(crate) rows: BTreeMap<MessageId, Remembered>,
     /// In the order of their commits.
     pub(crate) effects: Vec<(MessageId, Content)>,
-    pub(crate) dead: BTreeMap<MessageId, Fingerprint>,
-    pub(super) failures: BTreeMap<MessageId, Failures>,
+    pub(crate) dead: BTreeSet<MessageId>,
+    /// The rows of messages that ended as dead letters, unless they have taken effect.
+    pub(super) dead_rows: BTreeMap<MessageId, Remembered>,
+    pub(super) failures: BTreeMap<MessageId, NotedFailures>,
     /// Rows that an open transaction has inserted.
     pub(super) locks: HashMap<MessageId, u64>,
     pub(super) last_transaction: u64,

@@ -104,7 +104,8 @@ impl Plain {
     }
 
     async fn inbox(&mut self, name: &str) -> Result<Vec<InboxRow>, Failure> {
-        let sql = "SELECT CAST(message_id AS text), scope FROM inbox_message WHERE consumer = $1";
+        let sql = "SELECT CAST(message_id AS text), scope FROM inbox_message \
+                   WHERE consumer = $1 AND dead_letter IS NULL";
         let rows: Vec<(String, String)> = on!(self, c => sqlx::query_as(sql).bind(name).fetch_all(c).await?);
         let mut scopes = Scopes::default();
         let row = |(id, scope): (String, String)| -> Result<InboxRow, Failure> {

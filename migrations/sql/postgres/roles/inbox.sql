@@ -17,17 +17,20 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter,
-    {schema}inbox_chunk_set, {schema}inbox_chunk
+    {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit
     FROM PUBLIC, {consumer}, {observer};
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date)
     FROM PUBLIC, {consumer}, {observer};
 
 -- Consumers record what took effect. They cannot take a record back: that would apply a message twice. Days are
--- made and forgotten by the functions alone.
-GRANT SELECT, INSERT, UPDATE (result) ON {schema}inbox_message TO {consumer};
+-- made and forgotten by the functions alone. The roles hold for all consumers of this schema: give each service a schema of
+-- its own, and roles of its own (`relay migrate roles --service billing`).
+GRANT SELECT, INSERT, UPDATE (result, dead_letter) ON {schema}inbox_message TO {consumer};
 GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
 GRANT SELECT, INSERT, UPDATE (deliveries, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};
+-- Decisions are added, and closed once; a trigger keeps how a dead letter was closed.
+GRANT SELECT, INSERT, UPDATE (outcome, done_at) ON {schema}inbox_audit TO {consumer};
 -- The right to change one column is the right to lock a row.
 GRANT SELECT, INSERT, UPDATE (bytes), DELETE ON {schema}inbox_chunk_set TO {consumer};
 GRANT SELECT, INSERT, DELETE ON {schema}inbox_chunk TO {consumer};
@@ -35,11 +38,11 @@ GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
 GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date) TO {consumer};
 
 -- Observers see states, ids and names, and no content.
-GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at) ON {schema}inbox_message TO {observer};
+GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at, dead_letter) ON {schema}inbox_message TO {observer};
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at) ON {schema}inbox_dead_letter TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
-GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}outbox_toolkit_migration
+GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}inbox_audit, {schema}outbox_toolkit_migration
     TO {observer};
 
 COMMIT;

@@ -27,7 +27,8 @@ pub(crate) struct ConsumerRows {
 const ORDERS: &str = "SELECT number, customer, seq, cents FROM demo_order ORDER BY number";
 const OUTBOX: &str = "SELECT CAST(message_id AS text), payload FROM outbox_message ORDER BY id";
 const PARKED: &str = "SELECT count(*) FROM outbox_exception";
-const INBOX: &str = "SELECT CAST(message_id AS text) FROM inbox_message WHERE consumer = $1";
+const INBOX: &str =
+    "SELECT CAST(message_id AS text) FROM inbox_message WHERE consumer = $1 AND dead_letter IS NULL";
 const EFFECTS: &str = "SELECT message_id, cents, payload FROM demo_effect ORDER BY place";
 const DEAD_LETTERS: &str = "SELECT count(*) FROM inbox_dead_letter";
 

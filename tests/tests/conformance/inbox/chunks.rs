@@ -408,7 +408,7 @@ async fn late_chunks_of_a_dead_letter_make_no_second_one<DB: TestDatabase>(datab
     broker.drained().await;
     running.stop().await;
     assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
-    assert_eq!(inbox.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1);
+    assert!(inbox.incomplete(NonZeroU32::MAX).await.unwrap().is_empty(), "a late chunk is a duplicate");
     two_days_pass(database).await;
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
     assert_nothing_waits(&inbox).await;

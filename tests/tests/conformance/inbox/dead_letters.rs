@@ -8,8 +8,9 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
-    Admission, Backoff, ConsumerName, DeadLetterId, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
-    InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution, Scope,
+    Action, Admission, Backoff, Candidate, ConsumerName, DeadLetterId, DeadLetterQuery, Dialect, Handler,
+    HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
+    Scope, Signature,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 use sqlx::Transaction;
@@ -22,6 +23,9 @@ cases! { "inbox/dead_letters":
         a_late_message_is_redriven_only_when_accepted_and_only_once,
         a_failed_redrive_leaves_the_dead_letter_open,
         what_cannot_be_redriven_is_refused_and_can_be_discarded,
+        a_dead_letter_stops_further_copies_until_it_is_redriven,
+        a_discarded_dead_letter_is_never_applied,
+        the_record_of_a_dead_letter_is_kept,
         attempts_are_counted_until_success,
     }
 }
@@ -86,9 +90,7 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     let id = bury(&inbox, &one, Reason::TooOld).await;
     assert_eq!(bury(&inbox, &one, Reason::TooOld).await, id);
     assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().deliveries, 2);
-    assert!(inbox.buried(&billing(), &Scope::none(), &one).await.unwrap().is_some());
     let other = message("other payload").with_id(one.id);
-    assert!(inbox.buried(&billing(), &Scope::none(), &other).await.unwrap().is_none());
     assert_ne!(
         bury(&inbox, &other, Reason::KeyReused).await,
         id,
@@ -125,7 +127,8 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
     }
     assert_eq!(now, 1);
 
-    let id = bury(&inbox, &applied, Reason::Poison).await;
+    // One whose dead letter stops no copies, because it was refused and not handled.
+    let id = bury(&inbox, &applied, Reason::TooOld).await;
     let mut tx = inbox.begin().await.unwrap();
     drop(tx.admit(&billing(), &Scope::none(), &applied).await.unwrap());
     DB::apply(&mut tx, "billing", &applied).await.unwrap();
@@ -204,8 +207,100 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
     assert!(matches!(redrive("shipping", id).await, Err(RedriveError::OtherConsumer { .. })));
     let nowhere = DeadLetterId(uuid::Uuid::nil());
     assert!(matches!(redrive("billing", nowhere).await, Err(RedriveError::NotFound { .. })));
-    assert_eq!(inbox.discard(id).await.unwrap(), Redriven::Now(Resolution::Discarded));
-    assert!(matches!(inbox.discard(id).await.unwrap(), Redriven::Before { .. }));
+    assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
+    assert!(matches!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Before { .. }));
+    let decisions = inbox.decisions(std::num::NonZeroU32::MIN).await.unwrap();
+    let [decision] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(
+        (decision.dead_letter, decision.action, &decision.signature),
+        (id, Action::Discard, &signature())
+    );
+    assert_eq!(decision.outcome.as_deref(), Some("discarded"));
+}
+
+fn signature() -> Signature {
+    Signature { actor: String::from("ann"), note: String::from("no longer wanted") }
+}
+
+/// Admits a copy alone and as part of a batch, and says what came of both.
+async fn admitted_again<DB: TestDatabase>(inbox: &Inbox<DB>, copy: &Message) -> [Option<DeadLetterId>; 2] {
+    let mut tx = inbox.begin().await.unwrap();
+    let alone = tx.admit(&billing(), &Scope::none(), copy).await.unwrap();
+    let candidates = [Candidate { scope: Scope::none(), message: copy }];
+    let mut batch = tx.admit_batch(&billing(), &candidates).await.unwrap();
+    tx.rollback().await.unwrap();
+    [alone, batch.remove(0).unwrap()].map(|admission| match admission {
+        Admission::Duplicate(duplicate) => duplicate.dead_letter,
+        Admission::Fresh(_) => panic!("a copy of a dead letter would take effect"),
+    })
+}
+
+async fn a_dead_letter_stops_further_copies_until_it_is_redriven<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for reason in [Reason::Poison, Reason::Rejected] {
+        let dead = message(reason.as_str());
+        let id = bury(&inbox, &dead, reason).await;
+        assert_eq!(admitted_again(&inbox, &dead).await, [Some(id), Some(id)], "open");
+        let fails = Effect { fails: true };
+        drop(inbox.redrive(&billing(), id, &fails, RedriveOptions::default()).await.unwrap_err());
+        assert_eq!(admitted_again(&inbox, &dead).await, [Some(id), Some(id)], "failed again");
+        let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
+        assert_eq!(redriven, Redriven::Now(Resolution::Applied));
+        assert_eq!(admitted_again(&inbox, &dead).await, [None, None], "took effect");
+    }
+}
+
+async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let now = inbox.window().now;
+    // An open letter of these leaves no row: they are refused at present.
+    let early = message_of(now + Duration::from_secs(3_600), "early");
+    for (dead, reason) in [
+        (message("poison"), Reason::Poison),
+        (message("rejected"), Reason::Rejected),
+        (early, Reason::FromTheFuture),
+    ] {
+        let id = bury(&inbox, &dead, reason).await;
+        assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
+        let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
+        let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
+        assert_eq!(admitted_again(&later, &dead).await, [Some(id), Some(id)], "{reason}");
+        let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
+        assert!(matches!(redriven, Redriven::Before { resolution: Resolution::Discarded, .. }));
+    }
+    // One whose day is forgotten is refused by its time.
+    let gone = message_of(now - Duration::from_secs(90 * 86_400), "gone");
+    let id = bury(&inbox, &gone, Reason::TooOld).await;
+    assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
+    // One that took effect meanwhile says so.
+    let early = message_of(now + Duration::from_secs(7_000), "applied");
+    let id = bury(&inbox, &early, Reason::FromTheFuture).await;
+    let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
+    let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
+    let mut tx = later.begin().await.unwrap();
+    drop(tx.admit(&billing(), &Scope::none(), &early).await.unwrap());
+    drop(tx.commit().await.unwrap());
+    assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Duplicate));
+}
+
+async fn the_record_of_a_dead_letter_is_kept<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let gone = message_of(inbox.window().now - Duration::from_secs(90 * 86_400), "gone");
+    let id = bury(&inbox, &gone, Reason::TooOld).await;
+    let remove = "DELETE FROM inbox_dead_letter";
+    let reopen = "UPDATE inbox_dead_letter SET resolution = NULL, resolved_at = NULL";
+    let sql = async |statement: &'static str| {
+        let mut tx = inbox.begin().await.unwrap();
+        let done = DB::sql(&mut tx, statement).await;
+        tx.rollback().await.unwrap();
+        done
+    };
+    assert!(sql(remove).await.is_err(), "it is open");
+    let accept = RedriveOptions { accept_late: true };
+    let redriven = inbox.redrive(&billing(), id, &WORKS, accept).await.unwrap();
+    assert_eq!(redriven, Redriven::Now(Resolution::AppliedLate));
+    assert!(sql(remove).await.is_err() && sql(reopen).await.is_err());
+    assert!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().resolved.is_some());
 }
 
 async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Database<DB>) {
@@ -213,11 +308,17 @@ async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Databas
     let (none, message) = (Scope::none(), message("x"));
     assert_eq!(inbox.attempt(&billing(), &none, message.id).await.unwrap(), None);
     let backoff = Backoff::MESSAGES;
+    // One that is not counted is noted all the same.
+    let noted = inbox.record_failure(&billing(), &none, message.id, "away", None).await.unwrap();
+    assert_eq!((noted.attempts, noted.delay), (0, Duration::ZERO));
+    let attempt = inbox.attempt(&billing(), &none, message.id).await.unwrap().unwrap();
+    assert_eq!((attempt.attempts, attempt.last_error.as_str()), (0, "away"));
     for expected in 1..=3 {
         let error = format!("failure {expected}");
-        let (attempts, delay) =
-            inbox.record_failure(&billing(), &none, message.id, &error, backoff).await.unwrap();
-        assert!(attempts == expected && delay <= backoff.bound(attempts));
+        let counted =
+            inbox.record_failure(&billing(), &none, message.id, &error, Some(backoff)).await.unwrap();
+        assert!(counted.attempts == expected && counted.delay <= backoff.bound(expected));
+        assert!(counted.age < Duration::from_secs(60), "{counted:?}");
     }
     let attempt = inbox.attempt(&billing(), &none, message.id).await.unwrap().unwrap();
     assert_eq!((attempt.attempts, attempt.last_error.as_str()), (3, "failure 3"));

@@ -7,10 +7,12 @@ mod chunks;
 mod cost;
 mod database;
 mod dead_letters;
+mod failures;
 mod guard;
 mod keep_alive;
 mod retention;
 mod runner;
+mod services;
 
 use std::time::Duration;
 
@@ -24,10 +26,12 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         chunks::trials(),
         cost::trials(),
         dead_letters::trials(),
+        failures::trials(),
         guard::trials(),
         keep_alive::trials(),
         retention::trials(),
         runner::trials(),
+        services::trials(),
     ]
     .into_iter()
     .flatten()

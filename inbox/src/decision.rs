@@ -1,0 +1,177 @@
+//! Decisions about dead letters: who took which, why, and what came of it.
+//!
+//! A discard is carried out at once. A redrive needs the handler, which runs in the service: its decision is a request that
+//! a consumer of this name carries out within seconds.
+
+use std::num::NonZeroU32;
+
+use message::to_its_end;
+use time::OffsetDateTime;
+
+use crate::dead_letter::DeadLetterId;
+use crate::dialect::Dialect;
+use crate::error::RedriveError;
+use crate::inbox::Inbox;
+use crate::name::ConsumerName;
+use crate::redrive::{RedriveOptions, Redriven};
+use crate::store_error::StoreError;
+
+/// Who decides, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    /// The person or program.
+    pub actor: String,
+    /// The reason.
+    pub note: String,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Run the handler once more.
+    Redrive,
+    /// Give the message up.
+    Discard,
+}
+
+impl Action {
+    /// The lower-case word for tables and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Redrive => "redrive",
+            Self::Discard => "discard",
+        }
+    }
+
+    /// The value of a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Redrive, Self::Discard].into_iter().find(|action| action.as_str() == word)
+    }
+}
+
+/// A decision as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Its number; ascends.
+    pub number: i64,
+    /// When it was taken, by the database's clock.
+    pub at: OffsetDateTime,
+    /// Who took it, and why.
+    pub signature: Signature,
+    /// About which dead letter.
+    pub dead_letter: DeadLetterId,
+    /// Whose dead letter it is.
+    pub consumer: String,
+    /// What was decided.
+    pub action: Action,
+    /// Whether a redrive applies what is older than the inbox remembers.
+    pub accept_late: bool,
+    /// How the dead letter was closed, or why it was not; nothing as long as a request is open.
+    pub outcome: Option<String>,
+    /// When that was.
+    pub done_at: Option<OffsetDateTime>,
+}
+
+/// What became of a request to redrive a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Requested {
+    /// It is noted; its consumer carries it out.
+    Now,
+    /// Somebody had requested it already, and it is not carried out yet.
+    Already,
+    /// The dead letter is closed; nothing was noted.
+    Closed(Redriven),
+}
+
+impl Decision {
+    /// A decision that is not stored yet.
+    pub(crate) fn new(
+        (dead_letter, consumer): (DeadLetterId, &str),
+        action: Action,
+        signature: &Signature,
+    ) -> Self {
+        Self {
+            number: 0,
+            at: OffsetDateTime::UNIX_EPOCH,
+            signature: signature.clone(),
+            dead_letter,
+            consumer: consumer.to_owned(),
+            action,
+            accept_late: false,
+            outcome: None,
+            done_at: None,
+        }
+    }
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Asks the consumer of a dead letter to redrive it: any process of that name does so within seconds, with its handler. What
+    /// came of it stands in [`decisions`](Self::decisions).
+    ///
+    /// # Errors
+    /// [`RedriveError::NotFound`]; [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`].
+    /// Runs to its end even if this call is dropped.
+    pub async fn request_redrive(
+        &self,
+        id: DeadLetterId,
+        options: RedriveOptions,
+        signature: &Signature,
+    ) -> Result<Requested, RedriveError> {
+        let (inbox, signature) = (self.clone(), signature.clone());
+        to_its_end(async move {
+            let failed = StoreError::during;
+            let mut tx = inbox.begin().await?;
+            let letter = match inbox.open_letter(&mut tx, id).await? {
+                Ok(letter) => letter,
+                Err(closed) => return Ok(Requested::Closed(closed)),
+            };
+            letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
+            let decision = Decision {
+                accept_late: options.accept_late,
+                ..Decision::new((id, &letter.consumer), Action::Redrive, &signature)
+            };
+            let noted = DB::note_decision(&mut tx, inbox.statements(), &decision)
+                .await
+                .map_err(failed("note a request"))?;
+            drop(tx.commit().await?);
+            Ok(if noted.is_some() { Requested::Now } else { Requested::Already })
+        })
+        .await
+    }
+
+    /// The decisions about dead letters, the latest first, at most `limit`. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
+        let mut connection = self.acquire("list the decisions about dead letters").await?;
+        DB::decisions(&mut connection, self.statements(), limit.get())
+            .await
+            .map_err(StoreError::during("list the decisions about dead letters"))
+    }
+
+    /// The redrives that a consumer is asked for and has not carried out, oldest first. Cancel-safe.
+    pub(crate) async fn redrive_requests(
+        &self,
+        consumer: &ConsumerName,
+        limit: u32,
+    ) -> Result<Vec<Decision>, StoreError> {
+        let mut connection = self.acquire("look for redrives that were requested").await?;
+        DB::requests(&mut connection, self.statements(), consumer.as_str(), limit)
+            .await
+            .map_err(StoreError::during("look for redrives that were requested"))
+    }
+
+    /// Notes why a redrive that was requested did not succeed; the dead letter stays open.
+    pub(crate) async fn fail_request(&self, number: i64, outcome: &str) -> Result<(), StoreError> {
+        let mut connection = self.acquire("note what came of a redrive").await?;
+        DB::finish_request(&mut connection, self.statements(), number, outcome)
+            .await
+            .map_err(StoreError::during("note what came of a redrive"))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Handlers that are still running after they should have been ended: they block their thread.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use message::MessageId;
+
+use crate::name::ConsumerName;
+use crate::telemetry::Meter;
+
+/// How long after its timeout a handler counts as one that blocks.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How often it is looked.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Looks from a thread of its own for as long as the consumer is there.
+pub(super) fn watch(running: &Arc<Running>, consumer: ConsumerName, meter: Meter, timeout: Duration) {
+    let running = Arc::downgrade(running);
+    let look = move || {
+        while let Some(running) = running.upgrade() {
+            let (blocked, new) = running.overdue(Instant::now(), timeout);
+            meter.blocked(blocked);
+            for (id, running_for) in new {
+                tracing::error!(consumer = %consumer, message_id = %id, ?running_for,
+                    "the handler blocks its thread and cannot be ended; run what blocks in spawn_blocking");
+            }
+            drop(running);
+            std::thread::sleep(PERIOD);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(String::from("inbox-watch")).spawn(look) {
+        tracing::warn!(%error, "handlers that block their threads will not be told: no thread to look for them");
+    }
+}
+
+/// The handlers that are running.
+#[derive(Debug, Default)]
+pub(super) struct Running(Mutex<Calls>);
+
+#[derive(Debug, Default)]
+struct Calls {
+    last: u64,
+    running: BTreeMap<u64, Call>,
+}
+
+#[derive(Debug)]
+struct Call {
+    id: MessageId,
+    begun_at: Instant,
+    is_told: bool,
+}
+
+/// One call; ends with its drop.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    running: &'a Running,
+    number: u64,
+}
+
+impl Running {
+    /// A handler begins.
+    pub(super) fn enter(&self, id: MessageId) -> Entry<'_> {
+        let mut calls = self.lock();
+        calls.last += 1;
+        let number = calls.last;
+        calls.running.insert(number, Call { id, begun_at: Instant::now(), is_told: false });
+        Entry { running: self, number }
+    }
+
+    /// How many block, and those of them that were not told yet.
+    fn overdue(&self, now: Instant, timeout: Duration) -> (usize, Vec<(MessageId, Duration)>) {
+        let (mut blocked, mut new) = (0, Vec::new());
+        for call in self.lock().running.values_mut() {
+            let running_for = now.saturating_duration_since(call.begun_at);
+            if running_for < timeout.saturating_add(GRACE) {
+                continue;
+            }
+            blocked += 1;
+            if !std::mem::replace(&mut call.is_told, true) {
+                new.push((call.id, running_for));
+            }
+        }
+        (blocked, new)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.running.lock().running.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_outlives_its_timeout_is_told_once_and_counted_until_it_ends() {
+        let (running, timeout) = (Running::default(), Duration::from_secs(60));
+        let before = Instant::now();
+        let entry = running.enter(MessageId::new());
+        let after = Instant::now();
+        assert_eq!(running.overdue(before + timeout + GRACE / 2, timeout), (0, Vec::new()));
+        let late = after + timeout + GRACE;
+        let (blocked, new) = running.overdue(late, timeout);
+        assert_eq!((blocked, new.len()), (1, 1));
+        assert_eq!(running.overdue(late, timeout), (1, Vec::new()));
+        drop(entry);
+        assert_eq!(running.overdue(late, timeout), (0, Vec::new()));
+    }
+}

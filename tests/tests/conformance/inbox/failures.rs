@@ -1,0 +1,299 @@
+//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is given up, the consumer goes on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::inbox::broker::Broker;
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::runner::{Effect, builder, start};
+use crate::inbox::{consumer, keyed, message};
+use async_trait::async_trait;
+use inbox::{
+    ConsumerBuilder, DeadLetter, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox, Reason,
+    RedriveOptions, Requested, Scope, Signature,
+};
+use message::Message;
+use sqlx::{Postgres, Transaction};
+use tests::{Counters, eventually};
+
+cases! { "inbox/failures":
+    every {
+        handlers_that_hang_are_ended_and_dead_lettered,
+        a_handler_that_blocks_its_thread_is_told,
+        a_failure_that_looks_like_an_outage_counts_while_others_succeed,
+        a_failure_without_others_is_capped_by_age,
+        a_message_whose_scope_cannot_be_told_is_dead_lettered,
+        a_redrive_that_is_requested_is_carried_out_once,
+    }
+    postgres {
+        a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
+        a_hung_statement_ends_with_its_handler_on_postgres,
+    }
+}
+
+const BATCHES: [Option<NonZeroUsize>; 2] = [None, NonZeroUsize::new(4)];
+
+fn in_batches<DB: TestDatabase>(
+    consumer: ConsumerBuilder<DB>,
+    batch: Option<NonZeroUsize>,
+) -> ConsumerBuilder<DB> {
+    match batch {
+        Some(batch) => consumer.batch(batch),
+        None => consumer,
+    }
+}
+
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    eventually(what, async || Ok(is_so().await.then_some(()))).await.unwrap();
+}
+
+async fn dead_letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
+    inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
+}
+
+/// Hangs on payloads that begin so, and writes the effect of the others.
+struct Hangs;
+
+#[async_trait]
+impl<DB: TestDatabase + Dialect> Handler<DB> for Hangs {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        DB::apply(tx, "billing", message).await?;
+        if message.payload.starts_with(b"hangs") {
+            std::future::pending::<()>().await;
+        }
+        Ok(None)
+    }
+}
+
+/// Goal: eight handlers that hang do not stop a consumer of eight. Oracle: what came behind them takes effect, they do not.
+async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for (round, batch) in BATCHES.into_iter().enumerate() {
+        let hung = (0..8).map(|n| keyed(&format!("key-{n}"), &format!("hangs {round} {n}")));
+        let broker = Broker::new(hung.chain([keyed("fine", &format!("fine {round}"))]));
+        let consuming = builder(&inbox, &broker, Effect::works())
+            .handler(Hangs)
+            .handler_timeout(Duration::from_millis(50))
+            .attempts_max(2);
+        let running = start(in_batches(consuming, batch));
+        broker.drained().await;
+        running.stop().await;
+        let dead = dead_letters(&inbox).await;
+        assert_eq!(dead.len(), 8 * (round + 1));
+        for letter in &dead {
+            assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 2));
+            assert!(letter.error.contains("did not end within 50ms"), "{}", letter.error);
+        }
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
+}
+
+/// Goal: a handler that cannot be ended is at least told. Oracle: the gauge.
+async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &Database<DB>) {
+    let counters = Counters::installed();
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("blocks")]);
+    let release = Arc::new(AtomicBool::new(false));
+    let released = Arc::clone(&release);
+    let handler = Effect::new(move |_, _| {
+        while !released.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Ok(())
+    });
+    let running = start(builder(&inbox, &broker, handler).handler_timeout(Duration::from_millis(1)));
+    let name = [("consumer", "billing")];
+    until("the handler is told", async || counters.gauge("inbox_handlers_blocked", &name) >= 1.0).await;
+    release.store(true, Ordering::Release);
+    broker.drained().await;
+    running.stop().await;
+}
+
+/// Goal: what the database ends for one message only is that message's failure. Oracle: it is dead-lettered, the others take effect.
+async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    for batch in BATCHES {
+        let broker = Broker::new([keyed("bad", "poison")]);
+        let feeding = broker.clone();
+        let handler = Effect::new(move |message, call| {
+            if message.payload.starts_with(b"poison") {
+                // One more that succeeds before the next attempt.
+                feeding.send(Ok(self::message(&format!("other {call}"))));
+                return Err(sqlx::Error::PoolTimedOut.into());
+            }
+            Ok(())
+        });
+        let consuming = builder(&inbox, &broker, handler).attempts_max(3);
+        let running = start(in_batches(consuming, batch));
+        until("it is dead", async || !dead_letters(&inbox).await.is_empty()).await;
+        broker.drained().await;
+        running.stop().await;
+        let dead = dead_letters(&inbox).await;
+        assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 3));
+        let signature = Signature { actor: String::from("test"), note: String::from("over") };
+        inbox.discard(dead[0].id, &signature).await.unwrap();
+    }
+}
+
+/// Goal: a message that nothing can be compared with is not tried for ever. Oracle: its dead letter has no attempt.
+async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("alone")]);
+    let handler = Effect::new(|_, _| Err(HandlerError::unavailable("the service it needs is away")));
+    let running =
+        start(builder(&inbox, &broker, handler).attempts_max(2).failing_max(Duration::from_millis(1)));
+    broker.drained().await;
+    running.stop().await;
+    let dead = dead_letters(&inbox).await;
+    assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 0));
+    assert_eq!(dead[0].error, "the service it needs is away");
+}
+
+/// Goal: a scope function that panics or refuses ends no consumer. Oracle: dead letters with the reason, and the others' effects.
+async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for (round, batch) in BATCHES.into_iter().enumerate() {
+        let text = |what: &str| message(&format!("{what} {round}"));
+        let broker = Broker::new([text("panics"), text("refused"), text("fine")]);
+        let tenant = |message: &Message| {
+            assert!(!message.payload.starts_with(b"panics"), "on purpose");
+            let is_refused = message.payload.starts_with(b"refused");
+            Scope::new(if is_refused { "t".repeat(300) } else { String::from("acme") })
+        };
+        let consuming = builder(&inbox, &broker, Effect::works()).try_scope(tenant);
+        let running = start(in_batches(consuming, batch));
+        broker.drained().await;
+        running.stop().await;
+        let dead = dead_letters(&inbox).await;
+        let mut errors: Vec<_> = dead.iter().skip(2 * round).map(|letter| letter.error.as_str()).collect();
+        errors.sort_unstable();
+        assert!(errors.len() == 2 && errors[0].contains("300 bytes"), "{errors:?}");
+        assert!(errors[1].contains("the scope function panicked"), "{errors:?}");
+        assert!(dead.iter().all(|letter| letter.reason == Reason::NoScope && letter.message().is_err()));
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
+}
+
+/// Goal: what an operator asks for happens once, in a process with the handler. Oracle: the effect, the letter, the audit.
+async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let repaired = Arc::new(AtomicBool::new(false));
+    let broker = Broker::new([message("one"), message("two")]);
+    let consuming = || {
+        let is_repaired = Arc::clone(&repaired);
+        let handler = Effect::new(move |_, _| match is_repaired.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(HandlerError::reject("broken")),
+        });
+        builder(&inbox, &broker, handler).redrive_interval(Some(Duration::from_millis(10)))
+    };
+    let both = [start(consuming()), start(consuming())];
+    broker.drained().await;
+    let dead = dead_letters(&inbox).await;
+    let signature = Signature { actor: String::from("ann"), note: String::from("the price is known now") };
+    let options = RedriveOptions::default();
+    let request = async |at: usize| inbox.request_redrive(dead[at].id, options, &signature).await.unwrap();
+    let decided = async || inbox.decisions(std::num::NonZeroU32::new(10).unwrap()).await.unwrap();
+    let done = async || decided().await.iter().all(|decision| decision.done_at.is_some());
+    // Not repaired yet: told, and the letter stays open.
+    assert_eq!(request(0).await, Requested::Now);
+    until("the requests are carried out", done).await;
+    let outcome = decided().await[0].outcome.clone();
+    assert_eq!(outcome.as_deref(), Some("the handler failed again: broken"));
+    assert_eq!(dead_letters(&inbox).await.len(), 2);
+    repaired.store(true, Ordering::Release);
+    assert_eq!((request(0).await, request(1).await), (Requested::Now, Requested::Now));
+    until("the requests are carried out", done).await;
+    for running in both {
+        running.stop().await;
+    }
+    assert!(dead_letters(&inbox).await.is_empty());
+    assert!(matches!(request(0).await, Requested::Closed(_)));
+    let mut effects = DB::effects(&database.pool, "billing").await;
+    effects.sort_unstable();
+    assert_eq!(effects, ["one", "two"]);
+    let decided = decided().await;
+    assert_eq!(decided.iter().filter(|d| d.outcome.as_deref() == Some("applied")).count(), 2, "{decided:?}");
+    assert!(decided.iter().all(|decision| decision.signature == signature));
+    assert_eq!(decided[0].consumer, consumer("billing").as_str());
+}
+
+/// Runs SQL before the effect.
+struct Runs(&'static [&'static str]);
+
+#[async_trait]
+impl Handler<Postgres> for Runs {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        if message.payload.starts_with(b"slow") {
+            for statement in self.0 {
+                Postgres::sql(tx, statement).await?;
+            }
+        }
+        Postgres::apply(tx, "billing", message).await?;
+        Ok(None)
+    }
+}
+
+/// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does not hold its key for ever.
+async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    for (round, batch) in BATCHES.into_iter().enumerate() {
+        let broker =
+            Broker::new([keyed("k", &format!("slow {round}")), keyed("k", &format!("behind {round}"))]);
+        let handler = Runs(&["SET LOCAL statement_timeout = '1ms'", "SELECT pg_sleep(60)"]);
+        let consuming = builder(&inbox, &broker, Effect::works()).handler(handler).attempts_max(3);
+        let running = start(in_batches(consuming, batch));
+        let is_dead = async || {
+            broker.send(Ok(message("another")));
+            dead_letters(&inbox).await.len() > round
+        };
+        until("it is dead while others succeed", is_dead).await;
+        broker.drained().await;
+        running.stop().await;
+        let dead = dead_letters(&inbox).await;
+        assert_eq!(dead.len(), round + 1);
+        assert!(dead[round].error.contains("statement timeout"), "{}", dead[round].error);
+        let effects = Postgres::effects(&database.pool, "billing").await;
+        assert!(effects.contains(&format!("behind {round}")), "{effects:?}");
+    }
+    database.drop_schema().await;
+}
+
+/// Goal: the server stops working on a statement whose handler was ended, so that the next attempt does not wait for its locks.
+/// Oracle: the dead letter within the test's deadline, while the statement would take an hour.
+async fn a_hung_statement_ends_with_its_handler_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("slow"), message("fine")]);
+    let consuming = builder(&inbox, &broker, Effect::works())
+        .handler(Runs(&["SELECT pg_sleep(3600)"]))
+        .handler_timeout(Duration::from_millis(100))
+        .attempts_max(2);
+    let running = start(consuming);
+    broker.drained().await;
+    running.stop().await;
+    let dead = dead_letters(&inbox).await;
+    assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 2));
+    assert!(dead[0].error.contains("did not end within"), "{}", dead[0].error);
+    assert_eq!(Postgres::effects(&database.pool, "billing").await, ["fine"]);
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND state = 'active' \
+        AND pid <> pg_backend_pid()";
+    let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();
+    assert_eq!(sleeping, 0);
+    database.drop_schema().await;
+}
