@@ -12,6 +12,7 @@
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
 //! | `demo` | `relay demo` |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
+//! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
 //! | `keys` | `relay keys list`, `release`, `discard` |
 //! | `config` | `relay config check`, and where the configuration comes from |
 //! | `log` | what is logged, and how |
@@ -25,6 +26,7 @@ mod demo;
 mod exit;
 mod failure;
 mod forget;
+mod inbox;
 mod keys;
 mod log;
 mod migrate;
@@ -96,6 +98,9 @@ pub enum Command {
     /// Look at parked messages and decide about dead ones.
     #[command(subcommand)]
     Dead(dead::Dead),
+    /// Look at the inbox of a consumer: its dead letters, and decisions about them.
+    #[command(subcommand)]
+    Inbox(inbox::Inbox),
     /// Look at idempotency keys whose holder is gone, and decide about them.
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -132,6 +137,7 @@ impl Cli {
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
             Command::Dead(dead) => dead.execute(format).await,
+            Command::Inbox(inbox) => inbox.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
             Command::Demo(args) => demo::execute(args, format).await,
             Command::DemoRelay => demo::execute_relay().await,

@@ -15,6 +15,11 @@ pub struct RolesScript {
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
+    /// The roles of one service, for inbox and idempotency keys in a schema of its own: NAME_inbox_consumer and
+    /// NAME_idempotency_claimant, in the schema NAME unless another is given.
+    #[arg(long, value_name = "NAME")]
+    service: Option<Identifier>,
+
     /// The PostgreSQL schema of the tables. Default: the search_path's of whoever runs the script.
     #[arg(long, value_name = "NAME")]
     schema: Option<Identifier>,
@@ -31,13 +36,13 @@ pub struct RolesScript {
     #[arg(long, value_name = "NAME", default_value = "outbox_relay")]
     relay: Identifier,
 
-    /// The role that consumes.
-    #[arg(long, value_name = "NAME", default_value = "inbox_consumer")]
-    consumer: Identifier,
+    /// The role that consumes. Default: inbox_consumer, or the service's.
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<Identifier>,
 
-    /// The role that claims idempotency keys.
-    #[arg(long, value_name = "NAME", default_value = "idempotency_claimant")]
-    claimant: Identifier,
+    /// The role that claims idempotency keys. Default: idempotency_claimant, or the service's.
+    #[arg(long, value_name = "NAME")]
+    claimant: Option<Identifier>,
 
     /// The role that looks at states, ids and names.
     #[arg(long, value_name = "NAME", default_value = "outbox_observer")]
@@ -46,15 +51,23 @@ pub struct RolesScript {
 
 impl RolesScript {
     pub(crate) fn print(self) -> Result<Exit, Failure> {
-        let mut roles = Roles::standard();
+        let mut roles = match &self.service {
+            Some(service) => Roles::of_service(service).map_err(|error| Failure::new(Exit::Usage, error))?,
+            None => Roles::standard(),
+        };
         roles.migrator = self.migrator;
         roles.producer = self.producer;
         roles.relay = self.relay;
-        roles.consumer = self.consumer;
-        roles.claimant = self.claimant;
+        roles.consumer = self.consumer.unwrap_or(roles.consumer);
+        roles.claimant = self.claimant.unwrap_or(roles.claimant);
         roles.observer = self.observer;
-        let script = |line: Line| roles.script(line, self.schema.as_ref()).to_string();
-        let scripts: Vec<String> = LineName::chosen(&self.lines).into_iter().map(script).collect();
+        let lines = match (&self.service, &self.lines[..]) {
+            (Some(_), []) => vec![Line::Inbox, Line::Idempotency],
+            (_, lines) => LineName::chosen(lines),
+        };
+        let schema = self.schema.or(self.service);
+        let script = |line: Line| roles.script(line, schema.as_ref()).to_string();
+        let scripts: Vec<String> = lines.into_iter().map(script).collect();
         output::print(&scripts.join("\n"))?;
         Ok(Exit::Success)
     }

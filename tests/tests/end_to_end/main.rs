@@ -7,6 +7,7 @@ mod configuration;
 mod crashes;
 mod delivery;
 mod holding;
+mod inbox_dead;
 mod keys;
 mod leadership;
 mod rotation;
@@ -78,6 +79,7 @@ fn trials() -> Vec<Trial> {
         rotation::a_rotated_database_password_is_picked_up,
     ));
     trials.extend(configuration::trials());
+    trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
     trials.extend(silence::trials());
     trials

@@ -28,6 +28,13 @@ pub(crate) struct Signature {
     note: String,
 }
 
+impl Signature {
+    /// As the inbox stores it.
+    pub(crate) fn of_inbox(&self) -> ::inbox::Signature {
+        ::inbox::Signature { actor: self.actor.clone(), note: self.note.clone() }
+    }
+}
+
 /// Which dead messages, and who decides.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true).args(["ids", "topic", "key", "all"]))]
@@ -167,7 +174,7 @@ async fn carry_out(
 }
 
 /// Asks a person; where there is none, nothing is decided.
-fn confirm(question: &str) -> Result<bool, Failure> {
+pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         let help = "add --yes where nobody can answer";
         return Err(Failure::with_help(Exit::Usage, format_args!("{question} nobody can be asked"), help));

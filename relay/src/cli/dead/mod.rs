@@ -15,6 +15,7 @@ use super::output::Format;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;
 use decide::{Decide, Edit};
+pub(crate) use decide::{Signature, confirm};
 use select::Selection;
 
 /// What to do with parked messages.

@@ -1,0 +1,124 @@
+//! The inbox's database.
+
+use std::num::NonZeroU32;
+
+use ::inbox::{
+    DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, InboxOptions, OpenError,
+    RedriveError, RedriveOptions, Redriven, Requested, Signature, StoreError,
+};
+use clap::Args;
+use migrations::{Dialect, Identifier};
+use outbox::connect::{postgres_options, sqlite_options};
+use outbox::log::LogError;
+use sqlx::{Connection, Postgres, Sqlite};
+
+use super::super::config::OnePipeline;
+use super::super::database::NamedDatabase;
+use super::super::exit::Exit;
+use super::super::failure::{Failure, exit_of};
+
+/// Where the tables are: a database that is named, or that of a pipeline.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    #[command(flatten)]
+    named: NamedDatabase,
+
+    #[command(flatten)]
+    pipeline: OnePipeline,
+}
+
+/// An open inbox.
+pub(crate) enum Opened {
+    Postgres(::inbox::Inbox<Postgres>),
+    Sqlite(::inbox::Inbox<Sqlite>),
+}
+
+impl Place {
+    pub(crate) async fn open(&self) -> Result<Opened, Failure> {
+        let goal = match self.named.goal() {
+            Some(goal) => goal,
+            None => self.named.of(&self.pipeline.read()?)?,
+        };
+        let (url, schema) = (goal.url(), goal.options.schema.clone());
+        let invalid = |error| Failure::from(LogError::from(error));
+        Ok(match goal.dialect()? {
+            Dialect::Postgres => {
+                let options = postgres_options(url, goal.options.allow_plaintext).map_err(invalid)?;
+                Opened::Postgres(open(options.application_name("relay inbox"), schema).await?)
+            }
+            Dialect::Sqlite => Opened::Sqlite(open(sqlite_options(url).map_err(invalid)?, schema).await?),
+        })
+    }
+}
+
+async fn open<DB: Store + outbox::Dialect>(
+    options: <DB::Connection as Connection>::Options,
+    schema: Option<Identifier>,
+) -> Result<::inbox::Inbox<DB>, Failure> {
+    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
+    let opened = ::inbox::Inbox::open(pool, InboxOptions { schema, ..InboxOptions::default() }).await;
+    opened.map_err(|error| match error {
+        OpenError::Schema(error) => Failure::from(error),
+        error => Failure::new(exit_of(error.fault()), told(&error)),
+    })
+}
+
+/// The same call on either database.
+macro_rules! on {
+    ($opened:expr, $inbox:ident => $call:expr) => {
+        match $opened {
+            Opened::Postgres($inbox) => $call.await,
+            Opened::Sqlite($inbox) => $call.await,
+        }
+    };
+}
+
+impl Opened {
+    pub(crate) async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<DeadLetter>, Failure> {
+        on!(self, inbox => inbox.dead_letters(query)).map_err(failed)
+    }
+
+    pub(crate) async fn dead_letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, Failure> {
+        on!(self, inbox => inbox.dead_letter_by_id(id)).map_err(failed)
+    }
+
+    pub(crate) async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, Failure> {
+        on!(self, inbox => inbox.decisions(limit)).map_err(failed)
+    }
+
+    pub(crate) async fn request_redrive(
+        &self,
+        id: DeadLetterId,
+        options: RedriveOptions,
+        signature: &Signature,
+    ) -> Result<Requested, Failure> {
+        on!(self, inbox => inbox.request_redrive(id, options, signature)).map_err(refused)
+    }
+
+    pub(crate) async fn discard(&self, id: DeadLetterId, signature: &Signature) -> Result<Redriven, Failure> {
+        on!(self, inbox => inbox.discard(id, signature)).map_err(refused)
+    }
+
+    pub(crate) async fn close(self) {
+        on!(self, inbox => inbox.pool().close());
+    }
+}
+
+fn failed(error: StoreError) -> Failure {
+    Failure::new(exit_of(error.fault()), told(&error))
+}
+
+fn refused(error: RedriveError) -> Failure {
+    match error {
+        RedriveError::Store(error) => failed(error),
+        error => Failure::new(Exit::Usage, error.report()),
+    }
+}
+
+/// With what the database said.
+fn told(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

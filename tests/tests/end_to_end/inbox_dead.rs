@@ -1,0 +1,107 @@
+//! `relay inbox dead`: what an operator decides about the dead letters of a consumer.
+
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Scope};
+use libtest_mimic::Trial;
+use message::{Delivery, DeliveryToken, EventType, Message, Topic};
+use serde_json::Value;
+use sqlx::{Postgres, Sqlite};
+use tests::relay_process::relay;
+use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let name = "an_operator_decides_about_dead_letters_of_an_inbox";
+    vec![
+        trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
+        trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
+    ]
+}
+
+/// Goal: an operator finds dead letters, has some redriven and gives others up, and it is known who did. Oracle: the program's
+/// output; what a copy of the discarded message comes to.
+async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::migrated(&stage).await?;
+    let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
+    let (billing, none) = (ConsumerName::new("billing")?, Scope::none());
+    let mut messages = Vec::new();
+    for topic in ["orders", "orders", "refunds"] {
+        let message = Message::new(Topic::new(topic)?, EventType::new("order.placed")?, "secret-payload");
+        let delivery = Delivery {
+            token: DeliveryToken(1),
+            message: Ok(message.clone()),
+            redelivered: false,
+            origin: format!("{topic}[0]@17"),
+        };
+        let cause = (Reason::Poison, String::from("no such price"), 10);
+        drop(inbox.dead_letter(&billing, &none, &delivery, cause).await?);
+        messages.push(message);
+    }
+    let listed = json(&database.url, &["list", "--consumer", "billing"]).await?;
+    assert_eq!(listed.as_array().map(Vec::len), Some(3), "{listed}");
+    assert!(!listed.to_string().contains("secret-payload"), "{listed}");
+    for nothing in [&["list", "--consumer", "shipping"][..], &["list", "--older-than", "1h"]] {
+        assert_eq!(json(&database.url, nothing).await?, Value::Array(Vec::new()), "{nothing:?}");
+    }
+    let shown = json(&database.url, &["show", "--id", text(&listed[0]["id"])?]).await?;
+    assert_eq!((&shown[0]["error"], &shown[0]["attempts"]), (&"no such price".into(), &10.into()), "{shown}");
+
+    let signed = ["--actor", "ann", "--note", "prices are back"];
+    let redrive = [&["redrive", "--topic", "orders"][..], &signed].concat();
+    let dry = json(&database.url, &[&redrive[..], &["--dry-run"]].concat()).await?;
+    assert_eq!((outcomes(&dry), audit(&database.url).await?.len()), (vec!["open", "open"], 0));
+    let (code, told) = run(&database.url, &redrive).await?;
+    assert!(code == Some(2) && told.contains("--yes"), "nobody can be asked: {told}");
+    let redrive = [&redrive[..], &["--yes"]].concat();
+    assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested", "requested"]);
+    assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested before", "requested before"]);
+
+    let last = text(&listed[2]["id"])?;
+    let discard = [&["discard", "--id", last][..], &signed].concat();
+    assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"]);
+    assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"], "decided before");
+    let mut tx = inbox.begin().await?;
+    let Admission::Duplicate(copy) = tx.admit(&billing, &none, &messages[2]).await? else {
+        return Err("a copy of what was given up would take effect".into());
+    };
+    assert_eq!(copy.dead_letter.map(|id| id.to_string()).as_deref(), Some(last));
+    tx.rollback().await?;
+
+    let audit = audit(&database.url).await?;
+    let told: Vec<_> = audit.iter().map(|line| [&line["action"], &line["actor"], &line["outcome"]]).collect();
+    let (ann, open) = (Value::from("ann"), Value::Null);
+    let (redrive, discard, done) = (Value::from("redrive"), Value::from("discard"), Value::from("discarded"));
+    assert_eq!(told, [[&discard, &ann, &done], [&redrive, &ann, &open], [&redrive, &ann, &open]]);
+    let (code, told) = run(&database.url, &["show", "--id", "01900000-0000-7000-8000-00000000beef"]).await?;
+    assert!(code == Some(2) && told.contains("there is no dead letter"), "{told}");
+    Ok(())
+}
+
+fn text(value: &Value) -> Result<&str, Failure> {
+    value.as_str().ok_or_else(|| format!("no text: {value}").into())
+}
+
+fn outcomes(lines: &Value) -> Vec<&str> {
+    lines.as_array().into_iter().flatten().filter_map(|line| line["outcome"].as_str()).collect()
+}
+
+async fn audit(url: &str) -> Result<Vec<Value>, Failure> {
+    Ok(json(url, &["audit"]).await?.as_array().cloned().unwrap_or_default())
+}
+
+async fn json(url: &str, arguments: &[&str]) -> Result<Value, Failure> {
+    let output = command(url, arguments).await?;
+    if output.status.success() {
+        return Ok(serde_json::from_slice(&output.stdout)?);
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into())
+}
+
+/// The exit code, and everything that was told.
+async fn run(url: &str, arguments: &[&str]) -> Result<(Option<i32>, String), Failure> {
+    let output = command(url, arguments).await?;
+    let told = [output.stdout, output.stderr].concat();
+    Ok((output.status.code(), String::from_utf8_lossy(&told).into_owned()))
+}
+
+async fn command(url: &str, arguments: &[&str]) -> Result<std::process::Output, Failure> {
+    relay(&[&["inbox", "dead"], arguments, &["--database", url, "--output", "json"]].concat()).await
+}
