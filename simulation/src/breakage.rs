@@ -29,6 +29,8 @@ pub enum Breakage {
     RetentionByReader,
     /// Rows of transactions that were rolled back are visible.
     DirtyRead,
+    /// While one topic is silent, nothing of any topic is confirmed.
+    SilenceSpreads,
 }
 
 impl Breakage {
@@ -36,6 +38,13 @@ impl Breakage {
     #[must_use]
     pub fn all() -> &'static [Self] {
         Self::value_variants()
+    }
+
+    /// Whether it breaks no promise and only takes time, which random schedules do not measure:
+    /// [`contain`](crate::containment::contain) does.
+    #[must_use]
+    pub fn is_delay(self) -> bool {
+        self == Self::SilenceSpreads
     }
 }
 

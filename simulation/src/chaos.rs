@@ -65,6 +65,10 @@ impl State {
             FaultKind::TopicMissing { topic, for_ms } => {
                 self.broker.topics_down.insert(topic, (until(for_ms), true));
             }
+            FaultKind::TopicSilent { topic, for_ms, is_stored } => {
+                self.broker.silence.begin(topic, until(for_ms), is_stored);
+            }
+            FaultKind::Rebalance { part } => self.rebalance(part),
             FaultKind::SubscriptionsLost => self.broker.group.leave_all(),
             FaultKind::SettleLost { is_applied } => self.armed.settlements.push(is_applied),
             FaultKind::Replay { len } => {

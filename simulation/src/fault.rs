@@ -3,6 +3,9 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+/// The partitions that the group shares out, by ordering key.
+pub const PARTITIONS: u8 = 3;
+
 /// A fault and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
@@ -82,6 +85,24 @@ pub enum CommitFault {
     UnknownLost,
     /// Lost against another transaction.
     Conflict,
+    /// Committed, and it takes long: before it is committed or after.
+    Slow {
+        /// How long, in milliseconds.
+        for_ms: u32,
+        /// Whether it takes long before it is committed.
+        is_before: bool,
+    },
+}
+
+impl CommitFault {
+    fn random(rng: &mut SmallRng) -> Self {
+        match rng.random_range(0..5) {
+            0 => Self::UnknownApplied,
+            1 => Self::UnknownLost,
+            2 => Self::Conflict,
+            _ => Self::Slow { for_ms: rng.random_range(20..1_500), is_before: rng.random() },
+        }
+    }
 }
 
 /// How a handler fails.
@@ -93,6 +114,22 @@ pub enum HandlerFault {
     Unavailable,
     /// It panics.
     Panic,
+    /// It answers late, and then as if nothing had happened.
+    Hang {
+        /// How late, in milliseconds.
+        for_ms: u32,
+    },
+}
+
+impl HandlerFault {
+    fn random(rng: &mut SmallRng) -> Self {
+        match rng.random_range(0..4) {
+            0 => Self::Retry,
+            1 => Self::Unavailable,
+            2 => Self::Panic,
+            _ => Self::Hang { for_ms: rng.random_range(50..2_500) },
+        }
+    }
 }
 
 /// What an operator decides about a dead entry.
@@ -137,8 +174,14 @@ pub enum FaultKind {
     TopicBusy { topic: u8, for_ms: u32 },
     /// A topic is missing for a while.
     TopicMissing { topic: u8, for_ms: u32 },
+    /// The broker answers nothing about a topic for a while, and everything afterwards. What it is sent meanwhile is
+    /// stored at once, or afterwards in order.
+    TopicSilent { topic: u8, for_ms: u32, is_stored: bool },
     /// All subscriptions break.
     SubscriptionsLost,
+    /// The group shares its partitions out anew: what members have of one part is delivered again, to anybody, and
+    /// what they settle of it counts for nothing. They are not told.
+    Rebalance { part: u8 },
     /// The next settlement fails, after it was carried out or before.
     SettleLost { is_applied: bool },
     /// The last messages are delivered again.
@@ -167,7 +210,7 @@ impl FaultKind {
         };
         let call = CALLS[rng.random_range(0..CALLS.len())];
         let topic = rng.random_range(0..3);
-        match rng.random_range(0..27) {
+        match rng.random_range(0..30) {
             0..2 => Self::Crash { slot, turns: rng.random_range(0..60) },
             2..5 => Self::Pause { slot, for_ms: rng.random_range(20..2_500) },
             5 => Self::Stop { slot },
@@ -184,16 +227,10 @@ impl FaultKind {
             17 => Self::SubscriptionsLost,
             18 => Self::SettleLost { is_applied: rng.random() },
             19 => Self::Replay { len: rng.random_range(1..12) },
-            20 => Self::Commit {
-                fault: [CommitFault::UnknownApplied, CommitFault::UnknownLost, CommitFault::Conflict]
-                    [rng.random_range(0..3)],
-            },
+            20 => Self::Commit { fault: CommitFault::random(rng) },
             21 if rng.random() => Self::Inbox { after: rng.random_range(0..8) },
             21 => Self::InboxDown { for_ms: rng.random_range(10..600) },
-            22 => Self::Handler {
-                fault: [HandlerFault::Retry, HandlerFault::Unavailable, HandlerFault::Panic]
-                    [rng.random_range(0..3)],
-            },
+            22 => Self::Handler { fault: HandlerFault::random(rng) },
             23 => Self::Operator {
                 decision: [Decision::Requeue, Decision::Edit, Decision::Discard][rng.random_range(0..3)],
             },
@@ -202,6 +239,10 @@ impl FaultKind {
                     [rng.random_range(0..4)],
                 for_ms: rng.random_range(1_500..2_500),
             },
+            26..28 => {
+                Self::TopicSilent { topic, for_ms: rng.random_range(50..2_500), is_stored: rng.random() }
+            }
+            28 => Self::Rebalance { part: rng.random_range(0..PARTITIONS) },
             _ => Self::Retention,
         }
     }

@@ -21,11 +21,13 @@
 //! | [`mod@shrink`] | a failing schedule made small |
 //! | [`breakage`] | ways to break the surroundings, each of which must be found |
 //! | [`mod@search`] | many schedules, on every core |
+//! | [`containment`] | one topic falls silent under load: what becomes of the others |
 //! | [`trace`] | the course of events |
 
 pub mod breakage;
 mod broker;
 mod chaos;
+pub mod containment;
 pub mod fault;
 mod fleet;
 mod history;
@@ -41,6 +43,7 @@ pub mod trace;
 pub mod world;
 
 pub use breakage::Breakage;
+pub use containment::Contained;
 pub use run::{Failure, Outcome, run};
 pub use schedule::Schedule;
 pub use search::{Found, search};

@@ -1,5 +1,6 @@
 //! Runs one schedule to its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,10 @@ pub struct Outcome {
     pub lasted: Duration,
     /// The course of events, as text, when it was asked for.
     pub lines: Vec<String>,
+    /// The confirmations that relays were given: milliseconds after the start, and the message's number.
+    pub confirmed: Vec<(u64, u32)>,
+    /// How often each message was sent to the broker, by its number.
+    pub sent: BTreeMap<u32, u32>,
 }
 
 impl Outcome {
@@ -154,5 +159,7 @@ fn judge(
         events: trace.len(),
         lasted: start.elapsed(),
         lines: trace.into_lines(),
+        confirmed: std::mem::take(&mut state.broker.confirmed),
+        sent: std::mem::take(&mut state.broker.sent),
     }
 }

@@ -92,7 +92,7 @@ impl World {
             rng: SmallRng::seed_from_u64(schedule.seed ^ 0x5eed),
             trace: Trace::new(is_traced),
             outbox: OutboxTables::default(),
-            broker: Broker::new(schedule),
+            broker: Broker::new(schedule, breakage),
             inbox: InboxTables::default(),
             armed: Armed::default(),
             findings: Vec::new(),

@@ -45,7 +45,7 @@ fn one_seed_takes_one_course() {
 
 #[test]
 fn every_breakage_is_found() {
-    for breakage in Breakage::all() {
+    for breakage in Breakage::all().iter().filter(|breakage| !breakage.is_delay()) {
         let found = search(0..BREAKAGE_SCHEDULES, Some(*breakage), || ());
         let Some((seed, outcome)) = &found.failed else {
             panic!("{breakage} was not found in {} schedules", found.schedules);

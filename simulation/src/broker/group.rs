@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use message::{DeliveryToken, Message, OrderingKey};
 
+use super::Broker;
+use crate::fault::PARTITIONS;
+use crate::world::State;
+
 /// A message that a member has.
 #[derive(Debug)]
 struct Flight {
@@ -61,9 +65,15 @@ impl Group {
     /// What a member has is delivered again.
     pub(crate) fn leave(&mut self, member: u64) {
         self.members.remove(&member);
-        let back = self.flights.extract_if(.., |_, flight| flight.member == member);
+        self.take_back(|flight| flight.member == member);
+    }
+
+    /// Some of what members have is delivered again, to anybody. How much it was.
+    fn take_back(&mut self, is_taken: impl Fn(&Flight) -> bool) -> usize {
+        let back = self.flights.extract_if(.., |_, flight| is_taken(flight));
         let back: Vec<_> = back.map(|(_, flight)| flight.place).collect();
-        self.pending.extend(back);
+        self.pending.extend(back.iter().copied());
+        back.len()
     }
 
     pub(crate) fn leave_all(&mut self) {
@@ -110,4 +120,20 @@ impl Group {
     pub(crate) fn unsettled_len(&self) -> usize {
         self.flights.len()
     }
+}
+
+impl State {
+    /// A partition goes to another member, or comes back to the same one.
+    pub(crate) fn rebalance(&mut self, part: u8) {
+        let Broker { group, log, .. } = &mut self.broker;
+        let is_in = |place| log.get(place).is_some_and(|message| partition(message) == part);
+        let moved = group.take_back(|flight| is_in(flight.place));
+        self.note(format_args!("partition {part} is assigned anew, with {moved} deliveries"));
+    }
+}
+
+/// The partition of a message; those without a key are in the first one.
+fn partition(message: &Message) -> u8 {
+    let sum = |key: &OrderingKey| key.as_str().bytes().fold(0_u8, u8::wrapping_add);
+    message.key.as_ref().map_or(0, sum) % PARTITIONS
 }

@@ -11,6 +11,7 @@ use rand::Rng;
 use tokio::time::Instant;
 
 use super::group::Group;
+use super::silence::{Arrival, HeldKeys, Silence, topic};
 use crate::breakage::Breakage;
 use crate::process::ProcessId;
 use crate::schedule::{Schedule, Trouble};
@@ -27,10 +28,12 @@ pub(super) struct Session {
     /// A message of a pipelined session failed.
     is_failed: bool,
     /// Handed over and not answered, in order.
-    pub(super) outstanding: BTreeMap<Ticket, Option<OrderingKey>>,
+    pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,
     /// Keys of which something was lost on its way: nothing behind it arrives.
     cut: HashSet<Option<OrderingKey>>,
     last_arrival: Instant,
+    /// Keys of which something waits for a topic that is silent.
+    held: HeldKeys,
 }
 
 /// Something that the broker does at some time.
@@ -53,11 +56,16 @@ pub(crate) struct Broker {
     pub(crate) down_until: Option<Instant>,
     /// Topics that take nothing, until when, and whether because they are missing.
     pub(crate) topics_down: BTreeMap<u8, (Instant, bool)>,
+    pub(crate) silence: Silence,
     pub(crate) group: Group,
+    /// Every confirmation: when, and of which message.
+    pub(crate) confirmed: Vec<(u64, u32)>,
+    /// How often each message was sent.
+    pub(crate) sent: BTreeMap<u32, u32>,
 }
 
 impl Broker {
-    pub(crate) fn new(schedule: &Schedule) -> Self {
+    pub(crate) fn new(schedule: &Schedule, breakage: Option<Breakage>) -> Self {
         Self {
             log: Vec::new(),
             stored: HashSet::new(),
@@ -68,7 +76,10 @@ impl Broker {
             numbers: 0,
             down_until: None,
             topics_down: BTreeMap::new(),
+            silence: Silence::new(breakage == Some(Breakage::SilenceSpreads)),
             group: Group::new(schedule.is_key_exclusive),
+            confirmed: Vec::new(),
+            sent: BTreeMap::new(),
         }
     }
 
@@ -106,6 +117,7 @@ impl Broker {
             outstanding: BTreeMap::new(),
             cut: HashSet::new(),
             last_arrival: Instant::now(),
+            held: HeldKeys::new(),
         };
         self.sessions.insert(number, session);
         number
@@ -117,8 +129,8 @@ impl Broker {
     }
 
     fn topic_failure(&self, message: &Message) -> Option<PublishError> {
-        let topic = message.topic.as_str().trim_start_matches('t').parse::<u8>().unwrap_or_default();
-        let (_, is_missing) = self.topics_down.get(&topic).filter(|(until, _)| Instant::now() < *until)?;
+        let (_, is_missing) =
+            self.topics_down.get(&topic(message)).filter(|(until, _)| Instant::now() < *until)?;
         Some(if *is_missing {
             PublishError::topic_unavailable("simulated: no such topic")
         } else {
@@ -137,7 +149,7 @@ impl State {
         if session.is_severed {
             return;
         }
-        session.outstanding.insert(ticket, submission.message.key.clone());
+        session.outstanding.insert(ticket, (submission.message.id, submission.message.key.clone()));
         let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
         let at = if is_pipelined { at.max(session.last_arrival) } else { at };
         session.last_arrival = at;
@@ -147,7 +159,24 @@ impl State {
         }
     }
 
-    fn arrive(&mut self, number: u64, Submission { ticket, message }: Submission) {
+    fn arrive(&mut self, number: u64, submission: Submission) {
+        let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        let Some(session) = self.broker.sessions.get_mut(&number) else { return };
+        let key = submission.message.key.clone().filter(|_| is_pipelined);
+        let held = key.as_ref().and_then(|key| session.held.get(key)).copied();
+        let answered_at = match self.broker.silence.arrival(topic(&submission.message), held) {
+            Arrival::Now => None,
+            Arrival::AnsweredAt(at) => Some(at),
+            Arrival::At(at) => {
+                key.map(|key| session.held.insert(key, at));
+                return self.broker.schedule(at, Task::Arrive(number, submission));
+            }
+        };
+        self.arrived(number, submission, answered_at);
+    }
+
+    fn arrived(&mut self, number: u64, submission: Submission, answered_at: Option<Instant>) {
+        let Submission { ticket, message } = submission;
         let message = Arc::unwrap_or_clone(message);
         let name = self.name(message.id);
         let is_lucky: bool = self.rng.random();
@@ -186,7 +215,10 @@ impl State {
             None => {
                 self.note(format_args!("m{name} is stored"));
                 self.store(message);
-                self.answer_later(number, ticket, Ok(()));
+                match answered_at {
+                    Some(at) => self.broker.schedule(at, Task::Answer(number, ticket, Ok(()))),
+                    None => self.answer_later(number, ticket, Ok(())),
+                }
             }
         }
     }
@@ -225,10 +257,15 @@ impl State {
 
     fn answer(&mut self, number: u64, ticket: Ticket, outcome: Result<(), PublishError>) {
         if let Some(session) = self.broker.sessions.get_mut(&number)
-            && session.outstanding.remove(&ticket).is_some()
+            && let Some((id, _)) = session.outstanding.remove(&ticket)
             && let Some(receipts) = &session.receipts
         {
+            let is_confirmed = outcome.is_ok();
             receipts.send(ticket, outcome);
+            if is_confirmed {
+                let confirmed = (self.millis(), self.name(id));
+                self.broker.confirmed.push(confirmed);
+            }
         }
     }
 

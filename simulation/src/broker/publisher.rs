@@ -92,12 +92,22 @@ impl State {
         if self.leases.get(&process).is_none_or(|until| *until <= Instant::now()) {
             self.found(Promise::Fencing, format!("{process} publishes {names:?} without the lease"));
         }
+        for name in &names {
+            *self.broker.sent.entry(*name).or_default() += 1;
+        }
+        let outstanding = self.broker.sessions.get(&number).map(|session| &session.outstanding);
+        let outstanding: Vec<_> = outstanding.into_iter().flat_map(|out| out.values().cloned()).collect();
+        let again =
+            batch.iter().map(|one| one.message.id).find(|id| outstanding.iter().any(|(out, _)| out == id));
+        if let Some(again) = again.map(|id| self.name(id)) {
+            let text =
+                format!("{process} publishes m{again} again while its session has yet to answer for it");
+            self.found(Promise::Containment, text);
+        }
         if self.broker.key_window == KeyWindow::Pipelined {
             return;
         }
-        let outstanding = self.broker.sessions.get(&number).map(|session| &session.outstanding);
-        let mut keys: Vec<_> =
-            outstanding.into_iter().flat_map(|out| out.values().flatten().cloned()).collect();
+        let mut keys: Vec<_> = outstanding.into_iter().filter_map(|(_, key)| key).collect();
         for submission in batch {
             let Some(key) = &submission.message.key else { continue };
             if keys.contains(key) {

@@ -128,6 +128,46 @@ impl SimulatedInbox {
         }
     }
 
+    /// What goes wrong with the handler that is called now.
+    fn next_handler_fault(&self) -> Option<HandlerFault> {
+        let mut state = self.world.lock();
+        let fault = state.armed.handlers.pop()?;
+        state.note(format_args!("{} handler fails: {fault:?}", self.process));
+        Some(fault)
+    }
+
+    /// Carries a commit out, or fails as was planned.
+    fn end(
+        &self,
+        mut tx: SimulatedTransaction,
+        fault: Option<CommitFault>,
+    ) -> Result<Vec<Committed>, CommitError> {
+        let mut state = self.world.lock();
+        let unknown = || CommitError::Unknown { source: "simulated".into() };
+        if tx.is_broken {
+            return Err(CommitError::RolledBack { reason: "an earlier statement failed", source: None });
+        }
+        if state.inbox.is_down() {
+            return Err(unknown());
+        }
+        match fault {
+            Some(CommitFault::UnknownLost) => Err(unknown()),
+            Some(CommitFault::Conflict) => {
+                let source = Some(Box::new(sqlx::Error::WorkerCrashed).into());
+                Err(CommitError::RolledBack { reason: "simulated", source })
+            }
+            Some(CommitFault::UnknownApplied) => {
+                tx.apply(&mut state);
+                Err(unknown())
+            }
+            None | Some(CommitFault::Slow { .. }) => {
+                let proofs = tx.proofs();
+                tx.apply(&mut state);
+                Ok(proofs)
+            }
+        }
+    }
+
     fn compare(&self, stored: &Remembered, message: &Message) -> Result<Duplicate, Refusal> {
         let received = Fingerprint::of(message);
         let Remembered { fingerprint, processed_at, .. } = *stored;
@@ -203,17 +243,15 @@ impl Store for SimulatedInbox {
     async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         let latency = self.world.lock().latency();
         pass(latency).await;
-        let mut state = self.world.lock();
-        if let Some(fault) = state.armed.handlers.pop() {
-            state.note(format_args!("{} handler fails: {fault:?}", self.process));
-            drop(state);
-            match fault {
-                HandlerFault::Retry => return Err(HandlerError::retry("simulated")),
-                HandlerFault::Unavailable => return Err(HandlerError::unavailable("simulated")),
-                // Without the hook that would print it.
-                HandlerFault::Panic => std::panic::resume_unwind(Box::new("simulated")),
-            }
+        match self.next_handler_fault() {
+            None => {}
+            Some(HandlerFault::Retry) => return Err(HandlerError::retry("simulated")),
+            Some(HandlerFault::Unavailable) => return Err(HandlerError::unavailable("simulated")),
+            // Without the hook that would print it.
+            Some(HandlerFault::Panic) => std::panic::resume_unwind(Box::new("simulated")),
+            Some(HandlerFault::Hang { for_ms }) => pass(for_ms.into()).await,
         }
+        let mut state = self.world.lock();
         let trouble = state.trouble(message.id);
         let calls = state.inbox.calls.entry(message.id).or_default();
         *calls += 1;
@@ -256,30 +294,15 @@ impl Store for SimulatedInbox {
             return Ok(proofs);
         }
         pass(latency).await;
-        let mut state = self.world.lock();
-        let unknown = || CommitError::Unknown { source: "simulated".into() };
-        if tx.is_broken {
-            return Err(CommitError::RolledBack { reason: "an earlier statement failed", source: None });
-        }
-        if state.inbox.is_down() {
-            return Err(unknown());
-        }
-        match fault {
-            Some(CommitFault::UnknownLost) => Err(unknown()),
-            Some(CommitFault::Conflict) => {
-                let source = Some(Box::new(sqlx::Error::WorkerCrashed).into());
-                Err(CommitError::RolledBack { reason: "simulated", source })
-            }
-            Some(CommitFault::UnknownApplied) => {
-                tx.apply(&mut state);
-                Err(unknown())
-            }
-            None => {
-                let proofs = tx.proofs();
-                tx.apply(&mut state);
-                Ok(proofs)
-            }
-        }
+        let (slow_before, slow_after) = match fault {
+            Some(CommitFault::Slow { for_ms, is_before: true }) => (for_ms, 0),
+            Some(CommitFault::Slow { for_ms, .. }) => (0, for_ms),
+            _ => (0, 0),
+        };
+        pass(slow_before.into()).await;
+        let outcome = self.end(tx, fault);
+        pass(slow_after.into()).await;
+        outcome
     }
 
     async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {

@@ -1,0 +1,80 @@
+//! Topics about which the broker says nothing for a while.
+//!
+//! What arrives for such a topic is stored at once and confirmed afterwards, or stored afterwards, in the order in which it
+//! arrived. In a pipelined session whatever follows with the same key waits as well: nothing of a key overtakes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use message::{Message, OrderingKey};
+use tokio::time::Instant;
+
+/// The keys of which something waits in a session, and until when.
+pub(super) type HeldKeys = BTreeMap<OrderingKey, Instant>;
+
+/// A topic's silence.
+#[derive(Debug, Clone, Copy)]
+struct Silent {
+    until: Instant,
+    is_stored: bool,
+}
+
+/// What becomes of a message that arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It is looked at, and answered.
+    Now,
+    /// It is looked at, and answered at this time.
+    AnsweredAt(Instant),
+    /// It arrives at this time.
+    At(Instant),
+}
+
+/// The topics that are silent.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    topics: BTreeMap<u8, Silent>,
+    /// All topics are silent as soon as one is.
+    is_spreading: bool,
+}
+
+impl Silence {
+    /// No topic is silent.
+    pub(super) fn new(is_spreading: bool) -> Self {
+        Self { topics: BTreeMap::new(), is_spreading }
+    }
+
+    /// A topic falls silent, or stays so for longer: then in the same way as before.
+    pub(crate) fn begin(&mut self, topic: u8, until: Instant, is_stored: bool) {
+        let silent = self.topics.entry(topic).or_insert(Silent { until, is_stored });
+        if silent.until < Instant::now() {
+            *silent = Silent { until, is_stored };
+        }
+        silent.until = silent.until.max(until);
+    }
+
+    /// What becomes of a message to a topic. `held` is until when something of its key waits in its session.
+    pub(super) fn arrival(&self, topic: u8, held: Option<Instant>) -> Arrival {
+        let now = Instant::now();
+        if let Some(until) = held.filter(|until| now < *until) {
+            return Arrival::At(until);
+        }
+        let own = self.topics.get(&topic);
+        let others = self.topics.values().filter(|_| self.is_spreading).max_by_key(|silent| silent.until);
+        match own.or(others).filter(|silent| now <= silent.until) {
+            None => Arrival::Now,
+            Some(Silent { until, is_stored: true }) => Arrival::AnsweredAt(after(*until)),
+            Some(Silent { until, .. }) => Arrival::At(after(*until)),
+        }
+    }
+}
+
+/// The silence ends between two milliseconds: what waited comes before everything that arrives in the next one.
+fn after(until: Instant) -> Instant {
+    until + Duration::from_nanos(1)
+}
+
+/// The number of a message's topic.
+pub(super) fn topic(message: &Message) -> u8 {
+    message.topic.as_str().trim_start_matches('t').parse().unwrap_or_default()
+}

@@ -1,0 +1,133 @@
+//! One topic falls silent under a steady load, and what becomes of the others: the same schedule is run with the silence
+//! and without it, and the confirmations of the other topics are counted while it lasts.
+
+use std::ops::Range;
+
+use message::KeyWindow;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::breakage::Breakage;
+use crate::fault::{Fault, FaultKind};
+use crate::run::{Outcome, run};
+use crate::schedule::{Draft, Ending, Schedule, Transaction, Trouble};
+
+/// The topics among which the load is spread evenly.
+const TOPICS: u8 = 3;
+
+/// The ordering keys of each topic; no key goes to two of them.
+const KEYS: u8 = 4;
+
+/// Milliseconds between two messages.
+const EVERY: u32 = 5;
+
+/// The share of the confirmations that a silent topic must leave to the others, at least.
+pub const SHARE_MIN: f64 = 0.9;
+
+/// How often a message may be sent at most because its topic is silent: to begin with, and in the session with which
+/// the relay finds out that the broker itself is well.
+pub const COPIES_MAX: u32 = 3;
+
+/// What a silent topic did to the others.
+#[derive(Debug)]
+pub struct Contained {
+    /// Messages of other topics that were confirmed while one was silent.
+    pub others: usize,
+    /// The same without the silence.
+    pub others_alone: usize,
+    /// How often a message was sent at most.
+    pub copies: u32,
+    /// The run with the silence.
+    pub outcome: Outcome,
+}
+
+impl Contained {
+    /// What is wrong, in words; nothing when the silence was contained and every promise held.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let Self { others, others_alone, copies, outcome } = self;
+        let mut problems: Vec<String> = outcome.failures.iter().map(|(_, text)| text.clone()).collect();
+        if (*others as f64) < SHARE_MIN * (*others_alone as f64) {
+            problems.push(format!(
+                "{others} messages of other topics were confirmed during the silence, {others_alone} without it"
+            ));
+        }
+        if *copies > COPIES_MAX {
+            problems.push(format!("a message was sent {copies} times"));
+        }
+        problems
+    }
+}
+
+/// Runs the load of a seed with and without a silent topic.
+#[must_use]
+pub fn contain(seed: u64, breakage: Option<Breakage>) -> Contained {
+    let mut schedule = load(seed);
+    let alone = run(&schedule, breakage, false);
+    let Silence { at, topic, for_ms, is_stored } = Silence::of(seed);
+    schedule.faults.push(Fault { at, kind: FaultKind::TopicSilent { topic, for_ms, is_stored } });
+    let outcome = run(&schedule, breakage, false);
+    let during = at.into()..u64::from(at + for_ms);
+    Contained {
+        others: others(&schedule, &outcome, topic, &during),
+        others_alone: others(&schedule, &alone, topic, &during),
+        copies: outcome.sent.values().copied().max().unwrap_or_default(),
+        outcome,
+    }
+}
+
+/// How many messages of other topics were confirmed.
+fn others(schedule: &Schedule, outcome: &Outcome, silent: u8, during: &Range<u64>) -> usize {
+    let drafts = schedule.transactions.iter().flat_map(|transaction| &transaction.messages);
+    let silent: Vec<u32> = drafts.filter(|draft| draft.topic == silent).map(|draft| draft.number).collect();
+    let is_other = |(at, number): &&(u64, u32)| during.contains(at) && silent.binary_search(number).is_err();
+    outcome.confirmed.iter().filter(is_other).count()
+}
+
+/// A steady load, and nothing that goes wrong.
+fn load(seed: u64) -> Schedule {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let times = (1..).zip((0..2_500).step_by(EVERY as usize));
+    let transactions = times.map(|(number, at)| {
+        let topic = rng.random_range(0..TOPICS);
+        let key = rng.random_bool(0.9).then(|| topic * KEYS + rng.random_range(0..KEYS));
+        let draft =
+            Draft { number, enqueued_at: at, key, topic, deliver_after: None, trouble: Trouble::None };
+        Transaction { begins_at: at, ends_at: at, ending: Ending::Committed, messages: vec![draft] }
+    });
+    let transactions = transactions.collect();
+    Schedule {
+        seed,
+        relays: 1,
+        consumers: 1,
+        key_window: if rng.random() { KeyWindow::One } else { KeyWindow::Pipelined },
+        submission_len: 5,
+        is_key_exclusive: true,
+        batch: None,
+        shuffle: 0.0,
+        window_entries: rng.random_range(40..=80),
+        page_entries: 10,
+        transactions,
+        faults: Vec::new(),
+    }
+}
+
+/// When which topic falls silent, and how.
+struct Silence {
+    at: u32,
+    topic: u8,
+    for_ms: u32,
+    is_stored: bool,
+}
+
+impl Silence {
+    fn of(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(!seed);
+        Self {
+            at: rng.random_range(200..500),
+            topic: rng.random_range(0..TOPICS),
+            for_ms: rng.random_range(1_200..2_000),
+            is_stored: rng.random(),
+        }
+    }
+}
