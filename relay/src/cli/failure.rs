@@ -94,6 +94,15 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
+/// The first of several failures, for the end of the command; the others are shown at once.
+pub(crate) fn first(before: Option<Failure>, failure: Failure) -> Option<Failure> {
+    if before.is_some() {
+        eprint!("{}", failure.shown());
+        return before;
+    }
+    Some(failure)
+}
+
 /// Whoever is at fault decides whether trying again later helps.
 pub(crate) fn exit_of(fault: Fault) -> Exit {
     match fault {

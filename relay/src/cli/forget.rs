@@ -37,7 +37,7 @@ impl Forget {
                 let help = "look at them with `relay dead list`, or add --discard-parked to give them up";
                 Err(Failure::with_help(Exit::Usage, error, help))
             }
-            Err(ForgetError::Log(error)) => Err(error.into()),
+            Err(ForgetError::Log(error)) => Err(Failure::from(error).about(&pipeline.name)),
             Err(error) => Err(Failure::new(Exit::Usage, error)),
         }
     }

@@ -12,7 +12,7 @@ use sqlx::{ConnectOptions, Connection, Postgres, Sqlite};
 use super::config::{ConfigFile, find};
 use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
-use super::failure::Failure;
+use super::failure::{Failure, first};
 use super::output::{self, Format, table};
 use super::roles::RolesScript;
 
@@ -120,19 +120,11 @@ impl Migrate {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
             Self::Up(target) => {
-                let mut outcomes = Vec::new();
-                for goal in target.goals()? {
-                    goal.each(&target.lines(), Act::Up, &mut outcomes).await?;
-                }
-                format.print(&outcomes, |outcomes| shown(outcomes, "applied"))?;
+                target.act(Act::Up, format).await?;
                 Ok(Exit::Success)
             }
             Self::Status(target) => {
-                let mut outcomes = Vec::new();
-                for goal in target.goals()? {
-                    goal.each(&target.lines(), Act::Look, &mut outcomes).await?;
-                }
-                format.print(&outcomes, |outcomes| shown(outcomes, "missing"))?;
+                let outcomes = target.act(Act::Look, format).await?;
                 let fits = outcomes.iter().all(|outcome| outcome.problem.is_none());
                 Ok(if fits { Exit::Success } else { Exit::Usage })
             }
@@ -145,6 +137,20 @@ impl Migrate {
 impl Target {
     fn lines(&self) -> Vec<Line> {
         LineName::chosen(&self.lines)
+    }
+
+    /// Does it in every database, and prints what was found or done, also when one of them fails.
+    async fn act(&self, act: Act, format: Format) -> Result<Vec<Outcome>, Failure> {
+        let (mut outcomes, mut failed) = (Vec::new(), None);
+        for goal in self.goals()? {
+            if let Err(failure) = goal.each(&self.lines(), act, &mut outcomes).await {
+                failed = first(failed, failure);
+            }
+        }
+        if failed.is_none() || !outcomes.is_empty() {
+            format.print(&outcomes, |outcomes| shown(outcomes, act.word()))?;
+        }
+        failed.map_or(Ok(outcomes), Err)
     }
 
     /// The databases; one that several pipelines share appears once.
@@ -174,6 +180,16 @@ impl Target {
 enum Act {
     Up,
     Look,
+}
+
+impl Act {
+    /// What it says of the migrations that it lists.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Up => "applied",
+            Self::Look => "missing",
+        }
+    }
 }
 
 impl Goal {

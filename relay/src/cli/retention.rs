@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::config::{ConfigFile, find};
 use super::database;
 use super::exit::Exit;
-use super::failure::Failure;
+use super::failure::{Failure, first};
 use super::output::{Format, age, or_dash, table};
 use crate::config::PipelineConfig;
 use crate::config::units::Time;
@@ -61,10 +61,17 @@ impl Retention {
             Some(name) => vec![find(&config, name)?],
             None => config.pipelines.iter().collect(),
         };
-        let (mut shown, mut exit) = (Vec::new(), Exit::Success);
+        let (mut shown, mut exit, mut failed) = (Vec::new(), Exit::Success, None);
         for pipeline in pipelines {
             let name = pipeline.name.as_str();
-            let segments = self.look(pipeline).await.map_err(|failure| failure.about(name))?;
+            let segments = match self.look(pipeline).await {
+                Ok(segments) => segments,
+                // What was removed elsewhere is removed, and is told.
+                Err(failure) => {
+                    failed = first(failed, failure.about(name));
+                    continue;
+                }
+            };
             for reason in segments.iter().filter_map(|segment| segment.held_back.as_ref()) {
                 if reason.needs_attention() {
                     exit = Exit::Unavailable;
@@ -73,8 +80,10 @@ impl Retention {
             }
             shown.extend(segments.into_iter().map(|segment| Shown::of(name, segment)));
         }
-        format.print(&shown, |shown| rows(shown))?;
-        Ok(exit)
+        if failed.is_none() || !shown.is_empty() {
+            format.print(&shown, |shown| rows(shown))?;
+        }
+        failed.map_or(Ok(exit), Err)
     }
 
     /// Removes what can go, unless it is only asked, and answers what there is then.

@@ -3,6 +3,7 @@
 //! Every case runs on PostgreSQL with each broker, and on SQLite with librdkafka's mock cluster.
 
 mod chunks;
+mod commands;
 mod configuration;
 mod crashes;
 mod delivery;
@@ -78,6 +79,7 @@ fn trials() -> Vec<Trial> {
         &[Backend::Postgres, Backend::Kafka],
         rotation::a_rotated_database_password_is_picked_up,
     ));
+    trials.extend(commands::trials());
     trials.extend(configuration::trials());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());

@@ -1,6 +1,5 @@
 //! Which parked messages are meant.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,9 +22,12 @@ pub(crate) enum Id {
 }
 
 impl FromStr for Id {
-    type Err = Infallible;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text.trim().is_empty() {
+            return Err("it is empty: give the place in the log or the message id");
+        }
         Ok(text.parse().map_or_else(|_| Self::Message(text.to_lowercase()), Self::Entry))
     }
 }

@@ -1,0 +1,149 @@
+//! `relay dead list`, `show`, `edit`, `requeue`, `discard` and `audit`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outbox::NewMessage;
+use serde_json::{Value, json};
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Dialect, Failure, Outcome, Stage};
+
+use super::{Ran, column};
+
+const RELAY: &str = "orders";
+const SIGNED: [&str; 4] = ["--actor", "ann", "--note", "a test"];
+
+/// A shop with dead messages, one for each of these keys, and their ids in the log.
+struct Scene<DB: Dialect> {
+    shop: Shop<DB>,
+    config: Config,
+}
+
+impl<DB: Dialect> Scene<DB> {
+    async fn open(stage: &Stage, broker: Arc<dyn Broker>, keys: &[&str]) -> Result<Self, Failure> {
+        let shop = Shop::<DB>::open(stage, broker).await?;
+        let bytes = shop.broker.oversize_bytes().ok_or("every message fits")?;
+        for key in keys {
+            let mut tx = shop.begin().await?;
+            let message = NewMessage::new(&shop.topic).key(*key).payload("x".repeat(bytes));
+            shop.outbox().enqueue(&mut tx, message).await?;
+            tx.commit().await?;
+        }
+        let config = Config::write(stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+        let scene = Self { shop, config };
+        // Dead messages are left: that is told by the exit code.
+        scene.publish().await?.ended(3)?;
+        Ok(scene)
+    }
+
+    async fn publish(&self) -> Result<Ran, Failure> {
+        Ran::with(&self.config, &["run", "--once"]).await
+    }
+
+    async fn dead(&self, arguments: &[&str]) -> Result<Ran, Failure> {
+        Ran::with(&self.config, &[&["dead"], arguments].concat()).await
+    }
+
+    /// What is in a state, as JSON.
+    async fn listed(&self, state: &str) -> Result<Value, Failure> {
+        self.dead(&["list", "--state", state, "--output", "json"]).await?.done()?.json()
+    }
+
+    /// A decision, signed, as JSON.
+    async fn decide(&self, arguments: &[&str]) -> Result<Value, Failure> {
+        let arguments = [arguments, &SIGNED, &["--output", "json"]].concat();
+        self.dead(&arguments).await?.done()?.json()
+    }
+}
+
+/// Goal: an operator finds dead messages, repairs one, gives others up, and every decision can be read afterwards.
+/// Oracle: the records in the topic, read with a plain client; the lists; one audit record for each decision with who,
+/// what and why; exit code 3 while something is dead, 0 afterwards.
+pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let scene = Scene::<DB>::open(&stage, broker, &["a", "b", "c"]).await?;
+    let table = scene.dead(&["list"]).await?.done()?.out;
+    assert!(table.starts_with("ID ") && table.lines().count() == 4, "{table}");
+    let dead = scene.listed("dead").await?;
+    assert_eq!(column(&dead, "key"), ["a", "b", "c"], "{dead}");
+    let (entry, message) = (dead[0]["id"].to_string(), dead[0]["message_id"].as_str().ok_or("no id")?);
+    let limited = scene.dead(&["list", "--limit", "2"]).await?.done()?;
+    assert!(limited.out.lines().count() == 3 && limited.err.contains("--limit"), "{limited:?}");
+    let shown = scene.dead(&["show", "--id", message]).await?.done()?.out;
+    assert!(shown.contains(message) && shown.contains("attempts"), "{shown}");
+
+    let file = stage.folder().join("payload");
+    std::fs::write(&file, json!({ "key": "a", "seq": 1 }).to_string())?;
+    let file = file.to_str().ok_or("a path that is no text")?;
+    let edited = scene.decide(&["edit", "--id", message, "--payload-file", file, "--header", "by=ann"]).await?;
+    assert_eq!(edited, json!({ "action": "edit", "decided": [dead[0]["id"]] }));
+    assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until it is requeued");
+    let requeued = scene.decide(&["requeue", "--id", &entry]).await?;
+    assert_eq!(requeued, json!({ "action": "requeue", "decided": [dead[0]["id"]] }));
+    scene.publish().await?.ended(3)?;
+    let records = scene.shop.broker.drain(&scene.shop.topic, 1).await?;
+    let payloads: BTreeSet<&[u8]> = records.iter().map(|record| record.payload.as_slice()).collect();
+    assert_eq!(payloads, BTreeSet::from([br#"{"key":"a","seq":1}"#.as_slice()]));
+
+    let text = scene.dead(&[&["discard", "--key", "b", "--yes"], &SIGNED[..]].concat()).await?.done()?.out;
+    assert_eq!(text.trim(), format!("discard: {}", dead[1]["id"]));
+    let topic = scene.shop.topic.as_str();
+    scene.decide(&["discard", "--topic", topic, "--yes"]).await?;
+    assert_eq!(scene.listed("dead").await?, json!([]));
+    assert_eq!(scene.decide(&["requeue", "--all"]).await?, json!({ "action": "requeue", "decided": [] }));
+    scene.publish().await?.done()?;
+    assert_eq!(scene.listed("discarded").await?, json!([]), "the relay has passed them");
+
+    let audit = scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?;
+    assert_eq!(column(&audit, "action"), ["discard", "discard", "requeue", "edit"], "the latest first");
+    let who: BTreeSet<_> = column(&audit, "actor").into_iter().zip(column(&audit, "note")).collect();
+    assert_eq!(who, BTreeSet::from([("ann", "a test")]));
+    let edit = &audit[3];
+    assert!(edit["digest_before"].is_string() && edit["digest_before"] != edit["digest_after"], "{edit}");
+    let one = scene.dead(&["audit", "--limit", "1"]).await?.done()?.out;
+    assert_eq!(one.lines().count(), 2, "{one}");
+    Ok(())
+}
+
+/// Goal: a command that cannot mean what it says decides about nothing. Oracle: exit code 2 (3 where the database is
+/// away) and what is wrong, for each; everything is still dead, and no audit record was written.
+pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let scene = Scene::<DB>::open(&stage, broker, &["a", "b"]).await?;
+    let dead = scene.listed("dead").await?;
+    let known = dead[0]["id"].to_string();
+    let payload = stage.folder().join("payload");
+    std::fs::write(&payload, "x")?;
+    let payload = payload.to_str().ok_or("a path that is no text")?;
+    let cases: [(&[&str], &[&str]); 13] = [
+        (&["requeue", "--id", &known, "--id", "999"], &["not dead: 999", "relay dead list"]),
+        (&["discard", "--id", "no-id"], &["not dead: no-id"]),
+        (&["discard", "--id", ""], &["--id"]),
+        (&["discard", "--all"], &["2", "--yes"]),
+        (&["requeue", "--key", "a"], &["1", "--yes"]),
+        (&["requeue"], &["--id"]),
+        (&["requeue", "--all", "--key", "a"], &["--all", "--key"]),
+        (&["requeue", "--all", "--yes", "--pipeline", "nobody"], &["nobody", RELAY]),
+        (&["edit", "--id", "999", "--payload-file", payload], &["not dead: 999"]),
+        (&["edit", "--id", &known, "--payload-file", "/nowhere/payload"], &["/nowhere/payload"]),
+        (&["edit", "--id", &known], &["--payload-file"]),
+        (&["edit", "--id", &known, "--header", "a=1", "--header", "a=2"], &["header a", "twice"]),
+        (&["edit", "--id", &known, "--header", "a"], &["NAME=VALUE"]),
+    ];
+    for (arguments, parts) in cases {
+        scene.dead(&[arguments, &SIGNED].concat()).await?.refused(2, parts)?;
+    }
+    scene.dead(&["discard", "--id", &known, "--actor", "ann"]).await?.refused(2, &["--note"])?;
+    scene.dead(&["show", "--id", "999"]).await?.refused(2, &["not parked: 999"])?;
+    assert_eq!(column(&scene.listed("dead").await?, "key"), ["a", "b"]);
+    assert_eq!(scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?, json!([]));
+    // Nothing of a topic or key is no mistake: a script may say so again.
+    let nothing = scene.decide(&["discard", "--key", "nobody", "--yes"]).await?;
+    assert_eq!(nothing["decided"], json!([]));
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `relay retention` and `relay forget`.
+
+use std::sync::Arc;
+
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
+
+use super::{Ran, column};
+
+fn unreachable(url: &str) -> String {
+    format!(
+        "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl = {url:?}\n\
+         [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n"
+    )
+}
+
+/// Goal: history goes when it is old and published, and not before. Oracle: rows before and after each call, a dry run among
+/// them; what is told about those that stay; nothing is published again afterwards.
+pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let url = shop.database.relay_url()?;
+    let config = Config::write(&stage, "orders", &url, shop.broker.as_ref(), "")?;
+    let rows = || shop.database.integer("SELECT count(*) FROM outbox_message");
+    shop.place_many(2, 10).await?;
+    let unread = Ran::with(&config, &["retention", "--keep", "0s", "--output", "json"]).await?;
+    assert!(column(&unread.json()?, "held_back_by").iter().any(|text| !text.is_empty()), "{unread:?}");
+    assert_eq!(rows().await?, 10);
+    Ran::with(&config, &["run", "--once"]).await?.done()?;
+    Ran::with(&config, &["retention", "--keep", "1h"]).await?.done()?;
+    let dry = Ran::with(&config, &["retention", "--keep", "0s", "--dry-run"]).await?.done()?;
+    assert!(dry.out.starts_with("PIPELINE") && dry.out.contains("can go"), "{dry:?}");
+    assert_eq!(rows().await?, 10);
+    let done = Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
+    assert!(done.err.contains("orders: 1 segments emptied"), "{done:?}");
+    assert_eq!(rows().await?, 0);
+    shop.place("after").await?;
+    Ran::with(&config, &["run", "--once"]).await?.done()?;
+    assert_eq!(shop.broker.drain(&shop.topic, 11).await?.len(), 11);
+    Ok(())
+}
+
+/// Goal: a relay that is gone for good holds nothing back any more, and one that leads cannot be forgotten. Oracle: exit
+/// codes; the relay's row.
+pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::migrated(&stage).await?;
+    let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;
+    let relays = || database.integer("SELECT count(*) FROM outbox_relay");
+    let relay = RelayProcess::start(&stage, &config)?;
+    relay.tells("leading").await?;
+    let leads = Ran::with(&config, &["forget", "orders"]).await?;
+    leads.refused(2, &["orders", "leads"])?;
+    relay.stop().await?;
+    assert_eq!(relays().await?, 1);
+    let done = Ran::with(&config, &["forget", "orders"]).await?.done()?;
+    assert!(done.err.contains("relay orders is forgotten"), "{done:?}");
+    assert_eq!(relays().await?, 0);
+    Ran::with(&config, &["forget", "orders"]).await?.refused(2, &["orders"])
+}
+
+/// Goal: a misspelt name, a length of time that is none and a database that is away change nothing. Oracle: exit code 2
+/// or 3, and what is wrong; the relay's row is still there.
+pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::migrated(&stage).await?;
+    let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    relay.tells("leading").await?;
+    relay.stop().await?;
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["forget", "order"], &["order"]),
+        (&["forget", "no such name!"], &["no such name!"]),
+        (&["forget"], &["RELAY"]),
+        (&["forget", "orders", "--pipeline", "nobody"], &["nobody", "orders"]),
+        (&["retention", "--keep", "soon"], &["soon"]),
+        (&["retention", "--pipeline", "nobody"], &["nobody", "orders"]),
+    ];
+    for (arguments, parts) in cases {
+        Ran::with(&config, arguments).await?.refused(2, parts)?;
+    }
+    let away = Config::text(&stage, &unreachable("postgres://relay@127.0.0.1:1/orders"))?;
+    Ran::with(&away, &["forget", "orders"]).await?.refused(3, &["127.0.0.1:1"])?;
+    let both = unreachable("postgres://relay@127.0.0.1:1/orders").replace("\"orders\"", "\"away\"")
+        + &unreachable(&database.relay_url()?);
+    let both = Config::text(&stage, &both)?;
+    let ran = Ran::with(&both, &["retention", "--keep", "1h", "--output", "json"]).await?.ended(3)?;
+    assert!(column(&ran.json()?, "pipeline").contains(&"orders"), "{ran:?}");
+    assert!(ran.err.contains("away: "), "{ran:?}");
+    assert_eq!(database.integer("SELECT count(*) FROM outbox_relay").await?, 1);
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `relay migrate up`, `status` and `sql`.
+
+use migrations::Line;
+use tests::relay_process::Config;
+use tests::{Backend, Database, Dialect, Outcome, Stage};
+
+use super::{Ran, column};
+
+const LINES: [&str; 3] = ["outbox", "inbox", "idempotency"];
+
+fn url<DB: Dialect>(database: &Database<DB>) -> String {
+    database.url.clone()
+}
+
+/// Goal: an empty database gets every table, once, and a database that fits is told from one that does not.
+/// Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and JSON; the bookkeeping's rows.
+pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::empty(&stage).await?;
+    let url = url(&database);
+    let on = |command: &'static str, more: &[&'static str]| {
+        let arguments: Vec<String> = ["migrate", command, "--database", &url]
+            .into_iter()
+            .chain(more.iter().copied())
+            .map(str::to_owned)
+            .collect();
+        async move { Ran::of(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await }
+    };
+    // A file that does not exist is an empty database only after it was made.
+    if DB::BACKEND == Backend::Sqlite {
+        database.execute("SELECT 1").await?;
+    }
+    let missing = on("status", &["--output", "json"]).await?.ended(2)?.json()?;
+    assert_eq!(column(&missing, "line"), LINES, "{missing}");
+    assert!(missing[0]["problem"].as_str().is_some_and(|text| text.contains("relay migrate up")), "{missing}");
+
+    let one = on("up", &["--line", "outbox", "--output", "json"]).await?.done()?.json()?;
+    assert_eq!(column(&one, "line"), ["outbox"]);
+    assert_eq!(one[0]["version"], one[0]["version_needed"], "{one}");
+    assert!(one[0]["migrations"].as_array().is_some_and(|applied| !applied.is_empty()), "{one}");
+
+    let table = on("up", &[]).await?.done()?.out;
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("DATABASE") && lines.len() == 4, "{table}");
+    assert!(lines[1].contains("up to date") && lines[2].contains("applied 0001"), "{table}");
+    let again = on("up", &["--output", "json"]).await?.done()?.json()?;
+    assert!((0..3).all(|line| again[line]["migrations"] == serde_json::json!([])), "{again}");
+    on("status", &[]).await?.done()?;
+    let applied = database.integer("SELECT count(*) FROM outbox_toolkit_migration").await?;
+    let known: usize = Line::ALL.iter().map(|line| line.migrations(DB::DIALECT).len()).sum();
+    assert_eq!(usize::try_from(applied)?, known);
+    Ok(())
+}
+
+/// Goal: an administrator can run the SQL by hand. Oracle: what `migrate sql` prints, carried out by another client,
+/// satisfies `migrate status`; a version that is not there is refused.
+pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::empty(&stage).await?;
+    let dialect = DB::DIALECT.to_string();
+    for line in LINES {
+        let script = Ran::of(&["migrate", "sql", "--dialect", &dialect, "--line", line]).await?.done()?;
+        database.execute(&script.out).await?;
+    }
+    Ran::of(&["migrate", "status", "--database", &url(&database)]).await?.done()?;
+    let all = Ran::of(&["migrate", "sql", "--dialect", &dialect]).await?.done()?;
+    let named = Ran::of(&["migrate", "sql", "--database", &url(&database)]).await?.done()?;
+    assert_eq!(all.out, named.out);
+    let beyond = ["migrate", "sql", "--dialect", &dialect, "--line", "outbox", "--from", "99"];
+    Ran::of(&beyond).await?.refused(2, &["99"])?;
+    Ran::of(&["migrate", "sql", "--dialect", &dialect, "--from", "0"]).await?.refused(2, &["--from"])
+}
+
+/// Goal: what was done is told, also when another database is away. Oracle: exit code 3 with the database that is away on
+/// standard error, and the other one's row on standard output; nothing wrong with the tables of the other.
+pub(super) async fn a_database_that_is_away_hides_no_other<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::empty(&stage).await?;
+    let away = match DB::BACKEND {
+        Backend::Sqlite => String::from("sqlite:///nowhere/orders.db"),
+        _ => String::from("postgres://relay@127.0.0.1:1/orders"),
+    };
+    let pipeline = |name: &str, url: &str| {
+        format!(
+            "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n\
+             [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n"
+        )
+    };
+    let text = format!("{}{}", pipeline("there", &url(&database)), pipeline("away", &away));
+    let config = Config::text(&stage, &text)?;
+    let up = Ran::with(&config, &["migrate", "up", "--output", "json"]).await?.ended(3)?;
+    assert_eq!(column(&up.json()?, "line"), LINES, "{up:?}");
+    assert!(up.err.contains(if DB::BACKEND == Backend::Sqlite { "nowhere" } else { "127.0.0.1:1" }), "{up:?}");
+    Ran::with(&config, &["migrate", "status", "--pipeline", "there"]).await?.done()?;
+    Ran::with(&config, &["migrate", "up", "--pipeline", "nobody"]).await?.refused(2, &["nobody", "there, away"])
+}

@@ -1,0 +1,110 @@
+//! The commands of the program, run as processes: what they print as a table and as JSON, their exit codes, and what
+//! they leave in the database.
+
+mod dead;
+mod history;
+mod migrate;
+mod once;
+mod several;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use sqlx::{Postgres, Sqlite};
+use tests::relay_process::{Config, relay};
+use tests::{Backend, Failure, brokers, trial};
+
+/// One trial for each database of a case that needs one only.
+macro_rules! databases {
+    ($trials:ident: $($module:ident::$case:ident),* $(,)?) => {$(
+        let name = stringify!($case);
+        let case = $module::$case::<Postgres>;
+        $trials.push(trial(format!("{name}/postgres"), &[Backend::Postgres], case));
+        $trials.push(trial(format!("{name}/sqlite"), &[], $module::$case::<Sqlite>));
+    )*};
+}
+
+/// One trial for each database, with a broker, of a case that needs both.
+macro_rules! pairs {
+    ($trials:ident: $($module:ident::$case:ident),* $(,)?) => {$(
+        let name = stringify!($case);
+        let needs = [Backend::Postgres, Backend::Kafka];
+        $trials.push(trial(format!("{name}/postgres/kafka"), &needs, |stage| async move {
+            $module::$case::<Postgres>(stage, brokers::open(Backend::Kafka).await?).await
+        }));
+        $trials.push(trial(format!("{name}/sqlite/kafka-mock"), &[], |stage| async move {
+            $module::$case::<Sqlite>(stage, brokers::open(Backend::KafkaMock).await?).await
+        }));
+    )*};
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    databases! { trials:
+        migrate::what_is_missing_is_applied_once,
+        migrate::a_script_makes_the_same_tables,
+        migrate::a_database_that_is_away_hides_no_other,
+        history::a_relay_that_is_gone_is_forgotten,
+        history::what_is_asked_wrongly_changes_nothing,
+    }
+    pairs! { trials:
+        dead::dead_messages_are_edited_requeued_and_discarded,
+        dead::a_wrong_selection_decides_about_nothing,
+        history::what_was_published_is_removed_when_it_is_old,
+        once::a_run_ends_when_everything_has_left,
+        several::pipelines_of_one_process_do_not_wait_for_each_other,
+    }
+    trials
+}
+
+/// How a command ended.
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    /// Runs a command with a configuration.
+    async fn with(config: &Config, arguments: &[&str]) -> Result<Self, Failure> {
+        let path = config.path().to_str().ok_or("a path that is no text")?;
+        Self::of(&[arguments, &["--config", path]].concat()).await
+    }
+
+    /// Runs a command.
+    async fn of(arguments: &[&str]) -> Result<Self, Failure> {
+        let output = relay(arguments).await?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes);
+        Ok(Self { code: output.status.code(), out: text(output.stdout)?, err: text(output.stderr)? })
+    }
+
+    /// The same, demanding success.
+    fn done(self) -> Result<Self, Failure> {
+        self.ended(0)
+    }
+
+    /// The same, demanding an exit code.
+    fn ended(self, code: i32) -> Result<Self, Failure> {
+        if self.code == Some(code) { Ok(self) } else { Err(format!("not {code}: {self:?}").into()) }
+    }
+
+    /// What it printed, as JSON.
+    fn json(&self) -> Result<Value, Failure> {
+        serde_json::from_str(&self.out).map_err(|error| format!("{error}: {self:?}").into())
+    }
+
+    /// Demands a failure that names all of this, and nothing on standard output.
+    fn refused(self, code: i32, parts: &[&str]) -> Result<(), Failure> {
+        let ran = self.ended(code)?;
+        assert_eq!(ran.out, "", "{ran:?}");
+        for part in parts {
+            assert!(ran.err.contains(part), "{part:?} is not in {ran:?}");
+        }
+        Ok(())
+    }
+}
+
+/// The texts of one member of every row.
+fn column<'a>(rows: &'a Value, name: &str) -> Vec<&'a str> {
+    rows.as_array().into_iter().flatten().filter_map(|row| row[name].as_str()).collect()
+}

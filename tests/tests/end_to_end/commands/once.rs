@@ -1,0 +1,35 @@
+//! `relay run --once`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::NewMessage;
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Dialect, Outcome, Stage};
+
+use super::Ran;
+
+/// Goal: a run ends by itself when everything has left, and leaves what is due later. Oracle: exit code 0 with nothing,
+/// with a hundred messages and with a scheduled one; the records, read with a plain client; the lease is given back.
+pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let url = shop.database.relay_url()?;
+    let config = Config::write(&stage, "orders", &url, shop.broker.as_ref(), "")?;
+    Ran::with(&config, &["run", "--once"]).await?.done()?;
+    shop.place_many(5, 100).await?;
+    let mut tx = shop.begin().await?;
+    let later = NewMessage::new(&shop.topic).key("later").json(&1).deliver_at(time::OffsetDateTime::now_utc() + Duration::from_secs(3_600));
+    shop.outbox().enqueue(&mut tx, later).await?;
+    tx.commit().await?;
+    Ran::with(&config, &["run", "--once"]).await?.done()?;
+    let records = shop.broker.drain(&shop.topic, 100).await?;
+    assert_eq!(records.len(), 100, "each left once, and the scheduled one did not");
+    let status = Ran::with(&config, &["status", "--output", "json"]).await?.done()?.json()?;
+    assert_eq!((status[0]["state"].as_str(), status[0]["oldest_pending_id"].as_i64()), (Some("idle"), None));
+    assert_eq!(status[0]["exceptions"]["scheduled"], 1, "{status}");
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Several pipelines in one process.
+
+use std::sync::Arc;
+
+use tests::relay_process::Config;
+use tests::shop::Shop;
+use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
+
+use super::{Ran, column};
+
+/// Goal: pipelines of one process share nothing but the process: one whose broker is away and one whose database is away stop
+/// none of the others, and each has a cursor of its own. Oracle: the effects of a third and a fourth, which read one
+/// database under two names; what status says of each; the orderly stop.
+pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let other = Database::<DB>::migrated(&stage).await?;
+    let section = shop.broker.relay_section().ok_or("no section")?;
+    let pipeline = |name: &str, url: &str, section: &str| {
+        format!("[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}\n")
+    };
+    let nobody = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
+    let (url, other) = (shop.database.relay_url()?, other.relay_url()?);
+    let text = [
+        pipeline("no-broker", &other, nobody),
+        pipeline("no-database", "postgres://relay@127.0.0.1:1/orders", &section),
+        pipeline("orders", &url, &section),
+        pipeline("audit", &url, &section),
+    ];
+    let config = Config::text(&stage, &text.concat())?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = shop.consume().await?;
+    shop.place_many(3, 30).await?;
+    shop.settled().await?;
+    tests::eventually("both cursors have passed everything", || async {
+        let status = Ran::with(&config, &["status", "--output", "json"]).await?.ended(3)?.json()?;
+        assert_eq!(column(&status, "pipeline"), ["no-broker", "no-database", "orders", "audit"]);
+        let states = column(&status, "state");
+        let is_done = |index: usize| states[index] == "leading" && status[index]["oldest_pending_id"].is_null();
+        Ok((states[1] == "unknown" && [0, 2, 3].into_iter().all(is_done)).then_some(()))
+    })
+    .await?;
+    Ran::with(&config, &["dead", "list"]).await?.refused(2, &["several pipelines", "--pipeline"])?;
+    Ran::with(&config, &["dead", "list", "--pipeline", "orders"]).await?.done()?;
+    consumer.stop().await?;
+    relay.stop().await
+}
