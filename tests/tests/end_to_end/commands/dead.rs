@@ -78,7 +78,8 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let file = stage.folder().join("payload");
     std::fs::write(&file, json!({ "key": "a", "seq": 1 }).to_string())?;
     let file = file.to_str().ok_or("a path that is no text")?;
-    let edited = scene.decide(&["edit", "--id", message, "--payload-file", file, "--header", "by=ann"]).await?;
+    let edited =
+        scene.decide(&["edit", "--id", message, "--payload-file", file, "--header", "by=ann"]).await?;
     assert_eq!(edited, json!({ "action": "edit", "decided": [dead[0]["id"]] }));
     assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until it is requeued");
     let requeued = scene.decide(&["requeue", "--id", &entry]).await?;

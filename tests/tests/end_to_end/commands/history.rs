@@ -52,7 +52,7 @@ pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage)
     let relay = RelayProcess::start(&stage, &config)?;
     relay.tells("leading").await?;
     let leads = Ran::with(&config, &["forget", "orders"]).await?;
-    leads.refused(2, &["orders", "leads"])?;
+    leads.refused(2, &["orders", "is led by"])?;
     relay.stop().await?;
     assert_eq!(relays().await?, 1);
     let done = Ran::with(&config, &["forget", "orders"]).await?.done()?;
@@ -81,7 +81,7 @@ pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: St
         Ran::with(&config, arguments).await?.refused(2, parts)?;
     }
     let away = Config::text(&stage, &unreachable("postgres://relay@127.0.0.1:1/orders"))?;
-    Ran::with(&away, &["forget", "orders"]).await?.refused(3, &["127.0.0.1:1"])?;
+    Ran::with(&away, &["forget", "orders"]).await?.refused(3, &["orders: ", "not available"])?;
     let both = unreachable("postgres://relay@127.0.0.1:1/orders").replace("\"orders\"", "\"away\"")
         + &unreachable(&database.relay_url()?);
     let both = Config::text(&stage, &both)?;

@@ -22,7 +22,10 @@ pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
     Ran::with(&config, &["run", "--once"]).await?.done()?;
     shop.place_many(5, 100).await?;
     let mut tx = shop.begin().await?;
-    let later = NewMessage::new(&shop.topic).key("later").json(&1).deliver_at(time::OffsetDateTime::now_utc() + Duration::from_secs(3_600));
+    let later = NewMessage::new(&shop.topic)
+        .key("later")
+        .json(&1)
+        .deliver_at(time::OffsetDateTime::now_utc() + Duration::from_secs(3_600));
     shop.outbox().enqueue(&mut tx, later).await?;
     tx.commit().await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;

@@ -38,7 +38,8 @@ pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dial
         let status = Ran::with(&config, &["status", "--output", "json"]).await?.ended(3)?.json()?;
         assert_eq!(column(&status, "pipeline"), ["no-broker", "no-database", "orders", "audit"]);
         let states = column(&status, "state");
-        let is_done = |index: usize| states[index] == "leading" && status[index]["oldest_pending_id"].is_null();
+        let is_done =
+            |index: usize| states[index] == "leading" && status[index]["oldest_pending_id"].is_null();
         Ok((states[1] == "unknown" && [0, 2, 3].into_iter().all(is_done)).then_some(()))
     })
     .await?;
