@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::retention::LogRetention;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::History;
@@ -17,6 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(5);
 
 /// The maintenance of one outbox.
+#[derive(Clone)]
 pub struct Maintenance {
     /// What is maintained.
     pub log: Arc<dyn LogRetention>,
@@ -27,6 +29,22 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
+    /// Runs until it is stopped, and begins anew when a fault of this program ends it.
+    pub async fn keep_running(self, stop: CancellationToken) {
+        loop {
+            // In a task of its own, so that a panic ends nothing else; a set ends it when it is dropped.
+            let mut task = JoinSet::new();
+            task.spawn(self.clone().run(stop.clone()));
+            let Some(Err(fault)) = task.join_next().await else { return };
+            self.telemetry.ended(&fault);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = sleep(INTERVAL) => {}
+            }
+        }
+    }
+
     /// Runs until it is stopped. A failure is told, and the next look is the next try.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut look = interval_at(Instant::now() + FIRST, INTERVAL);
@@ -50,5 +68,51 @@ impl Maintenance {
                 Err(failure) => self.telemetry.failed(&failure),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use outbox::log::{LogError, RelayName};
+    use outbox::retention::{Expired, ForgetError, Segment};
+
+    use super::*;
+
+    /// Fails by a panic the first time.
+    #[derive(Default)]
+    struct Faulty {
+        looks: AtomicU32,
+    }
+
+    #[async_trait]
+    impl LogRetention for Faulty {
+        async fn segments(&self, _: Duration) -> Result<Vec<Segment>, LogError> {
+            Ok(Vec::new())
+        }
+
+        async fn expire(&self, _: Duration) -> Result<Expired, LogError> {
+            assert!(self.looks.fetch_add(1, Ordering::SeqCst) > 0, "the first look fails");
+            Ok(Expired::default())
+        }
+
+        async fn forget(&self, _: &RelayName, _: bool) -> Result<(), ForgetError> {
+            unreachable!("maintenance forgets nobody")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn maintenance_that_panics_begins_anew() {
+        let log = Arc::new(Faulty::default());
+        let stop = CancellationToken::new();
+        let telemetry = History::new(&RelayName::new("orders").unwrap());
+        let maintenance = Maintenance { log: Arc::clone(&log) as _, keep: Duration::ZERO, telemetry };
+        let running = tokio::spawn(maintenance.keep_running(stop.clone()));
+        sleep(2 * FIRST + 3 * INTERVAL).await;
+        assert!(log.looks.load(Ordering::SeqCst) >= 2, "nobody looks any more");
+        stop.cancel();
+        running.await.unwrap();
     }
 }

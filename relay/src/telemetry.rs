@@ -10,6 +10,7 @@
 //! | `relay_sessions_total` | counter, by outcome | broker sessions opened and refused |
 //! | `relay_window_entries`, `relay_window_bytes` | gauge | read and not yet settled |
 //! | `relay_expired_segments_total` | counter | segments of history that were emptied |
+//! | `relay_maintenance_faults_total` | counter | how often a fault of this program ended maintenance, which began anew |
 //! | `relay_history_seconds` | gauge | the age of the oldest entry in the outbox |
 //! | `relay_history_bytes` | gauge | what the outbox takes on disk, where the database tells |
 //! | `relay_blocked_keys`, `relay_blocked_topics` | gauge | keys and topics that wait |
@@ -207,6 +208,11 @@ impl History {
 
     pub(crate) fn failed(&mut self, failure: &LogError) {
         self.tell(Some(format!("old history could not be removed: {failure}")));
+    }
+
+    pub(crate) fn ended(&self, fault: &tokio::task::JoinError) {
+        counter!("relay_maintenance_faults_total", "relay" => self.relay.to_string()).increment(1);
+        warn!(relay = %self.relay, "maintenance ended by a fault of this program and begins anew: {fault}");
     }
 
     fn tell(&mut self, text: Option<String>) {

@@ -22,7 +22,7 @@ use migrations::Dialect;
 
 pub use decision::{Action, DecideError, Decision, Decree};
 pub use entry::{AuditRecord, ListedEntry};
-pub use status::{Backlog, Blocker, Holder, RelayStatus};
+pub use status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
 
 use crate::address::Address;
 use crate::connect::dialect_of;

@@ -18,10 +18,24 @@ pub struct RelayStatus {
     pub checkpoint_age: Duration,
     /// Where it stands.
     pub cursor: Cursor,
+    /// In which server's history that means something; `None` where nothing is stored about it (SQLite; a relay that has
+    /// not led yet).
+    pub history: Option<CursorHistory>,
     /// What lies before it.
     pub backlog: Backlog,
     /// How many entries stand beside the log, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
+}
+
+/// The history of a server in which a cursor was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CursorHistory {
+    /// The cluster's own identifier.
+    pub system_identifier: String,
+    /// Of the write-ahead log: a promotion begins a new one.
+    pub timeline: i64,
+    /// Whether the server that answers is the one, on the same timeline. Otherwise the next grant of the lease compares.
+    pub is_present: bool,
 }
 
 /// Who holds a lease.

@@ -9,9 +9,10 @@ use sqlx::{Connection, PgConnection, Row as _};
 use crate::admin::LogAdmin;
 use crate::admin::decision::{Content, DecideError, Decision, Decree, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
-use crate::admin::status::{Backlog, Blocker, Holder, RelayStatus, counts};
+use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus, counts};
 use crate::log::failure::within;
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
+use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
 
@@ -19,6 +20,10 @@ const RELAYS: &str = "
 SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
 FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
+
+const PRESENT: &str = "
+SELECT (SELECT system_identifier::text FROM pg_control_system()),
+    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint";
 
 const COUNTS: &str = "
 SELECT state, count(*) FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 GROUP BY state";
@@ -127,6 +132,8 @@ impl PostgresLog {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.admin().await?;
         let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut connection).await.map_err(failed())?;
+        let present: (String, i64) =
+            sqlx::query_as(PRESENT).fetch_one(&mut connection).await.map_err(failed())?;
         let mut relays = Vec::new();
         for row in rows {
             let relay: String = row.try_get("relay").map_err(failed())?;
@@ -144,6 +151,12 @@ impl PostgresLog {
                 epoch: row.try_get("epoch").map_err(failed())?,
                 holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                history: PgMark::read(&cursor.base)?.history.map(
+                    |History { system_identifier, timeline, .. }| {
+                        let is_present = present == (system_identifier.clone(), timeline);
+                        CursorHistory { system_identifier, timeline, is_present }
+                    },
+                ),
                 backlog: self.backlog(&mut connection, &cursor).await?,
                 cursor,
                 exceptions: counts(exceptions),

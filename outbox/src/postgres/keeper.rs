@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
+use tokio::time::Instant;
 
 use crate::log::changes::Changes;
 use crate::log::exception::{ExceptionChange, ExceptionState, ExceptionSummary};
 use crate::log::failure::within;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::{Cursor, EntryId, LogError, LogKeeper, row, stored};
+use crate::log::{Cursor, EntryId, LogError, LogKeeper, Progress, row, stored};
+use crate::postgres::facts::Questions;
+use crate::postgres::history::Decision;
+use crate::postgres::lease::{Held, Wait, Watch};
 use crate::postgres::mark::PgMark;
 use crate::postgres::rebase::Rebase;
 use crate::postgres::statements::Statements;
@@ -22,18 +26,88 @@ pub(super) struct PgKeeper {
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) statements: Statements,
+    pub(super) questions: Questions,
     pub(super) rebase: Rebase,
     pub(super) call_timeout: Duration,
+    /// The server's, in which the lease was granted.
+    pub(super) run: Option<String>,
+    pub(super) watch: Watch,
 }
 
+/// How often a lease is taken again after a rebase: the second comparison finds what the first one mended.
+const GRANT_ATTEMPTS: usize = 3;
+
 impl PgKeeper {
+    /// Takes the lease, and gives the cursor out only when it is of this server's history.
+    async fn grant(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        for _ in 0..GRANT_ATTEMPTS {
+            let acquired = within(self.call_timeout, self.take_lease(ttl)).await?;
+            let Acquired::Granted { lease, cursor, taken_over_from } = acquired else { return Ok(acquired) };
+            match within(self.call_timeout, self.compare(&cursor)).await? {
+                Some(sound) => {
+                    if sound != cursor && self.checkpoint(lease.epoch, &sound, &[]).await? == Fenced::Lost {
+                        continue;
+                    }
+                    return Ok(Acquired::Granted { lease, cursor: sound, taken_over_from });
+                }
+                // Takes the lease away from everybody.
+                None => self.rebase.run(&mut self.connection, &self.questions).await?,
+            }
+        }
+        Err(LogError::Unavailable {
+            reason: String::from(
+                "the server's history changes faster than the cursor can be compared with it",
+            ),
+            source: None,
+        })
+    }
+
+    /// The cursor as one of the present history; nothing when it has to be rebased.
+    async fn compare(&mut self, cursor: &Cursor) -> Result<Option<Cursor>, LogError> {
+        let server = self.questions.server(&mut self.connection).await?;
+        let facts = self.questions.cursor(&mut self.connection, cursor).await?;
+        if server.decide_about(&facts) != Decision::Sound {
+            return Ok(None);
+        }
+        if !facts.base.is_rebased {
+            sqlx::query(&self.statements.forget_left_out)
+                .bind(self.relay.as_str())
+                .execute(&mut self.connection)
+                .await
+                .map_err(LogError::during("forget what a rebased cursor left out"))?;
+        }
+        if let Some(before) = &facts.base.history
+            && before.timeline != server.history.timeline
+        {
+            tracing::warn!(
+                relay = self.relay.as_str(),
+                from = before.timeline,
+                to = server.history.timeline,
+                "the server was promoted since the cursor was stored, and the relay goes on from it; where this is a copy \
+                 of a server that still runs, stop this relay: it publishes to the same broker"
+            );
+        }
+        self.run = Some(server.history.run.clone());
+        let here = |mark: PgMark| mark.in_history(&server.history).write();
+        Ok(Some(Cursor {
+            base: here(facts.base),
+            progress: facts
+                .head
+                .zip(cursor.progress.clone())
+                .map(|(head, progress)| Progress { head: here(head), ..progress }),
+        }))
+    }
+
     async fn take_lease(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        let mut over: Option<Held> = None;
         for _ in 0..ACQUIRE_ATTEMPTS {
             let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&self.statements.acquire)
                 .bind(self.relay.as_str())
                 .bind(&self.holder)
                 .bind(ttl.as_secs_f64())
                 .bind(stored::write(&Cursor::at(PgMark::origin().write()))?)
+                .bind(over.as_ref().map(|held| held.epoch))
+                .bind(over.as_ref().map(|held| held.until.as_str()))
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(LogError::during("take the lease"))?;
@@ -41,15 +115,29 @@ impl PgKeeper {
                 let lease = Lease { epoch, ttl };
                 return Ok(Acquired::Granted { lease, cursor: stored::read(&cursor)?, taken_over_from });
             }
-            let held: Option<(String, f64)> = sqlx::query_as(&self.statements.holder)
+            type Holder = (String, f64, i64, String, Option<f64>);
+            let found: Option<Holder> = sqlx::query_as(&self.statements.holder)
                 .bind(self.relay.as_str())
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(LogError::during("tell who holds the lease"))?;
-            if let Some((holder, seconds)) = held
-                && let Some(expires_in) = row::wait(seconds)
-            {
-                return Ok(Acquired::Busy { holder, expires_in });
+            let Some((holder, seconds, epoch, until, length)) = found else { continue };
+            let Some(expires_in) = row::wait(seconds) else { continue };
+            let length = length.and_then(row::wait).unwrap_or(ttl);
+            let held = Held { epoch, until, expires_in, length };
+            match self.watch.look(held.clone(), Instant::now()) {
+                Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
+                Wait::Over => {
+                    tracing::warn!(
+                        relay = self.relay.as_str(),
+                        holder,
+                        ?expires_in,
+                        ?length,
+                        "the lease ends later than its holder asked for, so the database's clock went back; nobody has \
+                         renewed it for its whole length, and it is taken over"
+                    );
+                    over = Some(held);
+                }
             }
         }
         Err(LogError::Unavailable {
@@ -79,6 +167,7 @@ impl PgKeeper {
             .bind(parked.iter().map(|p| p.fault.map(|fault| fault.as_str())).collect::<Vec<_>>())
             .bind(parked.iter().map(|p| p.error.as_deref()).collect::<Vec<_>>())
             .bind(&changes.resolved)
+            .bind(&self.run)
             .fetch_one(&mut self.connection)
             .await
             .map_err(LogError::during("write the checkpoint"))?;
@@ -93,8 +182,7 @@ fn fenced(rows_affected: u64) -> Fenced {
 #[async_trait]
 impl LogKeeper for PgKeeper {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
-        self.rebase.run_if_needed(&mut self.connection, self.call_timeout).await?;
-        within(self.call_timeout, self.take_lease(ttl)).await
+        self.grant(ttl).await
     }
 
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
@@ -102,6 +190,7 @@ impl LogKeeper for PgKeeper {
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(ttl.as_secs_f64())
+            .bind(&self.run)
             .execute(&mut self.connection);
         let done =
             within(self.call_timeout, async { query.await.map_err(LogError::during("renew the lease")) });
@@ -123,6 +212,7 @@ impl LogKeeper for PgKeeper {
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(cursor)
+            .bind(&self.run)
             .execute(&mut self.connection);
         let done = within(limit, async { query.await.map_err(LogError::during("write the checkpoint")) });
         Ok(fenced(done.await?.rows_affected()))

@@ -4,8 +4,12 @@ use std::fmt::Write;
 
 use crate::log::cursor::Mark;
 use crate::log::error::{LogError, quoted};
+use crate::postgres::history::History;
 
-/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…`.
+/// Says that a mark was made by a rebase.
+const REBASED: &str = "rebased";
+
+/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…@history@rebased`; the last two can be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PgMark {
     /// Every row with an id up to here is visible in the snapshot, or its transaction is in `in_flight`.
@@ -14,6 +18,12 @@ pub(super) struct PgMark {
     pub(super) snapshot: String,
     /// The transactions that were in flight, ascending.
     pub(super) in_flight: Vec<u64>,
+    /// The snapshot's upper bound: no larger transaction id was known.
+    pub(super) xmax: u64,
+    /// Where it was taken, or last found to hold. A mark means nothing in another history.
+    pub(super) history: Option<History>,
+    /// Whether a rebase made it: some of what follows it stood beside the log already.
+    pub(super) is_rebased: bool,
 }
 
 impl PgMark {
@@ -24,7 +34,25 @@ impl PgMark {
 
     /// Behind the ids up to `floor`, with a snapshot that sees nothing: every row above it is still to come.
     pub(super) fn before_all(floor: i64) -> Self {
-        Self { floor, snapshot: String::from("1:1:"), in_flight: Vec::new() }
+        Self {
+            floor,
+            snapshot: String::from("1:1:"),
+            in_flight: Vec::new(),
+            xmax: 1,
+            history: None,
+            is_rebased: false,
+        }
+    }
+
+    /// Whether no row is visible in the snapshot.
+    pub(super) fn sees_nothing(&self) -> bool {
+        self.xmax <= 1
+    }
+
+    /// The same mark, found to hold in a history.
+    #[must_use]
+    pub(super) fn in_history(self, history: &History) -> Self {
+        Self { history: Some(history.clone()), ..self }
     }
 
     /// A mark from what the database answered.
@@ -41,7 +69,7 @@ impl PgMark {
             list.split(',').filter(|xid| !xid.is_empty()).map(str::parse).collect();
         match in_flight {
             Ok(in_flight) if floor >= 0 && xmin <= xmax && is_in_flight(&in_flight, xmin, xmax) => {
-                Ok(Self { floor, snapshot, in_flight })
+                Ok(Self { floor, snapshot, in_flight, xmax, history: None, is_rebased: false })
             }
             _ => Err(corrupt()),
         }
@@ -49,19 +77,37 @@ impl PgMark {
 
     /// Reads the notation.
     pub(super) fn read(mark: &Mark) -> Result<Self, LogError> {
-        let parts = mark.as_str().split_once('@');
-        let Some((Ok(floor), snapshot)) = parts.map(|(floor, snapshot)| (floor.parse(), snapshot)) else {
-            return Err(LogError::Corrupt {
-                what: "mark",
-                problem: format!("{} is not of the form floor@xmin:xmax:xid,xid", quoted(mark.as_str())),
-            });
+        let corrupt = || LogError::Corrupt {
+            what: "mark",
+            problem: format!("{} is not of the form floor@xmin:xmax:xid,xid", quoted(mark.as_str())),
         };
-        Self::new(floor, snapshot.to_owned())
+        let mut parts = mark.as_str().split('@');
+        let (Some(Ok(floor)), Some(snapshot)) = (parts.next().map(str::parse), parts.next()) else {
+            return Err(corrupt());
+        };
+        let history = match parts.next().unwrap_or_default() {
+            "" => None,
+            text => Some(text.parse().map_err(|()| corrupt())?),
+        };
+        let is_rebased = match (parts.next(), parts.next()) {
+            (None, None) => false,
+            (Some(REBASED), None) => true,
+            _ => return Err(corrupt()),
+        };
+        Ok(Self { history, is_rebased, ..Self::new(floor, snapshot.to_owned())? })
     }
 
     /// Writes the notation.
     pub(super) fn write(&self) -> Mark {
-        Mark::new(format!("{}@{}", self.floor, self.snapshot))
+        let mut text = format!("{}@{}", self.floor, self.snapshot);
+        // Writing to a String cannot fail.
+        let _ = match (&self.history, self.is_rebased) {
+            (None, false) => Ok(()),
+            (Some(history), false) => write!(text, "@{history}"),
+            (None, true) => write!(text, "@@{REBASED}"),
+            (Some(history), true) => write!(text, "@{history}@{REBASED}"),
+        };
+        Mark::new(text)
     }
 
     /// The transactions that were in flight here and are not at `head`.
@@ -96,7 +142,15 @@ mod tests {
 
     #[test]
     fn the_notation_goes_both_ways() {
-        for text in ["0@1:1:", "17@700:710:700,705", "9@5:9:5"] {
+        let history = "7423/1/0190b5a2-0000-4000-8000-000000000001";
+        for text in [
+            "0@1:1:",
+            "17@700:710:700,705",
+            "9@5:9:5",
+            "0@1:1:@@rebased",
+            &format!("17@700:710:700,705@{history}"),
+            &format!("17@700:710:700,705@{history}@rebased"),
+        ] {
             assert_eq!(PgMark::read(&Mark::new(text)).unwrap().write().as_str(), text);
         }
         assert_eq!(PgMark::origin().write().as_str(), "0@1:1:");
@@ -117,6 +171,10 @@ mod tests {
             "1@5:9:6,6",
             "1@5:9:9",
             "1@5:9:4",
+            "1@5:9:5@7423",
+            "1@5:9:5@7423/1/run",
+            "1@5:9:5@@other",
+            "1@5:9:5@@rebased@",
         ] {
             let error = PgMark::read(&Mark::new(text)).unwrap_err();
             assert!(matches!(error, LogError::Corrupt { what: "mark", .. }), "{text}");

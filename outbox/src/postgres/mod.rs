@@ -8,7 +8,11 @@
 //! | `page` | where a page is cut, and which payloads come with it |
 //! | `row` | the columns of a row |
 //! | `keeper` | lease, cursor, exceptions |
-//! | `rebase` | cursors after a restore into another cluster |
+//! | `history` | which history a mark belongs to, and whether a cursor can be believed |
+//! | `facts` | what `history` decides on, as the server tells it |
+//! | `rebase` | mends cursors that are not of this history |
+//! | `lease` | leases that a clock has put far ahead |
+//! | `server_kind` | servers that speak the protocol and do not keep what the proof rests on |
 //! | `enqueue` | what producers run |
 //! | `retention` | segments, and what empties them |
 //! | `nodes` | numbers of nodes that make ids |
@@ -43,8 +47,17 @@
 //! **Order per key.** If A committed before B was enqueued, A's id is smaller, and no snapshot shows B without A.
 //!
 //! **Crashes.** After a crash PostgreSQL may give out again the xids that it had not logged, so a mark that lives
-//! only in memory must not outlive the connection: any error drops reader and keeper. A stored mark is safe: the
-//! transaction that stored it has an xid above all of the mark's, and is logged.
+//! only in memory must not outlive the server. A connection does not tell: a pooler keeps its clients through a crash. So
+//! each mark names the *run* of the server in which it was taken, and the run is a row of a table that is not logged
+//! (`outbox_server_run`): PostgreSQL empties such tables after every crash, promotion and restore of files, which are
+//! just the cases in which it recovers from its log and may give out ids anew. After an orderly stop the row stays, and so
+//! do the counters of xids and of the sequence; another start of the server ends the run all the same. Every poll,
+//! renewal and checkpoint asks for the row: without it the poll fails and the other two write nothing, so the term ends.
+//! Pages do not ask: what they brought may leave, but the cursor does not move. A stored mark is safe: the transaction
+//! that stored it has an xid above all of the mark's, and is logged.
+//!
+//! **Other histories.** At every grant of a lease the stored cursor is compared with the server (`history`), and a poll
+//! that finds the sequence behind the mark's floor ends the term.
 //!
 //! **Long transactions.** Their rows come in the difference after their commit; nothing waits for them. A poll
 //! would walk their invisible rows above the floor again and again: when the sequence has moved on although
@@ -53,7 +66,10 @@
 
 mod admin;
 mod enqueue;
+mod facts;
+mod history;
 mod keeper;
+mod lease;
 mod mark;
 mod nodes;
 mod page;
@@ -62,6 +78,7 @@ mod rebase;
 mod reconcile;
 mod retention;
 mod row;
+mod server_kind;
 mod statements;
 pub mod store;
 pub mod transaction_ids;

@@ -1,5 +1,6 @@
 //! Differences and pages. The module's proof stands in `postgres/mod.rs`.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -42,6 +43,19 @@ struct Polled {
     position: i64,
     found: bool,
     ended: bool,
+    /// The server is the one in which the mark was taken.
+    same_run: bool,
+}
+
+/// The answer belongs to another history than the mark: the term ends, and the cursor is compared anew.
+fn other_history(why: String) -> LogError {
+    LogError::Unavailable { reason: why, source: None }
+}
+
+fn set_back(position: i64, floor: i64) -> LogError {
+    other_history(format!(
+        "the sequence outbox_message_id_seq stands at {position}, and the relay at {floor}: it was set back"
+    ))
 }
 
 impl PgReader {
@@ -56,14 +70,26 @@ impl PgReader {
     }
 
     async fn poll(&mut self, base: &PgMark) -> Result<Polled, LogError> {
-        let (position, found, ended) = sqlx::query_as(&self.statements.poll)
+        let run = base.history.as_ref().map(|history| &history.run);
+        let (position, found, ended, same_run) = sqlx::query_as(&self.statements.poll)
             .bind(base.floor)
             .bind(&base.snapshot)
             .bind(array(&base.in_flight))
+            .bind(run)
             .fetch_one(&mut self.connection)
             .await
             .map_err(LogError::during("look for new entries"))?;
-        Ok(Polled { position, found, ended })
+        let polled = Polled { position, found, ended, same_run };
+        if !polled.same_run {
+            return Err(other_history(String::from(
+                "the cursor was granted by another server, or by this one before it crashed",
+            )));
+        }
+        // What is read here may be ahead of the last id given out, and never behind it.
+        if polled.position < base.floor {
+            return Err(set_back(polled.position, base.floor));
+        }
+        Ok(polled)
     }
 
     /// A mark of now, and the largest id that is visible in it.
@@ -96,6 +122,10 @@ impl PgReader {
             return Ok(None);
         }
         let (head, ceiling) = self.take_mark().await?;
+        if head.floor < mark.floor {
+            return Err(set_back(head.floor, mark.floor));
+        }
+        let head = PgMark { history: mark.history.clone(), ..head };
         let difference = Difference { base: mark.write(), head: head.write(), ceiling };
         if polled.found || !self.is_empty(&difference).await? {
             return Ok(Some(difference));
@@ -158,6 +188,38 @@ impl PgReader {
             first.entries.push(row::read(row, cut.payload(row))?.into_entry(&mut names, &self.source));
         }
         Ok(Page { exhausted: cut.exhausted, ..first })
+    }
+
+    /// As `page`, without what stood beside the log when the base was rebased.
+    async fn page_without(
+        &mut self,
+        difference: &Difference,
+        mut after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Page, LogError> {
+        loop {
+            let mut page = self.page(difference, after, limit).await?;
+            let (Some(first), Some(last)) = (page.entries.first(), page.entries.last()) else {
+                return Ok(page);
+            };
+            let (first, last) = (first.id, last.id);
+            let left_out: HashSet<(i64, String)> = sqlx::query_as(&self.statements.left_out)
+                .bind(self.relay.as_str())
+                .bind(first.0)
+                .bind(last.0)
+                .fetch_all(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell what stood beside the log"))?
+                .into_iter()
+                .collect();
+            if !left_out.is_empty() {
+                page.entries.retain(|entry| !left_out.contains(&(entry.id.0, entry.message_id())));
+            }
+            if page.exhausted || !page.entries.is_empty() {
+                return Ok(page);
+            }
+            after = last;
+        }
     }
 
     async fn exceptions(
@@ -226,7 +288,10 @@ impl LogReader for PgReader {
         after: EntryId,
         limit: PageLimit,
     ) -> Result<Page, LogError> {
-        within(self.call_timeout, self.page(difference, after, limit)).await
+        match PgMark::read(&difference.base)?.is_rebased {
+            true => within(self.call_timeout, self.page_without(difference, after, limit)).await,
+            false => within(self.call_timeout, self.page(difference, after, limit)).await,
+        }
     }
 
     async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {

@@ -1,127 +1,258 @@
-//! Cursors after a restore into another cluster.
+//! Mends cursors that are not of this history.
 //!
-//! A row's `xid` belongs to the cluster that wrote it. After a dump and restore elsewhere it means nothing: rows
-//! with an xid from the future would stay invisible to every mark. So before a lease is granted, the cluster is
-//! compared with the recorded one; a visible row with an xid that this cluster has not given out yet is another
-//! proof. Then, in one transaction under a lock:
+//! In one transaction, under a lock that keeps every relay out, each cursor is compared with the server and gets another
+//! base; every relay's epoch is raised, so that whoever holds a lease is fenced off. No row is lost:
 //!
-//! - rows with an xid that this cluster would not call finished get the xid 3, which is visible in every mark taken
-//!   from now on (the one documented exception to "rows are never updated");
-//! - every relay's cursor becomes "behind the ids up to `floor`, having seen nothing above", where `floor` is the
-//!   base's own, or lies below the first row of a transaction that was in flight at the base;
-//! - every relay's epoch is raised, so that whoever holds a lease is fenced off.
+//! | what the transaction ids mean | the new base | what leaves again |
+//! |---|---|---|
+//! | the same (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see | what the open difference had settled |
+//! | nothing (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or below the first row of a transaction that was in flight; below every row when the sequence lies behind the floor | what is above the floor |
+//! | nothing, and this server has written rows itself | as before, with a floor below the first of these | what is above the floor |
 //!
-//! The rows are rewritten by a function of the database, which runs with the owner's rights and refuses where there
-//! was no restore: a relay may not update messages.
+//! In the second and third case rows with a transaction id that this server would not call finished get the id 3, which is
+//! visible in every mark taken from now on: the one documented exception to "rows are never updated". A function of the
+//! database does it with the owner's rights, and refuses where nothing was restored. Another one sets a sequence forwards.
 //!
-//! Nothing is lost: every row that the old cursor had not behind it has an id above the new floor. Some rows leave
-//! twice, with the ids they had; the inbox drops them.
+//! What stands beside the log stays what it is: the entries above the new floor are listed in `outbox_rebased`, and the
+//! reader leaves them out. What leaves again has the ids it had; the inbox drops it.
 
 use std::time::Duration;
 
 use migrations::{Identifier, Statement, Template};
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::log::failure::within;
 use crate::log::{Cursor, LogError, stored};
+use crate::postgres::facts::Questions;
+use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
+
+/// How long a rebase may take: rewriting the rows of a restored log takes longer than any other call.
+const REBASE_MAX: Duration = Duration::from_secs(1_800);
+
+/// What is counted at most of what leaves again.
+const COUNTED_MAX: i64 = 1_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Rebase {
-    differs: Statement,
     lock: Statement,
     cursors: Statement,
-    floor: Statement,
+    advance: Statement,
+    unseen: Statement,
+    in_flight: Statement,
+    own: Statement,
+    beside: Statement,
     store: Statement,
     rows: Statement,
-    /// A connection does not change its cluster: comparing once is enough.
-    compared: bool,
+    settled: Statement,
+    above: Statement,
+}
+
+fn failed() -> impl FnOnce(sqlx::Error) -> LogError {
+    LogError::during("rebase the cursors")
 }
 
 impl Rebase {
     pub(super) fn new(schema: Option<&Identifier>) -> Self {
         let render = |text| Template::new(text).schema(schema).render();
         Self {
-            differs: render(
-                "SELECT NOT EXISTS (SELECT FROM {schema}outbox_identity AS i, pg_control_system() AS c
-                     WHERE i.system_identifier = c.system_identifier::text)
-                 OR coalesce((SELECT xid FROM {schema}outbox_message ORDER BY xid DESC LIMIT 1)
-                     >= pg_snapshot_xmax(pg_current_snapshot()), false)",
-            ),
             lock: render("LOCK TABLE {schema}outbox_relay IN ACCESS EXCLUSIVE MODE"),
             cursors: render("SELECT relay, shard, cursor FROM {schema}outbox_relay"),
-            floor: render(
+            advance: render("SELECT {schema}outbox_advance_sequence()"),
+            // $1 floor, $2 xmax.
+            unseen: render(
+                "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
+                     WHERE (xid, id) > ($2::text::xid8, 0::bigint)))",
+            ),
+            // $1 floor, $2 in flight.
+            in_flight: render(
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
                      WHERE xid = ANY($2::text::xid8[]) AND id <= $1))",
+            ),
+            // $1 floor: rows that were written since this server's tables were made. An hour for clocks that went back.
+            own: render(
+                "SELECT least($1, (SELECT min(m.id) - 1 FROM {schema}outbox_message AS m, {schema}outbox_identity AS i
+                     WHERE m.id <= $1 AND m.enqueued_at > i.recorded_at - interval '1 hour'))",
+            ),
+            // $1 relay, $2 shard, $3 floor, $4 in flight: rows of transactions in flight may lie below the floor.
+            beside: render(
+                "INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
+                 SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e
+                 WHERE e.relay = $1 AND e.shard = $2 AND (e.id > $3 OR cardinality($4::text::xid8[]) > 0)
+                 ON CONFLICT DO NOTHING",
             ),
             store: render(
                 "UPDATE {schema}outbox_relay SET cursor = $3, epoch = epoch + 1, holder = NULL, lease_until = NULL
                  WHERE relay = $1 AND shard = $2",
             ),
             rows: render("SELECT {schema}outbox_rebase_rows()"),
-            compared: false,
+            // $1 up to this id, $2 base, $3 head, $4 counted.
+            settled: render(
+                "SELECT count(*), min(id) FROM (SELECT id FROM {schema}outbox_message WHERE id <= $1
+                     AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
+                     AND pg_visible_in_snapshot(xid, (SELECT $3::text::pg_snapshot)) LIMIT $4) AS again",
+            ),
+            // $1 above this id, $2 counted.
+            above: render(
+                "SELECT count(*), min(id) FROM (
+                     SELECT id FROM {schema}outbox_message WHERE id > $1 ORDER BY id LIMIT $2) AS again",
+            ),
         }
     }
 
-    /// Compares the cluster with the recorded one and rebases all relays when it is another.
-    pub(super) async fn run_if_needed(
-        &mut self,
+    /// Compares every cursor with the server and mends those that are not of its history.
+    pub(super) async fn run(
+        &self,
         connection: &mut PgConnection,
-        call_timeout: Duration,
+        questions: &Questions,
     ) -> Result<(), LogError> {
-        if self.compared {
-            return Ok(());
+        within(REBASE_MAX, async {
+            // Each statement sees what committed while a lock was waited for.
+            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+            let mut tx = connection.begin_with(begin).await.map_err(failed())?;
+            let limit = format!("{}s", REBASE_MAX.as_secs());
+            sqlx::query(
+                "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '5s', true)",
+            )
+            .bind(limit)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+            sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
+            self.mend(&mut tx, questions).await?;
+            tx.commit().await.map_err(failed())
+        })
+        .await
+    }
+
+    async fn mend(&self, tx: &mut Transaction<'_, Postgres>, questions: &Questions) -> Result<(), LogError> {
+        let relays: Vec<(String, i16, String)> =
+            sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
+        let cursors: Vec<Cursor> =
+            relays.iter().map(|(_, _, cursor)| stored::read(cursor)).collect::<Result<_, _>>()?;
+        let mut server = questions.server(tx).await?;
+        let reached = |cursor: &Cursor| -> Result<i64, LogError> {
+            let head =
+                cursor.progress.as_ref().map(|progress| (PgMark::read(&progress.head), progress.after));
+            let base = PgMark::read(&cursor.base)?.floor;
+            Ok(match head {
+                Some((head, after)) => base.max(head?.floor).max(after),
+                None => base,
+            })
+        };
+        let known = cursors.iter().map(reached).collect::<Result<Vec<_>, _>>()?.into_iter().max();
+        let position = server.position;
+        if known.max(server.newest_id).unwrap_or_default() > position {
+            // Waits for those who have taken a low id and not ended, so that their rows are seen below.
+            let now: i64 = sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await.map_err(failed())?;
+            tracing::warn!(from = position, to = now, "the sequence outbox_message_id_seq is set forwards");
+            server = ServerFacts { position, ..questions.server(tx).await? };
         }
-        if within(call_timeout, self.differs(&mut *connection)).await? {
-            // Rewriting the rows of a restored log may take longer than any single call.
-            self.run(connection).await?;
+        let mut rebased = Vec::new();
+        let mut foreign =
+            !matches!(server.decide(), Decision::Sound | Decision::Rebase(Cause::SequenceBehindRows { .. }));
+        for ((relay, shard, _), cursor) in relays.iter().zip(&cursors) {
+            let facts = questions.cursor(tx, cursor).await?;
+            let Decision::Rebase(cause) = server.decide_about(&facts) else { continue };
+            if matches!(cause, Cause::SequenceBehindRows { .. }) {
+                // The cursor itself is sound.
+                continue;
+            }
+            foreign |= !cause.keeps_transaction_ids();
+            let base = self.base(tx, &server, &facts, &cause).await?;
+            let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
+            tracing::warn!(
+                relay,
+                "{cause}: the cursor is rebased; {}{count} messages that may have left leave again with the same ids{}",
+                if count >= COUNTED_MAX { "more than " } else { "up to " },
+                first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
+            );
+            rebased.push((relay, *shard, facts, base));
         }
-        self.compared = true;
+        // While rows and cursors still tell that they are another server's.
+        if foreign {
+            let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut **tx).await.map_err(failed())?;
+            tracing::warn!(rows, "transaction ids of another server are replaced in the log");
+        }
+        for (relay, shard, facts, base) in rebased {
+            self.replace(tx, relay, shard, &facts, &base).await?;
+        }
         Ok(())
     }
 
-    async fn differs(&self, connection: &mut PgConnection) -> Result<bool, LogError> {
-        sqlx::query_scalar(&self.differs)
-            .fetch_one(connection)
+    async fn base(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        server: &ServerFacts,
+        facts: &CursorFacts,
+        cause: &Cause,
+    ) -> Result<PgMark, LogError> {
+        let base = &facts.base;
+        if cause.keeps_transaction_ids() {
+            let floor = sqlx::query_scalar(&self.unseen)
+                .bind(base.floor)
+                .bind(base.xmax.to_string())
+                .fetch_one(&mut **tx)
+                .await
+                .map_err(failed())?;
+            return Ok(PgMark { floor, is_rebased: true, ..base.clone() });
+        }
+        let mut floor: i64 = sqlx::query_scalar(&self.in_flight)
+            .bind(base.floor)
+            .bind(array(&base.in_flight))
+            .fetch_one(&mut **tx)
             .await
-            .map_err(LogError::during("compare its cluster with the recorded one"))
+            .map_err(failed())?;
+        if matches!(cause, Cause::CursorAhead { .. }) {
+            floor = sqlx::query_scalar(&self.own).bind(floor).fetch_one(&mut **tx).await.map_err(failed())?;
+        } else if server.position < base.floor {
+            floor = 0;
+        }
+        Ok(PgMark { is_rebased: true, ..PgMark::before_all(floor) })
     }
 
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), LogError> {
-        let failed = || LogError::during("rebase the cursors after a restore");
-        let mut tx = connection.begin().await.map_err(failed())?;
-        sqlx::query("SET LOCAL statement_timeout = 0").execute(&mut *tx).await.map_err(failed())?;
-        sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
-        if !self.differs(&mut tx).await? {
-            // Another process was faster.
-            return tx.rollback().await.map_err(failed());
-        }
-        let relays: Vec<(String, i16, String)> =
-            sqlx::query_as(&self.cursors).fetch_all(&mut *tx).await.map_err(failed())?;
-        for (relay, shard, cursor) in &relays {
-            let base = PgMark::read(&stored::read(cursor)?.base)?;
-            let floor: i64 = sqlx::query_scalar(&self.floor)
-                .bind(base.floor)
-                .bind(array(&base.in_flight))
-                .fetch_one(&mut *tx)
-                .await
-                .map_err(failed())?;
-            let rebased = stored::write(&Cursor::at(PgMark::before_all(floor).write()))?;
-            sqlx::query(&self.store)
-                .bind(relay)
-                .bind(shard)
-                .bind(rebased)
-                .execute(&mut *tx)
-                .await
-                .map_err(failed())?;
-        }
-        let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut *tx).await.map_err(failed())?;
-        tx.commit().await.map_err(failed())?;
-        tracing::warn!(
-            rows,
-            relays = relays.len(),
-            "the log was restored into another cluster: cursors are rebased, some messages leave twice with the same id"
-        );
+    async fn leaves_again(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        facts: &CursorFacts,
+        base: &PgMark,
+        cause: &Cause,
+    ) -> Result<(i64, Option<i64>), LogError> {
+        let query = match (&facts.head, cause.keeps_transaction_ids()) {
+            (None, true) => return Ok((0, None)),
+            (Some(head), true) => sqlx::query_as(&self.settled)
+                .bind(facts.after)
+                .bind(&facts.base.snapshot)
+                .bind(&head.snapshot)
+                .bind(COUNTED_MAX),
+            (_, false) => sqlx::query_as(&self.above).bind(base.floor).bind(COUNTED_MAX),
+        };
+        query.fetch_one(&mut **tx).await.map_err(failed())
+    }
+
+    async fn replace(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        relay: &str,
+        shard: i16,
+        facts: &CursorFacts,
+        base: &PgMark,
+    ) -> Result<(), LogError> {
+        sqlx::query(&self.beside)
+            .bind(relay)
+            .bind(shard)
+            .bind(base.floor)
+            .bind(array(&facts.base.in_flight))
+            .execute(&mut **tx)
+            .await
+            .map_err(failed())?;
+        sqlx::query(&self.store)
+            .bind(relay)
+            .bind(shard)
+            .bind(stored::write(&Cursor::at(base.write()))?)
+            .execute(&mut **tx)
+            .await
+            .map_err(failed())?;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 
 use crate::admin::entry::due;
+use crate::log::failure::within;
 use crate::log::{EntryId, LogError, RelayName};
 use crate::postgres::store::{PostgresLog, configure};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
@@ -30,17 +31,22 @@ impl PostgresLog {
     /// Only a transaction that looks anew with each statement sees what committed while it waited for a lock.
     async fn retention(&self) -> Result<PgConnection, LogError> {
         let mut connection = self.connect("relay retention").await?;
-        let isolation = ("default_transaction_isolation", String::from("read committed"));
-        configure(&mut connection, &[isolation]).await?;
+        let limit = self.options.call_timeout;
+        let parameters = [
+            ("default_transaction_isolation", String::from("read committed")),
+            ("statement_timeout", limit.as_millis().to_string()),
+        ];
+        within(limit, configure(&mut connection, &parameters)).await?;
         Ok(connection)
     }
 
     async fn list(&self, connection: &mut PgConnection, keep: Duration) -> Result<Vec<Segment>, LogError> {
-        let rows = sqlx::query(&self.render(LIST))
-            .bind(keep.as_secs_f64())
-            .fetch_all(connection)
-            .await
-            .map_err(LogError::during("describe the segments"))?;
+        let statement = self.render(LIST);
+        let query = sqlx::query(&statement).bind(keep.as_secs_f64()).fetch_all(connection);
+        let rows = within(self.options.call_timeout, async {
+            query.await.map_err(LogError::during("describe the segments"))
+        })
+        .await?;
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
@@ -53,11 +59,12 @@ impl PostgresLog {
     ) -> Result<Option<HeldBack>, LogError> {
         let statement = self.render(EXPIRE);
         for attempt in 1..=TRIES {
-            let answer: Result<Option<String>, sqlx::Error> = sqlx::query_scalar(&statement)
+            let query = sqlx::query_scalar(&statement)
                 .bind(number)
                 .bind(keep.as_secs_f64())
-                .fetch_one(&mut *connection)
-                .await;
+                .fetch_one(&mut *connection);
+            let answer: Result<Option<String>, sqlx::Error> =
+                within(self.options.call_timeout, async { Ok(query.await) }).await?;
             match answer {
                 Ok(reason) => return Ok(reason.map(|reason| held_back(&reason, None))),
                 Err(error) if !is_in_use(&error) => return Err(LogError::during("empty a segment")(error)),
@@ -125,12 +132,14 @@ impl LogRetention for PostgresLog {
     }
 
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
-        let (outcome, holder, parked): (String, Option<String>, i64) = sqlx::query_as(&self.render(FORGET))
-            .bind(relay.as_str())
-            .bind(discard_parked)
-            .fetch_one(&mut self.retention().await?)
-            .await
-            .map_err(LogError::during("forget the relay"))?;
+        let mut connection = self.retention().await?;
+        let statement = self.render(FORGET);
+        let query =
+            sqlx::query_as(&statement).bind(relay.as_str()).bind(discard_parked).fetch_one(&mut connection);
+        let answer = within(self.options.call_timeout, async {
+            query.await.map_err(LogError::during("forget the relay"))
+        });
+        let (outcome, holder, parked): (String, Option<String>, i64) = answer.await?;
         let relay = relay.to_string();
         match outcome.as_str() {
             "unknown" => Err(ForgetError::Unknown { relay }),

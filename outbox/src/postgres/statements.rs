@@ -51,8 +51,8 @@ pub(super) struct Statements {
     pub(super) mark_floor: Statement,
     /// Mark, second half: the snapshot is taken before the ceiling is read.
     pub(super) mark_snapshot: Statement,
-    /// $1 floor, $2 snapshot, $3 in flight: the position, whether there is anything new, whether anything in
-    /// flight has ended. A scalar subquery parses the snapshot once and not for each row.
+    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is anything new, whether
+    /// anything in flight has ended, whether the run lasts. A scalar subquery parses the snapshot once and not for each row.
     pub(super) poll: Statement,
     /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes with its row: walks the
     /// primary key. Of a larger payload only the length comes. So a page is bounded without a window function, which
@@ -68,13 +68,14 @@ pub(super) struct Statements {
     pub(super) due: Statement,
     /// As `due`.
     pub(super) held: Statement,
-    /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor.
+    /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease that is over although it
+    /// ends in the future, or null.
     pub(super) acquire: Statement,
-    /// $1 relay: who holds it and for how long.
+    /// $1 relay: who holds it, for how long, and for how long it was asked for.
     pub(super) holder: Statement,
-    /// $1 relay, $2 epoch, $3 ttl in seconds.
+    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server.
     pub(super) renew: Statement,
-    /// $1 relay, $2 epoch, $3 cursor.
+    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server.
     pub(super) checkpoint: Statement,
     /// As `checkpoint`, then the changes as arrays. One statement is one transaction.
     pub(super) checkpoint_with_changes: Statement,
@@ -84,6 +85,10 @@ pub(super) struct Statements {
     pub(super) blocking: Statement,
     /// $1 relay.
     pub(super) next_due: Statement,
+    /// $1 relay, $2 to $3: entries that a rebased cursor leaves out.
+    pub(super) left_out: Statement,
+    /// $1 relay: they are passed.
+    pub(super) forget_left_out: Statement,
 }
 
 impl Statements {
@@ -106,8 +111,23 @@ impl Statements {
             release: render(RELEASE),
             blocking: render(BLOCKING),
             next_due: render(NEXT_DUE),
+            left_out: render(LEFT_OUT),
+            forget_left_out: render(FORGET_LEFT_OUT),
         }
     }
+}
+
+/// The server has neither crashed nor been replaced since this run began; null asks for no run.
+macro_rules! same_run {
+    ($run:literal) => {
+        concat!(
+            "(",
+            $run,
+            "::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run WHERE run_id = ",
+            $run,
+            "::text::uuid AND started_at = pg_postmaster_start_time()))"
+        )
+    };
 }
 
 /// An id that was given out, or 0: read by the server's own function, under the lock of the sequence's page.
@@ -136,7 +156,8 @@ SELECT pg_current_snapshot()::text, CASE WHEN is_called THEN last_value ELSE las
 FROM {schema}outbox_message_id_seq";
 
 // While the sequence stands at the floor there is no id above it to look for: an idle poll looks into no segment.
-const POLL: &str = "
+const POLL: &str = concat!(
+    "
 WITH sequence AS MATERIALIZED (
     SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position
     FROM {schema}outbox_message_id_seq)
@@ -153,7 +174,10 @@ SELECT (SELECT position FROM sequence),
             WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1))),
     EXISTS (
         SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
-        WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()))";
+        WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot())),
+    ",
+    same_run!("$4")
+);
 
 const PAGE: &str = concat!(
     "SELECT ",
@@ -217,32 +241,44 @@ const HELD: &str = exceptions!(
 
 // The database's clock only. The same holder gets a new epoch too: what it sent before is fenced off.
 const ACQUIRE: &str = "
-INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, cursor)
-VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $4)
+INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
+VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
 ON CONFLICT (relay, shard) DO UPDATE SET
     epoch = r.epoch + 1,
     holder = EXCLUDED.holder,
     taken_from = nullif(r.holder, EXCLUDED.holder),
-    lease_until = clock_timestamp() + make_interval(secs => $3)
+    lease_until = clock_timestamp() + make_interval(secs => $3),
+    lease_seconds = $3
 WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
+    OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
 RETURNING epoch, cursor, taken_from";
 
 const HOLDER: &str = "
-SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8
+SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text, lease_seconds
 FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
 
-const RENEW: &str = "
-UPDATE {schema}outbox_relay SET lease_until = clock_timestamp() + make_interval(secs => $3)
-WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
+const RENEW: &str = concat!(
+    "
+UPDATE {schema}outbox_relay SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_seconds = $3
+WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
+    same_run!("$4")
+);
 
-const CHECKPOINT: &str = "
+// Marks of a server that has crashed since mean nothing: a pooler keeps the client through it.
+const CHECKPOINT: &str = concat!(
+    "
 UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
-WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
+WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
+    same_run!("$4")
+);
 
-const CHECKPOINT_WITH_CHANGES: &str = "
+const CHECKPOINT_WITH_CHANGES: &str = concat!(
+    "
 WITH fenced AS (
     UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
-    WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL
+    WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
+    same_run!("$14"),
+    "
     RETURNING relay),
 parked AS (
     INSERT INTO {schema}outbox_exception AS e
@@ -258,7 +294,8 @@ parked AS (
 resolved AS (
     DELETE FROM {schema}outbox_exception AS e USING fenced
     WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[]))
-SELECT count(*) FROM fenced";
+SELECT count(*) FROM fenced"
+);
 
 const RELEASE: &str = "
 UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL
@@ -271,3 +308,9 @@ WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'held', 'de
 const NEXT_DUE: &str = "
 SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
 WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded') ORDER BY due_at LIMIT 1";
+
+const LEFT_OUT: &str = "
+SELECT id, message_id::text FROM {schema}outbox_rebased
+WHERE relay = $1 AND shard = 0 AND id BETWEEN $2 AND $3";
+
+const FORGET_LEFT_OUT: &str = "DELETE FROM {schema}outbox_rebased WHERE relay = $1 AND shard = 0";

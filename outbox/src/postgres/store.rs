@@ -12,9 +12,12 @@ use crate::address::Address;
 use crate::connect::{Exposure, exposure, postgres_options};
 use crate::log::failure::within;
 use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
+use crate::postgres::facts::Questions;
 use crate::postgres::keeper::PgKeeper;
+use crate::postgres::lease::Watch;
 use crate::postgres::reader::PgReader;
 use crate::postgres::rebase::Rebase;
+use crate::postgres::server_kind::ServerKind;
 use crate::postgres::statements::Statements;
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
@@ -62,6 +65,7 @@ impl PostgresLog {
     }
 
     async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
+        self.check_product(connection).await?;
         let (version, replica): (i32, bool) =
             sqlx::query_as("SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()")
                 .fetch_one(&mut *connection)
@@ -83,7 +87,54 @@ impl PostgresLog {
         }
         let schema = self.options.schema.clone();
         Migrator::<Postgres>::new(Line::Outbox).schema(schema).check(connection).await?;
+        self.check_tables(connection).await?;
         self.check_sequence(connection).await
+    }
+
+    /// Before anything else is asked that another product may not know.
+    async fn check_product(&self, connection: &mut PgConnection) -> Result<(), LogError> {
+        let (version, is_dsql): (String, bool) = sqlx::query_as(
+            "SELECT version(), EXISTS (SELECT FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
+                WHERE n.nspname = 'sys' AND c.relname = 'iam_pg_role_mappings')",
+        )
+        .fetch_one(connection)
+        .await
+        .map_err(LogError::during("tell what it is"))?;
+        self.refuse(&ServerKind { version, is_dsql, ..ServerKind::default() })
+    }
+
+    /// Who else writes the tables.
+    async fn check_tables(&self, connection: &mut PgConnection) -> Result<(), LogError> {
+        let failed = || LogError::during("tell who writes its tables");
+        let subscribed = sqlx::query_scalar(&self.render(
+            "SELECT c.relname::text FROM pg_subscription_rel AS s JOIN pg_class AS c ON c.oid = s.srrelid
+             WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass)
+                AND c.relname LIKE 'outbox\\_%' ORDER BY c.relname LIMIT 1",
+        ))
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(failed())?;
+        let citus: bool =
+            sqlx::query_scalar("SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL")
+                .fetch_one(&mut *connection)
+                .await
+                .map_err(failed())?;
+        let distributed = match citus {
+            true => sqlx::query_scalar(&self.render(
+                "SELECT c.relname::text FROM pg_catalog.pg_dist_partition AS p JOIN pg_class AS c ON c.oid = p.logicalrelid
+                 WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass)
+                    AND c.relname LIKE 'outbox\\_%' ORDER BY c.relname LIMIT 1",
+            ))
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(failed())?,
+            false => None,
+        };
+        self.refuse(&ServerKind { distributed, subscribed, ..ServerKind::default() })
+    }
+
+    fn refuse(&self, kind: &ServerKind) -> Result<(), LogError> {
+        kind.refusal().map_or(Ok(()), |why| Err(LogError::operator(format!("{} {why}", self.origin))))
     }
 
     /// An id that a session keeps in reserve could be used behind the reader.
@@ -194,8 +245,11 @@ impl LogStore for PostgresLog {
             relay: relay.clone(),
             holder: holder.to_owned(),
             statements: self.statements.clone(),
+            questions: Questions::new(self.options.schema.as_ref()),
             rebase: Rebase::new(self.options.schema.as_ref()),
             call_timeout: self.options.call_timeout,
+            run: None,
+            watch: Watch::default(),
         }))
     }
 }

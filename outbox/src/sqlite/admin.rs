@@ -126,6 +126,7 @@ impl LogAdmin for SqliteLog {
                 epoch: row.try_get("epoch").map_err(failed())?,
                 holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                history: None,
                 backlog: backlog(&mut connection, &cursor).await?,
                 cursor,
                 exceptions: counts(exceptions),

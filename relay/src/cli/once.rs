@@ -77,6 +77,7 @@ mod tests {
             holder: None,
             checkpoint_age: Duration::ZERO,
             cursor: Cursor::at(Mark::new("1")),
+            history: None,
             backlog: Backlog {
                 entries_max: 0,
                 oldest: oldest.map(|seconds| (EntryId::default(), Duration::from_secs(seconds))),

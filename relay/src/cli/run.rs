@@ -1,6 +1,7 @@
 //! `relay run`: the daemon.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -38,6 +39,9 @@ pub struct Run {
     log_level: Option<String>,
 }
 
+/// How long a stop waits for maintenance.
+const MAINTENANCE_GRACE: Duration = Duration::from_secs(2);
+
 /// A pipeline that is ready to run.
 struct Ready {
     config: PipelineConfig,
@@ -59,12 +63,18 @@ impl Run {
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready)? } else { JoinSet::new() };
         // A run that ends by itself leaves history to those that stay.
-        let _maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop)? };
+        let maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop)? };
         let mut running = JoinSet::new();
         for Ready { pipeline, stop, .. } in ready {
             running.spawn(pipeline.run(stop));
         }
-        supervise(running, watches, &mut signals, &stop, &config).await
+        let exit = supervise(running, watches, &mut signals, &stop, &config).await?;
+        if exit != Exit::Interrupted {
+            stop.cancel();
+            // A pass that has begun tells what it did; one that hangs is not waited for.
+            let _ = tokio::time::timeout(MAINTENANCE_GRACE, maintenance.join_all()).await;
+        }
+        Ok(exit)
     }
 
     fn overrides(&self) -> Overrides {
@@ -118,7 +128,7 @@ fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>
     for Ready { config, .. } in ready {
         if let Some(keep) = config.retention.keep() {
             let (log, telemetry) = (database::retention(config)?, History::new(&config.name));
-            tasks.spawn(Maintenance { log, keep, telemetry }.run(stop.child_token()));
+            tasks.spawn(Maintenance { log, keep, telemetry }.keep_running(stop.child_token()));
         }
     }
     Ok(tasks)

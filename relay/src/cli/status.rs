@@ -39,6 +39,11 @@ struct Shown {
     epoch: Option<i64>,
     lease_remaining_seconds: Option<f64>,
     checkpoint_age_seconds: Option<f64>,
+    /// The server in whose history the cursor means something, and the timeline of its log.
+    cursor_system_identifier: Option<String>,
+    cursor_timeline: Option<i64>,
+    /// Whether that is the server that answers; otherwise the next leader compares the cursor with it first.
+    cursor_is_of_this_server: Option<bool>,
     /// At most so many entries wait.
     backlog_entries_max: Option<u64>,
     oldest_pending_id: Option<i64>,
@@ -111,6 +116,7 @@ impl Shown {
         let lease = relay.as_ref().and_then(|relay| relay.holder.as_ref());
         let remaining = lease.and_then(|holder| holder.expires_in);
         let oldest = relay.as_ref().and_then(|relay| relay.backlog.oldest);
+        let history = relay.as_ref().and_then(|relay| relay.history.as_ref());
         Self {
             pipeline: name.to_owned(),
             state: match (&relay, lease, remaining) {
@@ -124,6 +130,9 @@ impl Shown {
             epoch: relay.as_ref().map(|relay| relay.epoch),
             lease_remaining_seconds: seconds(remaining),
             checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
+            cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
+            cursor_timeline: history.map(|history| history.timeline),
+            cursor_is_of_this_server: history.map(|history| history.is_present),
             backlog_entries_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
             oldest_pending_id: oldest.map(|(id, _)| id.0),
             oldest_pending_age_seconds: seconds(oldest.map(|(_, age)| age)),
@@ -155,6 +164,17 @@ impl Shown {
     }
 }
 
+impl Shown {
+    /// System identifier and timeline.
+    fn cursor_of(&self) -> String {
+        match (&self.cursor_system_identifier, self.cursor_timeline, self.cursor_is_of_this_server) {
+            (Some(system), Some(timeline), Some(true)) => format!("{system}/{timeline}"),
+            (Some(system), Some(timeline), _) => format!("{system}/{timeline}, not this server"),
+            _ => String::from("-"),
+        }
+    }
+}
+
 fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
 }
@@ -178,6 +198,7 @@ fn rows(shown: &[Shown]) -> String {
             or_dash(shown.holder.as_ref()),
             or_dash(shown.epoch),
             ago(shown.lease_remaining_seconds),
+            shown.cursor_of(),
             // Without an oldest entry nothing waits, whatever gaps the ids have.
             match (shown.oldest_pending_id, shown.backlog_entries_max) {
                 (Some(_), Some(entries)) => format!("≤ {entries}"),
@@ -199,6 +220,7 @@ fn rows(shown: &[Shown]) -> String {
         "holder",
         "epoch",
         "lease",
+        "cursor of",
         "backlog",
         "oldest",
         "beside the log",

@@ -3,6 +3,7 @@
 mod concurrency;
 mod cost;
 mod drift;
+mod histories;
 mod keeper;
 mod log;
 mod migrate;
@@ -24,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         concurrency::trials(),
         cost::trials(),
         drift::trials(),
+        histories::trials(),
         keeper::trials(),
         log::trials(),
         migrate::trials(),

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, TTL, TestDialect, granted, ids, on, relay, source};
 use outbox::log::{
-    Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogKeeper, LogOptions, Parked, RelayName,
+    Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, LogKeeper, LogOptions, Parked,
+    RelayName,
 };
 use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
 use outbox::{Enqueued, NewMessage};
+use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::{Connection, Executor, PgConnection, Postgres};
 
 cases! { "outbox/retention":
@@ -29,6 +31,7 @@ cases! { "outbox/retention":
         a_segment_expires_beside_open_transactions_of_others,
         a_restored_log_is_left_alone,
         a_snapshot_of_before_is_refused,
+        a_server_that_no_longer_answers_ends_a_pass_in_time,
     }
 }
 
@@ -408,6 +411,42 @@ async fn a_snapshot_of_before_is_refused() {
             assert!(error.contains("cannot be kept"), "{wrong}: {error}");
         }
         relay.close().await.unwrap();
+        db
+    })
+    .await;
+}
+
+/// The connection is half open: the server's own limit ends the statement, and nobody hears of it.
+async fn a_server_that_no_longer_answers_ends_a_pass_in_time() {
+    on("a_server_that_no_longer_answers", |db: Database<Postgres>| async move {
+        let url = db.relay_url();
+        let (server, _) = url.rsplit_once('@').unwrap().1.split_once('/').unwrap();
+        let proxy = Proxy::start(0, server).await.unwrap();
+        let limit = Duration::from_secs(5);
+        let options = LogOptions::default().connect_timeout(TTL).call_timeout(limit);
+        let url = url.replace(server, &proxy.address().to_string());
+        let log = retention::open(url.as_str(), source(), options).unwrap();
+        let mut lock = db.admin.begin().await.unwrap();
+        lock.execute("LOCK TABLE outbox_message IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let pass = tokio::spawn(async move { log.expire(AT_ONCE).await });
+        while db
+            .number(
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database \
+            WHERE datname = current_database())",
+            )
+            .await
+            == 0
+        {
+            tokio::task::yield_now().await;
+        }
+        proxy.set(Conditions {
+            answers: Flow { pass: Pass::Lose, ..Flow::default() },
+            ..Conditions::default()
+        });
+        let ended = tokio::time::timeout(TTL + 2 * limit, pass).await.expect("the pass hangs").unwrap();
+        assert!(matches!(ended, Err(LogError::Timeout { .. })), "{ended:?} after {:?}", begun.elapsed());
+        lock.rollback().await.unwrap();
         db
     })
     .await;

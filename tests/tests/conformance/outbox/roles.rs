@@ -28,7 +28,7 @@ cases! { "roles":
 /// Missing privilege, in the table of SQLSTATEs.
 const DENIED: &str = "42501";
 
-const PRODUCER: [&str; 23] = [
+const PRODUCER: [&str; 25] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT topic, key FROM outbox_message",
@@ -44,6 +44,8 @@ const PRODUCER: [&str; 23] = [
     "INSERT INTO outbox_exception (relay, id, message_id, topic, state) VALUES ('r', 1, gen_random_uuid(), 't', 'dead')",
     "SELECT * FROM outbox_audit",
     "SELECT outbox_rebase_rows()",
+    "SELECT outbox_advance_sequence()",
+    "DELETE FROM outbox_server_run",
     "SELECT outbox_expire_segment(0, '0')",
     "SELECT outbox_forget_relay('main', true)",
     "SELECT * FROM outbox_node",
@@ -53,7 +55,7 @@ const PRODUCER: [&str; 23] = [
     "UPDATE outbox_toolkit_migration SET version = 9",
     "SELECT * FROM inbox_message",
 ];
-const RELAY: [&str; 17] = [
+const RELAY: [&str; 18] = [
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",
     "UPDATE outbox_message SET xid = '3'",
     "UPDATE outbox_message SET payload = ''",
@@ -64,6 +66,7 @@ const RELAY: [&str; 17] = [
     "UPDATE outbox_retention SET expired_through = NULL",
     "DELETE FROM outbox_relay",
     "UPDATE outbox_identity SET system_identifier = 'x'",
+    "TRUNCATE outbox_server_run",
     "UPDATE outbox_audit SET note = 'x'",
     "DELETE FROM outbox_audit",
     "DELETE FROM outbox_toolkit_migration",

@@ -1,0 +1,283 @@
+//! Which history a mark belongs to, and whether a cursor can be believed. Pure: the facts are gathered in `facts`.
+//!
+//! A cursor compares transaction ids and ids of the sequence with those of rows. Both count on for ever within one
+//! history of one server; a restore, a reset or a promotion can make them begin again. So at every grant of a lease the
+//! cursor is compared with the server: it is sound, or it is rebased, and what leaves again because of it is told.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::postgres::mark::PgMark;
+
+/// The history in which a mark was taken, written `system identifier/timeline/run`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct History {
+    /// The cluster's own identifier.
+    pub(super) system_identifier: String,
+    /// Of the write-ahead log: a promotion begins a new one.
+    pub(super) timeline: i64,
+    /// From a start of the server, or the recovery from a crash, to its end: `outbox_server_run`.
+    pub(super) run: String,
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.system_identifier, self.timeline, self.run)
+    }
+}
+
+impl FromStr for History {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('/');
+        let (Some(system), Some(timeline), Some(run), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(());
+        };
+        let is_number =
+            |text: &str| !text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit());
+        let is_uuid = run.len() == 36 && run.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+        match timeline.parse() {
+            Ok(timeline) if is_number(system) && is_uuid && timeline >= 0 => {
+                Ok(Self { system_identifier: system.to_owned(), timeline, run: run.to_owned() })
+            }
+            _ => Err(()),
+        }
+    }
+}
+
+/// What the server says of itself and of the log, in one snapshot.
+#[derive(Debug, Clone)]
+pub(super) struct ServerFacts {
+    /// The present history.
+    pub(super) history: History,
+    /// The server whose transaction ids the rows carry, as far as it is recorded.
+    pub(super) recorded_system: Option<String>,
+    /// Every transaction id below this has been given out.
+    pub(super) next_xid: u64,
+    /// The largest transaction id of a row.
+    pub(super) newest_xid: Option<u64>,
+    /// The id that the sequence gave out last.
+    pub(super) position: i64,
+    /// The largest id of a row.
+    pub(super) newest_id: Option<i64>,
+}
+
+/// A stored cursor, and what the log says about it.
+#[derive(Debug, Clone)]
+pub(super) struct CursorFacts {
+    pub(super) base: PgMark,
+    /// Of the difference that is being worked on.
+    pub(super) head: Option<PgMark>,
+    /// Rows of that difference up to this id are settled.
+    pub(super) after: i64,
+    /// A row up to the base's floor whose transaction began after the base was taken. There is none unless the sequence
+    /// gave out an id twice.
+    pub(super) given_out_again: Option<i64>,
+}
+
+/// Whether a cursor can be believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It is of this history.
+    Sound,
+    /// It is not, and can be mended.
+    Rebase(Cause),
+}
+
+/// Why a cursor is not of this history.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Cause {
+    #[error("the log was written by the server {recorded} and is now on {found}")]
+    OtherServer { recorded: String, found: String },
+    #[error(
+        "a row carries the transaction id {newest}, and this server has only given out those below {next}"
+    )]
+    RowAhead { newest: u64, next: u64 },
+    #[error(
+        "the cursor knows transaction ids up to {xmax}, and this server has only given out those below {next}"
+    )]
+    CursorAhead { xmax: u64, next: u64 },
+    #[error(
+        "the sequence outbox_message_id_seq stands at {position}, and the cursor at {reached}: it was set back"
+    )]
+    SequenceBehindCursor { position: i64, reached: i64 },
+    #[error(
+        "the row {id} was written after the cursor had passed {floor}: outbox_message_id_seq was set back"
+    )]
+    IdGivenOutAgain { id: i64, floor: i64 },
+    #[error("the sequence outbox_message_id_seq stands at {position}, and rows have ids up to {newest}")]
+    SequenceBehindRows { position: i64, newest: i64 },
+}
+
+impl Cause {
+    /// Whether the transaction ids that the cursor names mean the same on this server.
+    pub(super) fn keeps_transaction_ids(&self) -> bool {
+        match self {
+            Self::OtherServer { .. } | Self::RowAhead { .. } | Self::CursorAhead { .. } => false,
+            Self::SequenceBehindCursor { .. }
+            | Self::IdGivenOutAgain { .. }
+            | Self::SequenceBehindRows { .. } => true,
+        }
+    }
+}
+
+impl ServerFacts {
+    /// Whether the rows' transaction ids and the sequence are of this server.
+    pub(super) fn decide(&self) -> Decision {
+        let found = &self.history.system_identifier;
+        if self.recorded_system.as_ref() != Some(found) {
+            let recorded = self.recorded_system.clone().unwrap_or_else(|| String::from("(none recorded)"));
+            return Decision::Rebase(Cause::OtherServer { recorded, found: found.clone() });
+        }
+        if let Some(newest) = self.newest_xid.filter(|newest| *newest >= self.next_xid) {
+            return Decision::Rebase(Cause::RowAhead { newest, next: self.next_xid });
+        }
+        match self.newest_id.filter(|newest| *newest > self.position) {
+            Some(newest) => Decision::Rebase(Cause::SequenceBehindRows { position: self.position, newest }),
+            None => Decision::Sound,
+        }
+    }
+
+    /// Whether a cursor is of this server's history. What makes transaction ids meaningless is told first.
+    pub(super) fn decide_about(&self, cursor: &CursorFacts) -> Decision {
+        let server = self.decide();
+        if matches!(&server, Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
+            return server;
+        }
+        let xmax = cursor.head.as_ref().map_or(cursor.base.xmax, |head| head.xmax.max(cursor.base.xmax));
+        if xmax > self.next_xid {
+            return Decision::Rebase(Cause::CursorAhead { xmax, next: self.next_xid });
+        }
+        let reached = cursor.reached();
+        if self.position < reached {
+            return Decision::Rebase(Cause::SequenceBehindCursor { position: self.position, reached });
+        }
+        match cursor.given_out_again {
+            Some(id) => Decision::Rebase(Cause::IdGivenOutAgain { id, floor: cursor.base.floor }),
+            None => server,
+        }
+    }
+}
+
+impl CursorFacts {
+    /// The largest id that the cursor knows to be given out.
+    pub(super) fn reached(&self) -> i64 {
+        let head = self.head.as_ref().map_or(0, |head| head.floor);
+        self.base.floor.max(head).max(self.after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: &str = "0190b5a2-0000-4000-8000-000000000001";
+
+    fn server() -> ServerFacts {
+        ServerFacts {
+            history: format!("77/1/{RUN}").parse().unwrap(),
+            recorded_system: Some(String::from("77")),
+            next_xid: 1_000,
+            newest_xid: Some(990),
+            position: 50,
+            newest_id: Some(50),
+        }
+    }
+
+    fn mark(floor: i64, snapshot: &str) -> PgMark {
+        PgMark::new(floor, snapshot.to_owned()).unwrap()
+    }
+
+    fn cursor() -> CursorFacts {
+        CursorFacts { base: mark(40, "900:910:900"), head: None, after: 0, given_out_again: None }
+    }
+
+    #[test]
+    fn a_history_is_read_as_it_is_written() {
+        let text = format!("7423998144812032000/12/{RUN}");
+        assert_eq!(text.parse::<History>().unwrap().to_string(), text);
+        for other in
+            ["", "1/2", &format!("x/1/{RUN}"), &format!("1/-1/{RUN}"), "1/1/run", &format!("1/1/{RUN}/")]
+        {
+            assert!(other.parse::<History>().is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_of_this_history_is_sound() {
+        assert_eq!(server().decide_about(&cursor()), Decision::Sound);
+        let inside = CursorFacts { head: Some(mark(50, "1000:1000:")), after: 45, ..cursor() };
+        assert_eq!(server().decide_about(&inside), Decision::Sound);
+        let first = CursorFacts { base: PgMark::origin(), ..cursor() };
+        let empty = ServerFacts { newest_xid: None, newest_id: None, position: 0, ..server() };
+        assert_eq!(empty.decide_about(&first), Decision::Sound);
+    }
+
+    #[test]
+    fn a_cursor_of_another_history_is_rebased_for_a_reason() {
+        let (fine, at) = (server(), cursor());
+        let table: [(ServerFacts, CursorFacts, Cause); 8] = [
+            (
+                ServerFacts { recorded_system: Some(String::from("66")), ..fine.clone() },
+                at.clone(),
+                Cause::OtherServer { recorded: String::from("66"), found: String::from("77") },
+            ),
+            (
+                ServerFacts { newest_xid: Some(1_000), ..fine.clone() },
+                at.clone(),
+                Cause::RowAhead { newest: 1_000, next: 1_000 },
+            ),
+            (
+                fine.clone(),
+                CursorFacts { base: mark(40, "900:1001:900"), ..at.clone() },
+                Cause::CursorAhead { xmax: 1_001, next: 1_000 },
+            ),
+            (
+                fine.clone(),
+                CursorFacts { head: Some(mark(50, "1001:1001:")), ..at.clone() },
+                Cause::CursorAhead { xmax: 1_001, next: 1_000 },
+            ),
+            (
+                ServerFacts { position: 39, newest_id: None, ..fine.clone() },
+                at.clone(),
+                Cause::SequenceBehindCursor { position: 39, reached: 40 },
+            ),
+            (
+                ServerFacts { position: 49, newest_id: None, ..fine.clone() },
+                CursorFacts { head: Some(mark(41, "950:950:")), after: 50, ..at.clone() },
+                Cause::SequenceBehindCursor { position: 49, reached: 50 },
+            ),
+            (
+                fine.clone(),
+                CursorFacts { given_out_again: Some(3), ..at.clone() },
+                Cause::IdGivenOutAgain { id: 3, floor: 40 },
+            ),
+            (
+                ServerFacts { newest_id: Some(51), ..fine.clone() },
+                at.clone(),
+                Cause::SequenceBehindRows { position: 50, newest: 51 },
+            ),
+        ];
+        for (server, cursor, cause) in table {
+            assert_eq!(server.decide_about(&cursor), Decision::Rebase(cause));
+        }
+    }
+
+    #[test]
+    fn what_makes_transaction_ids_meaningless_goes_first() {
+        let server = ServerFacts { recorded_system: None, position: 0, ..server() };
+        let Decision::Rebase(cause) = server.decide_about(&cursor()) else { panic!("sound") };
+        assert!(!cause.keeps_transaction_ids(), "{cause}");
+        let behind = ServerFacts {
+            position: 0,
+            newest_id: Some(9),
+            recorded_system: Some(String::from("77")),
+            ..server
+        };
+        let Decision::Rebase(cause) = behind.decide_about(&cursor()) else { panic!("sound") };
+        assert!(cause.keeps_transaction_ids(), "{cause}");
+    }
+}

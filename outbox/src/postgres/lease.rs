@@ -1,0 +1,90 @@
+//! A lease whose end lies further ahead than its holder can have asked for. Pure.
+//!
+//! A holder stores the end of its lease by the database's clock. When that clock goes back, or another server takes over
+//! whose clock is behind, the lease seems to last for longer than it was granted. Then its end says nothing, but its
+//! holder, if it lives, renews it within its length. So it is watched by this machine's clock, which only counts on: a
+//! lease that nobody has touched for its whole length has ended.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Differences up to this are those of two statements.
+const ALLOWANCE: Duration = Duration::from_secs(1);
+
+/// A lease of somebody else, as it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Held {
+    pub(super) epoch: i64,
+    /// When it ends, in the database's own notation.
+    pub(super) until: String,
+    /// How long from now that is by the database's clock.
+    pub(super) expires_in: Duration,
+    /// For how long its holder asked.
+    pub(super) length: Duration,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Ask again when it can have ended.
+    For(Duration),
+    /// Nobody has touched it for its whole length: take it over.
+    Over,
+}
+
+/// A lease that is watched.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Watch(Option<(Held, Instant)>);
+
+impl Watch {
+    pub(super) fn look(&mut self, held: Held, now: Instant) -> Wait {
+        if held.expires_in <= held.length + ALLOWANCE {
+            self.0 = None;
+            return Wait::For(held.expires_in);
+        }
+        let since = match &self.0 {
+            Some((known, since)) if known.epoch == held.epoch && known.until == held.until => *since,
+            _ => now,
+        };
+        let length = held.length;
+        self.0 = Some((held, since));
+        match length.checked_sub(now.duration_since(since)) {
+            Some(left) if !left.is_zero() => Wait::For(left),
+            _ => Wait::Over,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(until: &str, expires_in: u64) -> Held {
+        let length = Duration::from_secs(15);
+        Held { epoch: 3, until: until.to_owned(), expires_in: Duration::from_secs(expires_in), length }
+    }
+
+    #[test]
+    fn a_lease_that_ends_in_time_is_waited_for() {
+        let mut watch = Watch::default();
+        let begun = Instant::now();
+        for later in [0, 20] {
+            let now = begun + Duration::from_secs(later);
+            assert_eq!(watch.look(held("t", 12), now), Wait::For(Duration::from_secs(12)));
+        }
+    }
+
+    #[test]
+    fn a_lease_far_ahead_is_over_when_nobody_renews_it() {
+        let mut watch = Watch::default();
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(watch.look(held("t", 3_600), at(0)), Wait::For(Duration::from_secs(15)));
+        assert_eq!(watch.look(held("t", 3_590), at(10)), Wait::For(Duration::from_secs(5)));
+        // Its holder lives.
+        assert_eq!(watch.look(held("u", 3_600), at(14)), Wait::For(Duration::from_secs(15)));
+        assert_eq!(watch.look(held("u", 3_586), at(28)), Wait::For(Duration::from_secs(1)));
+        assert_eq!(watch.look(held("u", 3_584), at(29)), Wait::Over);
+    }
+}

@@ -1,0 +1,237 @@
+//! Databases that went back or were replaced: a sequence that was set back, a cursor of another server, a server that
+//! crashed behind a pooler, a clock that went back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use outbox::NewMessage;
+use outbox::log::{
+    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, LogKeeper, Mark, Parked,
+};
+use sqlx::Postgres;
+
+use crate::outbox::support::{Database, Follower, TTL, each, granted};
+
+cases! { "outbox/histories":
+    postgres {
+        rows_after_a_truncate_that_restarted_the_sequence_are_read,
+        rows_are_read_when_the_sequence_has_overtaken_the_cursor_again,
+        a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term,
+        a_sequence_behind_the_rows_is_set_forward_for_the_producers,
+        a_cursor_of_another_server_is_not_believed,
+        what_stands_beside_the_log_is_not_read_again_after_a_restore,
+        a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before,
+        a_reader_of_another_server_refuses_the_cursor,
+        a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
+    }
+}
+
+fn orders(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+    range.map(|n| NewMessage::new("orders").key(n.to_string()))
+}
+
+fn keys(entries: &[outbox::log::Entry]) -> Vec<String> {
+    entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
+}
+
+/// A relay that has read ten entries and stored its cursor.
+async fn after_ten(db: &Database<Postgres>) -> (Box<dyn LogKeeper>, i64, Follower) {
+    db.enqueue(orders(0..10)).await;
+    let mut keeper = db.keeper("a").await;
+    let (lease, cursor) = granted(&mut keeper).await;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    assert_eq!(follower.all().await.len(), 10);
+    // A poll that finds nothing may move the base.
+    assert!(follower.next().await.is_none());
+    assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    (keeper, lease.epoch, follower)
+}
+
+/// What a relay reads that takes over.
+async fn read_anew(db: &Database<Postgres>) -> Vec<String> {
+    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    keys(&Follower::new(db.reader().await, cursor).all().await)
+}
+
+async fn rows_after_a_truncate_that_restarted_the_sequence_are_read() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..15)).await;
+        assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
+        db
+    })
+    .await;
+}
+
+async fn rows_are_read_when_the_sequence_has_overtaken_the_cursor_again() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..30)).await;
+        let expected: Vec<String> = (10..30).map(|n: i32| n.to_string()).collect();
+        assert_eq!(read_anew(&db).await, expected);
+        db
+    })
+    .await;
+}
+
+async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
+    each(async |db: Database<Postgres>| {
+        let (keeper, _, mut follower) = after_ten(&db).await;
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..15)).await;
+        let base = follower.cursor().base;
+        let error = follower.reader.next_difference(&base).await.unwrap_err();
+        assert!(error.to_string().contains("outbox_message_id_seq"), "{error}");
+        drop((keeper, follower));
+        assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
+        db
+    })
+    .await;
+}
+
+async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers() {
+    each(async |db: Database<Postgres>| {
+        // Nobody has read yet: the rows were restored, the sequence was not.
+        db.enqueue(orders(0..10)).await;
+        db.run("ALTER SEQUENCE outbox_message_id_seq RESTART WITH 3").await;
+        assert_eq!(read_anew(&db).await.len(), 10);
+        db.enqueue(orders(10..11)).await;
+        assert_eq!(db.number("SELECT max(id) FROM outbox_message").await, 11);
+        db
+    })
+    .await;
+}
+
+async fn a_cursor_of_another_server_is_not_believed() {
+    each(async |db: Database<Postgres>| {
+        let (mut keeper, epoch, follower) = after_ten(&db).await;
+        // As after `migrate up` on a new server and a data-only restore of a log that is empty: the recorded server is the
+        // present one, and only the cursor tells that it is not.
+        let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
+        let foreign = Cursor::at(Mark::new(format!("{floor}@9000000000:9000000000:")));
+        assert_eq!(keeper.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+        drop((keeper, follower));
+        // What this server has written itself is told by its time.
+        db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
+        db.enqueue(orders(10..12)).await;
+        assert_eq!(read_anew(&db).await, ["10", "11"]);
+        db
+    })
+    .await;
+}
+
+fn parked(id: i64, message_id: String, state: ExceptionState) -> ExceptionChange {
+    ExceptionChange::Park(Parked {
+        id: EntryId(id),
+        message_id,
+        topic: String::from("orders"),
+        key: Some(String::from("k")),
+        state,
+        attempts: 1,
+        due_in: None,
+        fault: None,
+        error: None,
+    })
+}
+
+async fn what_stands_beside_the_log_is_not_read_again_after_a_restore() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(orders(0..10)).await;
+        let mut keeper = db.keeper("a").await;
+        let (lease, cursor) = granted(&mut keeper).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        follower.limit.entries_max = 5;
+        let page = follower.next().await.unwrap();
+        let id = |at: usize| (page[at].id.0, page[at].message_id());
+        let change = |at: usize, state| parked(id(at).0, id(at).1, state);
+        let changes = [change(1, ExceptionState::Dead), change(2, ExceptionState::Discarded)];
+        // In the middle of a difference: what it has settled has ids above the base.
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &changes).await.unwrap(), Fenced::Held);
+        assert_eq!(keeper.release(lease.epoch).await.unwrap(), Fenced::Held);
+        drop((keeper, follower));
+        db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
+        let mut keeper = db.keeper("b").await;
+        let (lease, cursor) = granted(&mut keeper).await;
+        // A discarded one is removed before its row would come again.
+        let gone = [ExceptionChange::Resolve(EntryId(id(2).0))];
+        assert_eq!(keeper.checkpoint(lease.epoch, &cursor, &gone).await.unwrap(), Fenced::Held);
+        let mut follower = Follower::new(db.reader().await, cursor);
+        follower.limit.entries_max = 1;
+        assert_eq!(keys(&follower.all().await), ["0", "3", "4", "5", "6", "7", "8", "9"]);
+        assert_eq!(db.number("SELECT count(*) FROM outbox_exception WHERE state = 'dead'").await, 1);
+        // From a mark of this server on nothing is left out any more.
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        granted(&mut keeper).await;
+        assert_eq!(db.number("SELECT count(*) FROM outbox_rebased").await, 0);
+        db
+    })
+    .await;
+}
+
+async fn a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before() {
+    each(async |db: Database<Postgres>| {
+        let (mut keeper, epoch, mut follower) = after_ten(&db).await;
+        db.enqueue(orders(10..11)).await;
+        // Crash recovery empties tables that are not logged.
+        db.run("TRUNCATE outbox_server_run").await;
+        assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
+        let park = [parked(1, message::MessageId::new().to_string(), ExceptionState::Dead)];
+        assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &park).await.unwrap(), Fenced::Lost);
+        assert_eq!(keeper.renew(epoch, TTL).await.unwrap(), Fenced::Lost);
+        assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
+        let base = follower.cursor().base;
+        let error = follower.reader.next_difference(&base).await.unwrap_err();
+        assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
+        // The same processes go on with a new lease.
+        let (lease, cursor) = granted(&mut keeper).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(keys(&follower.all().await), ["10"]);
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        db
+    })
+    .await;
+}
+
+async fn a_reader_of_another_server_refuses_the_cursor() {
+    each(async |db: Database<Postgres>| {
+        let (_, _, follower) = after_ten(&db).await;
+        let mark = follower.cursor().base.as_str().to_owned();
+        let (history, _) = mark.rsplit_once('/').unwrap();
+        let other = Mark::new(format!("{history}/00000000-0000-4000-8000-000000000000"));
+        let error = db.reader().await.next_difference(&other).await.unwrap_err();
+        assert!(error.to_string().contains("another server"), "{error}");
+        db
+    })
+    .await;
+}
+
+async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length() {
+    each(async |db: Database<Postgres>| {
+        let ttl = Duration::from_secs(1);
+        let mut old = db.keeper("old").await;
+        assert!(matches!(old.acquire(ttl).await.unwrap(), Acquired::Granted { .. }));
+        drop(old);
+        // The new primary's clock is an hour behind.
+        db.run("UPDATE outbox_relay SET lease_until = lease_until + interval '1 hour'").await;
+        let mut standby = db.keeper("standby").await;
+        let begun = std::time::Instant::now();
+        loop {
+            match standby.acquire(ttl).await.unwrap() {
+                Acquired::Granted { taken_over_from, .. } => {
+                    assert_eq!(taken_over_from.as_deref(), Some("old"));
+                    break;
+                }
+                Acquired::Busy { expires_in, .. } => {
+                    assert!(expires_in <= 2 * ttl, "{expires_in:?}");
+                    tokio::time::sleep(expires_in).await;
+                }
+            }
+        }
+        assert!(begun.elapsed() >= ttl, "a holder that lives would have renewed it meanwhile");
+        db
+    })
+    .await;
+}
