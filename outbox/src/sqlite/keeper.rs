@@ -9,8 +9,9 @@ use crate::log::changes::Changes;
 use crate::log::exception::{ExceptionChange, ExceptionSummary, Parked, UnknownState};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::{Cursor, EntryId, LogError, LogKeeper, Mark, row, stored};
+use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::{
-    ACQUIRE, BLOCKING, CHECKPOINT, HOLDER, NEXT_DUE, PARK, RELEASE, RENEW, RESOLVE,
+    ACQUIRE, BLOCKING, CHECKPOINT, HOLDER, NEXT_DUE, PARK, POSITION, RELEASE, RENEW, RESOLVE,
 };
 
 /// How often to ask again when the lease became free between two questions.
@@ -24,6 +25,21 @@ pub(super) struct SqliteKeeper {
 
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 2)
+}
+
+/// Why a cursor is not of this file's history: ids count on for ever, unless somebody sets them back.
+fn refusal(cursor: &Cursor, position: i64) -> Result<Option<String>, LogError> {
+    let head = cursor.progress.as_ref().map(|progress| id_of(&progress.head)).transpose()?;
+    let reached = id_of(&cursor.base)?.max(head.unwrap_or_default());
+    Ok((position < reached).then(|| {
+        format!(
+            "the relay has read up to the entry {reached}, and the file has only given out ids up to {position}: \
+             sqlite_sequence was set back, and entries written since are not told from those that have left; stop \
+             producers and relays and run DELETE FROM sqlite_sequence WHERE name = 'outbox_message'; INSERT INTO \
+             sqlite_sequence (name, seq) VALUES ('outbox_message', {reached}); and, so that everything in the log leaves \
+             again, UPDATE outbox_relay SET cursor = '{{\"base\":\"0\",\"progress\":null}}'"
+        )
+    }))
 }
 
 fn fenced(rows_affected: u64) -> Fenced {
@@ -50,6 +66,16 @@ async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -
 #[async_trait]
 impl LogKeeper for SqliteKeeper {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        let stored: Option<(String, i64)> = sqlx::query_as(POSITION)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("compare its cursor with the file"))?;
+        if let Some((cursor, position)) = stored
+            && let Some(why) = refusal(&stored::read(&cursor)?, position)?
+        {
+            return Err(LogError::operator(why));
+        }
         for _ in 0..ACQUIRE_ATTEMPTS {
             let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(ACQUIRE)
                 .bind(self.relay.as_str())

@@ -44,6 +44,10 @@ pub(super) const DUE: &str = exceptions!(concat!(
 /// ?1 relay, ?2 above this id, ?3 rows.
 pub(super) const HELD: &str = exceptions!("e.state = 'held'");
 
+/// ?1 relay: its cursor, and the id that was given out last.
+pub(super) const POSITION: &str = "SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0) \
+     FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+
 /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor. The same holder gets a new epoch too: what it
 /// sent before is fenced off.
 pub(super) const ACQUIRE: &str = concat!(

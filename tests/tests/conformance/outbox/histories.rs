@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use outbox::NewMessage;
 use outbox::log::{
-    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, LogKeeper, Mark, Parked,
+    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, LogKeeper, LogOptions,
+    Mark, Parked,
 };
-use sqlx::Postgres;
+use sqlx::{Postgres, Sqlite};
 
-use crate::outbox::support::{Database, Follower, TTL, each, granted};
+use crate::outbox::support::{Database, Follower, TTL, each, granted, source};
 
 cases! { "outbox/histories":
     postgres {
@@ -24,6 +25,10 @@ cases! { "outbox/histories":
         a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before,
         a_reader_of_another_server_refuses_the_cursor,
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
+        status_tells_which_server_a_cursor_belongs_to,
+    }
+    sqlite {
+        a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
     }
 }
 
@@ -231,6 +236,61 @@ async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length() {
             }
         }
         assert!(begun.elapsed() >= ttl, "a holder that lives would have renewed it meanwhile");
+        db
+    })
+    .await;
+}
+
+async fn status_tells_which_server_a_cursor_belongs_to() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        let admin = outbox::admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        let history = admin.relays().await.unwrap().remove(0).history.unwrap();
+        let system: String = sqlx::query_scalar("SELECT system_identifier::text FROM pg_control_system()")
+            .fetch_one(&db.admin)
+            .await
+            .unwrap();
+        assert_eq!((history.system_identifier, history.is_present), (system, true));
+        // As on a standby that was promoted.
+        db.run(&format!(
+            "UPDATE outbox_relay SET cursor = replace(cursor, '/{}/', '/900/')",
+            history.timeline
+        ))
+        .await;
+        let history = admin.relays().await.unwrap().remove(0).history.unwrap();
+        assert_eq!((history.timeline, history.is_present), (900, false));
+        // The relay goes on from it.
+        db.enqueue(orders(10..11)).await;
+        assert_eq!(read_anew(&db).await, ["10"]);
+        db
+    })
+    .await;
+}
+
+async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
+    each(async |db: Database<Sqlite>| {
+        db.enqueue(orders(0..10)).await;
+        let mut keeper = db.keeper("a").await;
+        let (lease, cursor) = granted(&mut keeper).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(follower.all().await.len(), 10);
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        db.run("DELETE FROM outbox_message").await;
+        // What retention has emptied is no reason.
+        let (lease, _) = granted(&mut keeper).await;
+        assert_eq!(keeper.release(lease.epoch).await.unwrap(), Fenced::Held);
+        db.run("DELETE FROM sqlite_sequence").await;
+        db.enqueue(orders(10..12)).await;
+        let error = keeper.acquire(TTL).await.unwrap_err().to_string();
+        assert!(error.contains("read up to the entry 10") && error.contains("ids up to 2"), "{error}");
+        let (_, commands) = error.split_once(" and run ").unwrap();
+        for command in
+            commands.replace("; and, so that everything in the log leaves again, ", "; ").split("; ")
+        {
+            db.run(command).await;
+        }
+        let (_, cursor) = granted(&mut keeper).await;
+        assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
         db
     })
     .await;
