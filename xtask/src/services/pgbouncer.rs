@@ -1,4 +1,4 @@
-//! `PgBouncer` beside PostgreSQL: transactions of many clients over few connections.
+//! `PgBouncer` beside PostgreSQL: many clients over few connections.
 
 use super::{
     Installed, Service,
@@ -60,7 +60,7 @@ impl Service for Pgbouncer {
         let file = folder.join("pgbouncer.ini");
         for (path, text) in [
             (&users, format!("\"{USER}\" \"{PASSWORD}\"\n")),
-            (&file, configuration(PORT.number()?, &server, &users)),
+            (&file, configuration(PORT.number()?, &server, settings::pgbouncer_mode()?, &users)),
         ] {
             fs::write(path, text).doing(format_args!("cannot write {}", path.display()))?;
             if let Some((uid, gid)) = owner {
@@ -92,7 +92,7 @@ fn find() -> Option<Installed> {
 
 /// Users are looked up in the server, so that those that tests create can log in as well. A server that is down is asked
 /// again at once: tests wait for it.
-fn configuration(port: u16, (host, server_port): &(String, u16), users: &Path) -> String {
+fn configuration(port: u16, (host, server_port): &(String, u16), mode: &str, users: &Path) -> String {
     let users = users.display();
     format!(
         "[databases]
@@ -107,7 +107,7 @@ auth_file = {users}
 auth_user = {USER}
 auth_query = SELECT usename, passwd FROM pg_shadow WHERE usename = $1
 admin_users = {USER}
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = 20
 max_client_conn = 500
 server_login_retry = 0.2
@@ -121,10 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_names_the_server_and_pools_transactions() {
-        let text = configuration(1, &("db".to_owned(), 2), Path::new("/users"));
-        for line in ["* = host=db port=2", "listen_port = 1", "auth_file = /users", "pool_mode = transaction"]
-        {
+    fn the_configuration_names_the_server_and_the_mode() {
+        let text = configuration(1, &("db".to_owned(), 2), "session", Path::new("/users"));
+        for line in ["* = host=db port=2", "listen_port = 1", "auth_file = /users", "pool_mode = session"] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
     }

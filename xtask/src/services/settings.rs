@@ -51,6 +51,9 @@ pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
 /// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.
 pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 
+/// What `PgBouncer` hands out: `transaction` (the default) or `session`.
+pub(crate) const PGBOUNCER_MODE: &str = "OUTBOX_PGBOUNCER_MODE";
+
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
 pub(crate) const SQS_DURABLE: &str = "OUTBOX_SQS_DURABLE";
 
@@ -104,6 +107,15 @@ pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
 /// The value of [`PGBOUNCER_SERVER`]: host and port.
 pub(crate) fn pgbouncer_server() -> Result<Option<(String, u16)>, Fault> {
     given(PGBOUNCER_SERVER).map(|text| parse_server(&text)).transpose()
+}
+
+/// The value of [`PGBOUNCER_MODE`].
+pub(crate) fn pgbouncer_mode() -> Result<&'static str, Fault> {
+    match given(PGBOUNCER_MODE).as_deref() {
+        None | Some("transaction") => Ok("transaction"),
+        Some("session") => Ok("session"),
+        Some(other) => Err(Fault::Failed(format!("{PGBOUNCER_MODE}={other}: use transaction or session"))),
+    }
 }
 
 fn parse_server(text: &str) -> Result<(String, u16), Fault> {
