@@ -256,8 +256,8 @@ mod tests {
                 Cause::IdGivenOutAgain { id: 3, floor: 40 },
             ),
             (
-                ServerFacts { newest_id: Some(51), ..fine.clone() },
-                at.clone(),
+                ServerFacts { newest_id: Some(51), ..fine },
+                at,
                 Cause::SequenceBehindRows { position: 50, newest: 51 },
             ),
         ];
