@@ -28,8 +28,8 @@ enum Step {
     Settle(Committed),
     /// It is to be dead-lettered.
     Bury(Grave),
-    /// It failed.
-    Failed(FailureKind, Cause),
+    /// It failed; with the whole message, where it is the chunk that completed it.
+    Failed(FailureKind, Cause, Option<Box<Message>>),
     /// The database could not even begin: nothing that this message has done.
     Away(Cause),
 }
@@ -94,10 +94,11 @@ impl<S: Store> Worker<S> {
             match self.attempt(&scope, message, course.failed_before).await {
                 Step::Settle(proof) => return Ok(proof),
                 Step::Bury(grave) => return self.bury(delivery, &scope, grave, give_up).await,
-                Step::Failed(kind, error) => {
+                Step::Failed(kind, error, whole) => {
                     if let Some(grave) =
                         self.note_failure(&scope, message, &mut course, (kind, &*error), give_up).await?
                     {
+                        let grave = Grave { whole, ..grave };
                         return self.bury(delivery, &scope, grave, give_up).await;
                     }
                 }
@@ -157,6 +158,7 @@ impl<S: Store> Worker<S> {
             Ok(Gathered::Whole(whole)) => {
                 match self.apply_one(tx, scope, &whole, failed_before, begun_at).await {
                     Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
+                    Step::Failed(kind, error, _) => Step::Failed(kind, error, Some(Box::new(whole))),
                     step => step,
                 }
             }
@@ -199,7 +201,7 @@ impl<S: Store> Worker<S> {
             Err(error) => return self.failed(tx, error).await,
         };
         if failed_before && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id).await {
-            return Step::Failed(FailureKind::Database, error.into());
+            return Step::Failed(FailureKind::Database, error.into(), None);
         }
         if let Some(result) = result
             && let Err(error) = self.store.complete(&mut tx, guard, &result).await
@@ -228,7 +230,7 @@ impl<S: Store> Worker<S> {
     /// What follows when a message is not admitted.
     fn refuse(&self, error: AdmitError) -> Step {
         let AdmitError::Refused(refusal) = error else {
-            return Step::Failed(FailureKind::Database, error.into());
+            return Step::Failed(FailureKind::Database, error.into(), None);
         };
         Step::Bury(Grave::new(Reason::from(&refusal), refusal.to_string(), 0))
     }
@@ -237,10 +239,10 @@ impl<S: Store> Worker<S> {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
                 Some(proof) => Step::Settle(proof),
-                None => Step::Failed(FailureKind::Database, "the commit proved nothing".into()),
+                None => Step::Failed(FailureKind::Database, "the commit proved nothing".into(), None),
             },
-            Err(error) if is_innocent(&error) => Step::Failed(FailureKind::Database, error.into()),
-            Err(error) => Step::Failed(FailureKind::Own, error.into()),
+            Err(error) if is_innocent(&error) => Step::Failed(FailureKind::Database, error.into(), None),
+            Err(error) => Step::Failed(FailureKind::Own, error.into(), None),
         }
     }
 
@@ -251,15 +253,15 @@ impl<S: Store> Worker<S> {
             Ok(Err(_)) if error.is_timeout() => {}
             Ok(Err(rollback)) => {
                 tracing::warn!(error = error_text(&error), "the handler failed");
-                return Step::Failed(FailureKind::Database, rollback.into());
+                return Step::Failed(FailureKind::Database, rollback.into(), None);
             }
             // It is rolled back all the same, by a task of its own.
             Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
         }
         match error.next() {
-            Next::Unavailable => Step::Failed(FailureKind::Unavailable, error.into()),
-            Next::Database => Step::Failed(FailureKind::Database, error.into()),
-            Next::Retry => Step::Failed(FailureKind::Own, error.into()),
+            Next::Unavailable => Step::Failed(FailureKind::Unavailable, error.into(), None),
+            Next::Database => Step::Failed(FailureKind::Database, error.into(), None),
+            Next::Retry => Step::Failed(FailureKind::Own, error.into(), None),
             Next::Reject => {
                 self.meter.failed();
                 Step::Bury(Grave::new(Reason::Rejected, error_text(&error), 1))
@@ -269,7 +271,7 @@ impl<S: Store> Worker<S> {
 
     async fn failed_to_store(&self, tx: S::Tx, error: StoreError) -> Step {
         if error.is_transient() {
-            return Step::Failed(FailureKind::Database, error.into());
+            return Step::Failed(FailureKind::Database, error.into(), None);
         }
         // The handler broke its transaction: its own failure.
         let error = HandlerError::retry("the handler left a broken transaction").with_source(error);
