@@ -10,6 +10,9 @@ use super::values;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
 
+/// Fingerprint, result, when, and the dead letter that it ended as.
+type StoredTuple = (Vec<u8>, Option<Vec<u8>>, i64, Option<Hyphenated>);
+
 impl parts::Guards for Sqlite {
     type Statements = Statements;
 
@@ -58,7 +61,7 @@ impl parts::Guards for Sqlite {
         _statements: &Statements,
         key: Key<'_>,
     ) -> Result<Option<Stored>, sqlx::Error> {
-        let row: Option<(Vec<u8>, Option<Vec<u8>>, i64, Option<Hyphenated>)> = sqlx::query_as(FIND)
+        let row: Option<StoredTuple> = sqlx::query_as(FIND)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
