@@ -1,6 +1,7 @@
-//! The adapter against librdkafka's mock cluster, over real sockets.
+//! The adapter against librdkafka's mock cluster, over real sockets; its decisions on a model of it in `partitions.rs`.
 
 mod consume;
+mod partitions;
 mod publish;
 
 use std::time::Duration;
