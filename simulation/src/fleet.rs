@@ -167,6 +167,7 @@ fn settings(schedule: &Schedule) -> Settings {
             attempts_max: 3,
         },
         outage_delay_max: Duration::from_millis(400),
+        silent_after: Duration::from_millis(300),
         size_limit: SizeLimit { destination: "the simulation", message_bytes_max: OVERSIZE },
         ..Settings::default()
     }

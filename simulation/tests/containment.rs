@@ -1,18 +1,21 @@
 //! A topic about which the broker says nothing for a while, under a steady load.
 
 use simulation::Breakage;
-use simulation::containment::{COPIES_MAX, contain};
+use simulation::containment::contain;
 
 /// Loads that every test run goes through.
 const LOADS: u64 = 20;
 
 #[test]
-fn a_silent_topic_loses_nothing_and_is_not_sent_over_and_over() {
+fn a_silent_topic_delays_only_itself() {
+    let (mut others, mut alone) = (0, 0);
     for seed in 0..LOADS {
         let contained = contain(seed, None);
-        assert!(contained.outcome.failures.is_empty(), "seed {seed}: {:#?}", contained.outcome.failures);
-        assert!(contained.copies <= COPIES_MAX, "seed {seed}: sent {} times", contained.copies);
+        let problems = contained.problems();
+        assert!(problems.is_empty(), "seed {seed}: {problems:#?}");
+        (others, alone) = (others + contained.others, alone + contained.others_alone);
     }
+    eprintln!("{others} messages of other topics were confirmed in {LOADS} silences, {alone} without them");
 }
 
 #[test]
