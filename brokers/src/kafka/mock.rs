@@ -123,6 +123,15 @@ impl Mock {
         })
     }
 
+    /// Makes one broker answer each request so late from now on; zero ends that. What it was asked before is still answered
+    /// at its own time, and nothing behind it on the same connection earlier. Brokers are numbered from 1.
+    ///
+    /// # Errors
+    /// [`MockError`]: there is no such broker.
+    pub fn answer_late(&self, broker: u8, by: Duration) -> Result<(), MockError> {
+        self.run(move |served| served.cluster.broker_round_trip_time(broker.into(), by))
+    }
+
     /// Forgets the errors that [`request_errors`](Self::request_errors) has not answered with yet.
     ///
     /// # Errors

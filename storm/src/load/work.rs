@@ -130,7 +130,7 @@ pub(super) async fn work<DB: Shop>(
             Mode::Batch => batch.push((message, item.derived)),
         }
         if item.undone {
-            DB::undo(tx.connection()).await?;
+            <DB as Shop>::undo(tx.connection()).await?;
             sent.undone_rows.push(item.row.to_string().into());
             sent.undone_messages.push(enqueued.id);
         } else {

@@ -188,13 +188,16 @@ impl Fault for BrokerGone {
     }
 }
 
-/// The broker that leads one or two partitions, and no others, is away for a while: what is sent there gets no answer, and
-/// the others go on. A partition without any leader would be the same to clients, but ends the mock cluster's program when
-/// somebody reads it (librdkafka 2.12).
+/// The broker that leads one or two partitions, and no others, answers late for a while: what is sent there gets no answer,
+/// and the others go on. A partition without any leader would be the same to clients, but ends the mock cluster's program
+/// when a record comes for it (librdkafka 2.12).
 #[derive(Debug, Default)]
 pub struct SilentPartition {
-    away: bool,
+    is_late: bool,
 }
+
+/// How late. The answers come after the fault is over.
+const SILENCE: Duration = Duration::from_secs(20);
 
 #[async_trait]
 impl Fault for SilentPartition {
@@ -217,15 +220,15 @@ impl Fault for SilentPartition {
                 break;
             }
         }
-        self.away = true;
-        mock.take_down(BROKERS)?;
+        self.is_late = true;
+        mock.answer_late(BROKERS, SILENCE)?;
         Ok(Struck::new(topic, format!("{silent} partitions do not answer")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.away {
-            mock(stage)?.bring_up(BROKERS)?;
-            self.away = false;
+        if self.is_late {
+            mock(stage)?.answer_late(BROKERS, Duration::ZERO)?;
+            self.is_late = false;
         }
         Ok(())
     }
