@@ -181,7 +181,7 @@ async fn consumer(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedu
         batch: schedule.batch.and_then(|batch| NonZeroUsize::new(batch.into())),
         attempts_max: 5,
         backoff: Backoff { first: Duration::from_millis(30), max: Duration::from_millis(500) },
-        keep_alive_interval: Duration::from_millis(500),
+        keep_alive_interval: Some(Duration::from_millis(500)),
         maintain_interval: None,
         redrive_interval: None,
         ..RunnerSettings::default()

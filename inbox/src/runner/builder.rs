@@ -179,11 +179,12 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How often the broker is told that deliveries are still being worked on; 10 s by default. More than half of its
-    /// visibility timeout is refused when the consumer runs: [`RunError::KeepAliveTooSeldom`].
+    /// How often the broker is told that deliveries are still being worked on; by default 10 s, or a third of the
+    /// subscription's visibility timeout where that is less. More than half of it is refused when the consumer runs:
+    /// [`RunError::KeepAliveTooSeldom`].
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
-        self.settings.keep_alive_interval = interval;
+        self.settings.keep_alive_interval = Some(interval);
         self
     }
 

@@ -22,6 +22,9 @@ use super::worker::Worker;
 use crate::attempts::error_text;
 use crate::crash_points;
 
+/// How often the broker is told that deliveries are being worked on, where its patience does not demand more.
+const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
+
 /// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled comes again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -119,11 +122,7 @@ impl<S: Store> Drive<S> {
     }
 
     async fn receive_and_settle(&mut self) -> Result<(), RunError> {
-        let mut ticks = tokio::time::interval_at(
-            Instant::now() + self.settings.keep_alive_interval,
-            self.settings.keep_alive_interval,
-        );
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks(KEEP_ALIVE_DEFAULT);
         let mut is_stopping = false;
         loop {
             if is_stopping {
@@ -143,7 +142,7 @@ impl<S: Store> Drive<S> {
                 Step::Finished(first) => self.finished(first).await?,
                 Step::Link(Event::Deliveries(deliveries)) => self.take(deliveries),
                 Step::Link(Event::Up) => {
-                    self.check_keep_alive()?;
+                    ticks = self::ticks(self.keep_alive_interval()?);
                     self.session_changed();
                 }
                 Step::Link(Event::Lost) => {
@@ -170,16 +169,21 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// A delivery can have waited for half of its time before it is handed out, so the other half must do.
-    fn check_keep_alive(&mut self) -> Result<(), RunError> {
-        let keep_alive_interval = self.settings.keep_alive_interval;
-        let Some(subscription) = self.link.subscription() else { return Ok(()) };
-        match subscription.redelivers_after() {
-            Some(redelivers_after) if keep_alive_interval > redelivers_after / 2 => {
+    /// How often the broker of this session is told. A delivery can have waited for half of its time before it is handed
+    /// out, so the other half must do.
+    fn keep_alive_interval(&mut self) -> Result<Duration, RunError> {
+        let chosen = self.settings.keep_alive_interval;
+        let Some(subscription) = self.link.subscription() else { return Ok(KEEP_ALIVE_DEFAULT) };
+        match (chosen, subscription.redelivers_after()) {
+            (Some(keep_alive_interval), Some(redelivers_after))
+                if keep_alive_interval > redelivers_after / 2 =>
+            {
                 let origin = subscription.origin().to_owned();
                 Err(RunError::KeepAliveTooSeldom { origin, keep_alive_interval, redelivers_after })
             }
-            _ => Ok(()),
+            (Some(chosen), _) => Ok(chosen),
+            (None, Some(redelivers_after)) => Ok(KEEP_ALIVE_DEFAULT.min(redelivers_after / 3)),
+            (None, None) => Ok(KEEP_ALIVE_DEFAULT),
         }
     }
 
@@ -355,4 +359,10 @@ impl<S: Store> Drive<S> {
             }
         })))
     }
+}
+
+fn ticks(interval: Duration) -> Interval {
+    let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }

@@ -18,8 +18,8 @@ pub struct Settings {
     pub attempts_max: u32,
     /// How long a failed message waits.
     pub backoff: Backoff,
-    /// How often the broker hears that deliveries are being worked on.
-    pub keep_alive_interval: Duration,
+    /// How often the broker hears that deliveries are being worked on, if that was chosen.
+    pub keep_alive_interval: Option<Duration>,
     /// How often the inbox is maintained, if at all.
     pub maintain_interval: Option<Duration>,
     /// How long one call of the handler may take.
@@ -45,7 +45,7 @@ impl Default for Settings {
             concurrency: non_zero(8),
             attempts_max: 10,
             backoff: Backoff::MESSAGES,
-            keep_alive_interval: Duration::from_secs(10),
+            keep_alive_interval: None,
             maintain_interval: Some(Duration::from_secs(3_600)),
             handler_timeout: Duration::from_secs(60),
             failing_max: Duration::from_secs(86_400),

@@ -51,7 +51,7 @@ BEGIN
                              < pg_snapshot_xmax(pg_current_snapshot()), true)
                 AND NOT EXISTS (
                     SELECT FROM %home%.outbox_relay AS r
-                    CROSS JOIN LATERAL (VALUES (r.cursor::jsonb ->> 'base'), (r.cursor::jsonb #>> '{progress,head}')) AS c(mark)
+                    CROSS JOIN LATERAL (VALUES (r.cursor::jsonb ->> 'base'), (r.cursor::jsonb -> 'progress' ->> 'head')) AS c(mark)
                     WHERE pg_snapshot_xmax(split_part(c.mark, '@', 2)::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()))
             THEN
                 RAISE EXCEPTION 'this cluster has written the log: there is nothing to rebase'
@@ -82,7 +82,7 @@ BEGIN
                 (SELECT m.id FROM %home%.outbox_message AS m ORDER BY m.id DESC LIMIT 1),
                 (SELECT e.id FROM %home%.outbox_exception AS e ORDER BY e.id DESC LIMIT 1),
                 (SELECT max(greatest(split_part(r.cursor::jsonb ->> 'base', '@', 1)::bigint,
-                                     split_part(r.cursor::jsonb #>> '{progress,head}', '@', 1)::bigint,
+                                     split_part(r.cursor::jsonb -> 'progress' ->> 'head', '@', 1)::bigint,
                                      (r.cursor::jsonb #>> '{progress,after}')::bigint))
                  FROM %home%.outbox_relay AS r), 0)
             INTO needed;
