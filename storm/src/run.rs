@@ -172,11 +172,11 @@ impl Storm<'_> {
         phases.begin("arrival");
         self.progress.phase("waiting until everything has arrived");
         self.requeue().await?;
-        let mut ending = settling.to_its_end(due_by).await?;
+        let mut ending = settling.until_quiet(due_by).await?;
         // What a relay still publishes is read: readers go last.
         self.stop(Role::Relay, &mut unruly).await;
         if ending == Ending::Quiet {
-            ending = settling.to_its_end(due_by).await?;
+            ending = settling.until_quiet(due_by).await?;
         }
         phases.begin("end");
         self.stop(Role::Consumer, &mut unruly).await;

@@ -64,7 +64,7 @@ impl<'a> Settling<'a> {
     ///
     /// # Errors
     /// A server does not answer.
-    pub(crate) async fn to_its_end(&mut self, due_by: u64) -> Result<Ending, Failure> {
+    pub(crate) async fn until_quiet(&mut self, due_by: u64) -> Result<Ending, Failure> {
         let begun = Instant::now();
         let (mut last, mut received) = (Pending::default(), 0);
         let mut changed_at = Instant::now();

@@ -71,7 +71,7 @@ impl std::fmt::Display for Unapplied {
         let Self { consumer, place, count, decided, to_its_end } = self;
         match place {
             Some(place) => {
-                write!(f, "{consumer} has not applied {count} messages of {place}, and {decided} others")?
+                write!(f, "{consumer} has not applied {count} messages of {place}, and {decided} others")?;
             }
             None => write!(f, "{consumer} has not applied {count} messages that the broker never had")?,
         }
