@@ -83,7 +83,7 @@ BEGIN
                 (SELECT e.id FROM %home%.outbox_exception AS e ORDER BY e.id DESC LIMIT 1),
                 (SELECT max(greatest(split_part(r.cursor::jsonb ->> 'base', '@', 1)::bigint,
                                      split_part(r.cursor::jsonb -> 'progress' ->> 'head', '@', 1)::bigint,
-                                     (r.cursor::jsonb #>> '{progress,after}')::bigint))
+                                     (r.cursor::jsonb -> 'progress' ->> 'after')::bigint))
                  FROM %home%.outbox_relay AS r), 0)
             INTO needed;
             IF needed > coalesce(pg_sequence_last_value('%home%.outbox_message_id_seq'), 0) THEN
