@@ -63,7 +63,7 @@ impl Kafka {
         consumer.assign(&list)?;
         let mut ends = 0;
         for partition in 0..PARTITIONS {
-            let (low, high) = consumer.fetch_watermarks(topic, i32::from(partition), PATIENCE)?;
+            let (low, high) = watermarks(&consumer, topic, partition)?;
             ends += usize::try_from(high - low)?;
         }
         let wanted = at_least.max(ends);
@@ -230,4 +230,24 @@ impl Broker for KafkaMock {
     async fn put(&self, topic: &str, record: Record) -> Outcome {
         self.kafka.put(topic, record).await
     }
+}
+
+/// The bounds of a partition. Right after a topic was created a broker can say that it does not lead it yet.
+fn watermarks(consumer: &BaseConsumer, topic: &str, partition: u16) -> Result<(i64, i64), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match consumer.fetch_watermarks(topic, i32::from(partition), PATIENCE) {
+            Ok(bounds) => return Ok(bounds),
+            Err(error) if is_new(&error) && Instant::now() < deadline => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn is_new(error: &rdkafka::error::KafkaError) -> bool {
+    use rdkafka::error::RDKafkaErrorCode as Code;
+    matches!(
+        error.rdkafka_error_code(),
+        Some(Code::NotLeaderForPartition | Code::LeaderNotAvailable | Code::UnknownTopicOrPartition)
+    )
 }
