@@ -52,6 +52,12 @@ pub trait TestDatabase: Dialect + Sized {
     async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error>;
     /// The payloads of all effects of a consumer, in the order in which they were written.
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String>;
+    /// Connections of another consumer, of which a test can see that it waits for a lock.
+    async fn rival(database: &Database<Self>) -> Pool<Self>;
+    /// The session that runs a transaction, as the database counts them; 0 where it does not.
+    async fn holder(tx: &mut Transaction<'static, Self>) -> i32;
+    /// Whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts the waits that ended without it.
+    async fn is_waited_for(database: &Database<Self>, holder: i32, refusals: &AtomicU32) -> bool;
 }
 
 const INSERT: &str = "INSERT INTO effect (consumer, payload) VALUES ($1, $2)";
@@ -97,6 +103,20 @@ impl TestDatabase for Sqlite {
 
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
         sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
+    }
+
+    /// SQLite tells nobody who waits. These connections give up soon, so that each wait is seen when it ends.
+    async fn rival(database: &Database<Self>) -> Pool<Self> {
+        let options = (*database.pool.connect_options()).clone().busy_timeout(Duration::from_millis(50));
+        SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap()
+    }
+
+    async fn holder(_: &mut Transaction<'static, Self>) -> i32 {
+        0
+    }
+
+    async fn is_waited_for(_: &Database<Self>, _: i32, refusals: &AtomicU32) -> bool {
+        refusals.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -163,5 +183,23 @@ impl TestDatabase for Postgres {
 
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String> {
         sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
+    }
+
+    async fn rival(database: &Database<Self>) -> Pool<Self> {
+        database.pool.clone()
+    }
+
+    async fn holder(tx: &mut Transaction<'static, Self>) -> i32 {
+        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut **tx).await.unwrap()
+    }
+
+    async fn is_waited_for(database: &Database<Self>, holder: i32, _: &AtomicU32) -> bool {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND $1 = ANY (pg_blocking_pids(pid)))",
+        )
+        .bind(holder)
+        .fetch_one(&database.admin)
+        .await
+        .unwrap()
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::inbox::database::{Database, TestDatabase};
@@ -11,7 +13,7 @@ use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxTransaction,
     Refusal, Scope,
 };
-use message::{Committed, Fingerprint, Message};
+use message::{Committed, Fault, Fingerprint, Message};
 
 cases! { "inbox/guard":
     every {
@@ -50,12 +52,35 @@ async fn consume<DB: TestDatabase>(
     name: &str,
     message: &Message,
 ) -> (bool, Vec<Committed>) {
-    let mut tx = inbox.begin().await.unwrap();
+    consume_in(inbox.begin().await.unwrap(), name, message).await
+}
+
+async fn consume_in<DB: TestDatabase>(
+    mut tx: InboxTransaction<DB>,
+    name: &str,
+    message: &Message,
+) -> (bool, Vec<Committed>) {
     let fresh = matches!(admit(&mut tx, name, message).await.unwrap(), Admission::Fresh(_));
     if fresh {
         DB::apply(&mut tx, name, message).await.unwrap();
     }
     (fresh, tx.commit().await.unwrap())
+}
+
+/// As [`consume`], but begins again, and counts that, when the database gives up waiting for its lock.
+async fn consume_patiently<DB: TestDatabase>(
+    inbox: &Inbox<DB>,
+    name: &str,
+    message: &Message,
+    refusals: &AtomicU32,
+) -> (bool, Vec<Committed>) {
+    loop {
+        match inbox.begin().await {
+            Ok(tx) => return consume_in(tx, name, message).await,
+            Err(error) => assert_eq!(error.fault(), Fault::Broker, "{error}"),
+        }
+        refusals.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 async fn racing_consumers_apply_once<DB: TestDatabase>(database: &Database<DB>) {
@@ -81,12 +106,22 @@ async fn a_waiting_consumer_takes_over_after_a_rollback<DB: TestDatabase>(databa
     let mut first = inbox.begin().await.unwrap();
     assert!(matches!(admit(&mut first, "billing", &message).await.unwrap(), Admission::Fresh(_)));
     DB::apply(&mut first, "billing", &message).await.unwrap();
+    let holder = DB::holder(&mut first).await;
+    let rival = Inbox::open(DB::rival(database).await, database.options()).await.unwrap();
+    let refusals = Arc::new(AtomicU32::new(0));
     let second = tokio::spawn({
-        let (inbox, message) = (inbox.clone(), message.clone());
-        async move { consume(&inbox, "billing", &message).await }
+        let (message, refusals) = (message.clone(), Arc::clone(&refusals));
+        async move { consume_patiently(&rival, "billing", &message, &refusals).await }
     });
-    tokio::task::yield_now().await;
-    assert!(!second.is_finished(), "it waits for the first one's row");
+    tests::eventually("the second one waits in the database", async || {
+        let is_waiting = DB::is_waited_for(database, holder, &refusals).await;
+        if second.is_finished() {
+            return Err("it did not wait for the first one".into());
+        }
+        Ok(is_waiting.then_some(()))
+    })
+    .await
+    .unwrap();
     first.rollback().await.unwrap();
     let (fresh, proofs) = second.await.unwrap();
     assert!(fresh && proofs.len() == 1);

@@ -383,15 +383,30 @@ async fn a_leased_request_that_failed_gives_its_key_back<DB: Keys>(db: Database<
 }
 
 async fn a_request_waits_for_another_one_where_the_route_allows_it<DB: Keys>(db: Database<DB>) {
-    let app = app(&db, |(orders, charges)| (orders, charges.wait_max(Duration::from_secs(60)))).await;
+    let counters = tests::Counters::installed();
+    // A route of its own: other tests count under theirs.
+    let route = format!("/charges/{}", message::MessageId::new());
+    let charges = IdempotencyLayer::leased(open(&db).await, &route, tenant).unwrap();
+    let app = app(&db, |(orders, _)| (orders, charges.wait_max(Duration::from_secs(60)))).await;
     let first = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
     app.called().await;
     let second = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
-    tokio::task::yield_now().await;
-    assert!(!second.is_finished());
+    let operation = format!("POST {route}");
+    tests::eventually("the second one asks again for a key that is held", async || {
+        let labels = [("operation", operation.as_str()), ("result", "in_flight")];
+        let asked = counters.value("idempotency_claims_total", &labels);
+        if second.is_finished() {
+            return Err(format!("answered after asking {asked} times, before the first one's outcome").into());
+        }
+        Ok((asked >= 2).then_some(()))
+    })
+    .await
+    .unwrap();
     app.shop.go.add_permits(1);
     assert_eq!(first.await.unwrap().status, 200);
-    assert!(second.await.unwrap().is_replayed());
+    let second = second.await.unwrap();
+    assert!(second.is_replayed() && second.body == b"charged", "{second:?}");
+    assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
 }
 
 async fn without_a_key_an_optional_route_runs_each_time<DB: Keys>(db: Database<DB>) {
