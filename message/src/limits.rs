@@ -86,7 +86,22 @@ mod tests {
         let fits = Message::new(topic.clone(), kind.clone(), vec![0; 1000]);
         assert!(SizeLimit::SQS.check(&fits).is_ok());
         let over = Message::new(topic, kind, vec![0; 1 << 20]);
-        let text = SizeLimit::SQS.check(&over).unwrap_err().to_string();
+        let refused = SizeLimit::SQS.check(&over).unwrap_err();
+        assert_eq!((refused.bytes, refused.bytes_max), (over.wire_bytes(), 1 << 20));
+        assert!(refused.bytes > 1 << 20, "the payload alone fills the limit");
+        let text = refused.to_string();
         assert!(text.contains("SQS takes at most 1048576") && text.contains("orders"), "{text}");
+        assert!(text.contains(&format!("has {} bytes", over.wire_bytes())), "{text}");
+    }
+
+    #[test]
+    fn a_message_of_exactly_the_limit_fits_and_one_byte_more_does_not() {
+        let of =
+            |bytes| Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), vec![0; bytes]);
+        let envelope = of(0).wire_bytes();
+        let largest = SizeLimit::SQS.message_bytes_max - envelope;
+        assert_eq!(SizeLimit::SQS.check(&of(largest)), Ok(()));
+        let refused = SizeLimit::SQS.check(&of(largest + 1)).unwrap_err();
+        assert_eq!(refused.bytes, refused.bytes_max + 1);
     }
 }
