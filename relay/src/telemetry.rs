@@ -14,6 +14,7 @@
 //! | `relay_history_seconds` | gauge | the age of the oldest entry in the outbox |
 //! | `relay_history_bytes` | gauge | what the outbox takes on disk, where the database tells |
 //! | `relay_blocked_keys`, `relay_blocked_topics` | gauge | keys and topics that wait |
+//! | `relay_unanswered_messages` | gauge | messages given up waiting for, which the broker may still answer |
 //!
 //! Every metric carries the label `relay`. No payload, header value or secret appears in either.
 
@@ -21,12 +22,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, PublishError, Receipt};
-use metrics::{counter, gauge};
+use metrics::{counter, describe_counter, describe_gauge, gauge};
 use outbox::log::{ExceptionState, LogError, RelayName};
 use outbox::retention::{Expired, Segment};
 use tracing::{debug, debug_span, error, info, warn};
 
 use crate::engine::machine::{Event, Machine};
+
+/// Registers the descriptions; call it once, after the recorder is installed.
+pub fn describe() {
+    for (name, text) in [
+        ("relay_published_total", "Messages that the broker confirmed"),
+        ("relay_publish_failures_total", "Receipts that were not a confirmation"),
+        ("relay_parked_total", "Entries put beside the log"),
+        ("relay_checkpoints_total", "Cursors stored"),
+        ("relay_lease_changes_total", "Leases taken, taken over, lost"),
+        ("relay_sessions_total", "Broker sessions opened and refused"),
+        ("relay_expired_segments_total", "Segments of history that were emptied"),
+        ("relay_maintenance_faults_total", "Faults of this program that ended maintenance"),
+    ] {
+        describe_counter!(name, text);
+    }
+    for (name, text) in [
+        ("relay_window_entries", "Entries read and not yet settled"),
+        ("relay_window_bytes", "Bytes read and not yet settled"),
+        ("relay_history_seconds", "The age of the oldest entry in the outbox"),
+        ("relay_history_bytes", "What the outbox takes on disk"),
+        ("relay_blocked_keys", "Keys that wait"),
+        ("relay_blocked_topics", "Topics that wait"),
+        ("relay_unanswered_messages", "Messages given up waiting for, which the broker may still answer"),
+    ] {
+        describe_gauge!(name, text);
+    }
+}
 
 /// The voice of one pipeline.
 #[derive(Debug, Clone)]

@@ -1,17 +1,52 @@
 //! What the components of a test binary have counted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
+};
 
-/// The counters and gauges of this process. All tests of a binary count into the same ones: ask with labels of the test's own, or
-/// for growth.
+/// Counters, gauges and histograms. All tests of a binary count into the [installed](Counters::installed) ones: ask with labels of
+/// the test's own, or for growth. One of a test's own is for [`metrics::with_local_recorder`].
 #[derive(Clone, Default)]
 pub struct Counters {
     counters: Registered,
     gauges: Registered,
+    histograms: Registered,
+    described: Arc<Mutex<BTreeMap<String, Kind>>>,
+}
+
+/// The kind of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Shows a value of the moment.
+    Gauge,
+    /// Takes samples.
+    Histogram,
+}
+
+/// A metric that something was written to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Emitted {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// The names of its labels, in order.
+    pub labels: Vec<String>,
+}
+
+/// Counts the samples of a histogram.
+struct Samples(Arc<AtomicU64>);
+
+impl HistogramFn for Samples {
+    fn record(&self, _: f64) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 type Registered = Arc<Mutex<HashMap<Key, Arc<AtomicU64>>>>;
@@ -52,14 +87,55 @@ impl Counters {
     pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> f64 {
         f64::from_bits(registered(&self.gauges, &key(name, labels)).load(Ordering::Relaxed))
     }
+
+    /// How many samples a histogram took under a name and labels.
+    #[must_use]
+    pub fn samples(&self, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
+        registered(&self.histograms, &key(name, labels)).load(Ordering::Relaxed)
+    }
+
+    /// The metrics that were described, with their kinds.
+    #[must_use]
+    pub fn described(&self) -> BTreeMap<String, Kind> {
+        self.described.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The metrics that were emitted, whatever the values of their labels.
+    #[must_use]
+    pub fn emitted(&self) -> BTreeSet<Emitted> {
+        let kinds = [
+            (Kind::Counter, &self.counters),
+            (Kind::Gauge, &self.gauges),
+            (Kind::Histogram, &self.histograms),
+        ];
+        let mut emitted = BTreeSet::new();
+        for (kind, registered) in kinds {
+            for key in registered.lock().unwrap_or_else(PoisonError::into_inner).keys() {
+                let labels = key.labels().map(|label| label.key().to_owned()).collect();
+                emitted.insert(Emitted { name: key.name().to_owned(), kind, labels });
+            }
+        }
+        emitted
+    }
+
+    fn describe(&self, name: &KeyName, kind: Kind) {
+        let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        described.insert(name.as_str().to_owned(), kind);
+    }
 }
 
 impl Recorder for Counters {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_counter(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
+        self.describe(&name, Kind::Counter);
+    }
 
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
+        self.describe(&name, Kind::Gauge);
+    }
 
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
+        self.describe(&name, Kind::Histogram);
+    }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         Counter::from_arc(registered(&self.counters, key))
@@ -69,7 +145,7 @@ impl Recorder for Counters {
         Gauge::from_arc(registered(&self.gauges, key))
     }
 
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Samples(registered(&self.histograms, key))))
     }
 }

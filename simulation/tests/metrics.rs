@@ -1,0 +1,111 @@
+//! The tables of metrics and what the engine, the maintenance and the runner emit are the same.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox::log::{LogError, RelayName};
+use outbox::retention::{Expired, ForgetError, LogRetention, Segment};
+use relay::maintenance::Maintenance;
+use relay::telemetry::History;
+use simulation::{Schedule, run};
+use tests::Counters;
+use tests::counters::Emitted;
+use tokio::runtime::Builder;
+use tokio_util::sync::CancellationToken;
+
+/// Schedules in which each metric of the engine is emitted.
+const SCHEDULES: u64 = 60;
+
+/// Labels besides the one that every metric of a component carries.
+const LABELS: [(&str, &[&str]); 6] = [
+    ("relay_publish_failures_total", &["fault", "scope"]),
+    ("relay_parked_total", &["state"]),
+    ("relay_lease_changes_total", &["change"]),
+    ("relay_sessions_total", &["outcome"]),
+    ("inbox_refused_total", &["reason"]),
+    ("inbox_dead_total", &["reason"]),
+];
+
+/// An outbox with one old segment. The first look at it panics.
+struct OldHistory(AtomicBool);
+
+#[async_trait]
+impl LogRetention for OldHistory {
+    async fn segments(&self, _: Duration) -> Result<Vec<Segment>, LogError> {
+        let age = Some(Duration::from_secs(60));
+        Ok(vec![Segment {
+            number: 0,
+            newest: None,
+            newest_age: age,
+            oldest_age: age,
+            bytes: Some(8192),
+            parked: 0,
+            held_back: None,
+        }])
+    }
+
+    async fn expire(&self, _: Duration) -> Result<Expired, LogError> {
+        assert!(self.0.swap(true, Ordering::SeqCst), "the first look fails");
+        let mut expired = Expired::default();
+        expired.segments = 1;
+        Ok(expired)
+    }
+
+    async fn forget(&self, _: &RelayName, _: bool) -> Result<(), ForgetError> {
+        unreachable!("maintenance forgets nobody")
+    }
+}
+
+/// Maintenance for some simulated minutes, in the same thread.
+fn maintain() {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (log, stop) = (Arc::new(OldHistory(AtomicBool::new(false))), CancellationToken::new());
+        let telemetry = History::new(&RelayName::new("orders").unwrap());
+        let maintenance = Maintenance { log, keep: Duration::ZERO, telemetry };
+        let running = tokio::spawn(maintenance.keep_running(stop.clone()));
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        stop.cancel();
+        running.await.unwrap();
+    });
+}
+
+fn emitted() -> Counters {
+    let counters = Counters::default();
+    metrics::with_local_recorder(&counters, || {
+        relay::telemetry::describe();
+        inbox::telemetry::describe();
+        for seed in 0..SCHEDULES {
+            assert!(run(&Schedule::of(seed), None, false).failures.is_empty(), "seed {seed}");
+        }
+        maintain();
+    });
+    counters
+}
+
+#[test]
+fn the_tables_of_metrics_are_what_is_emitted() {
+    let counters = emitted();
+    let (described, emitted) = (counters.described(), counters.emitted());
+    assert!(!emitted.is_empty(), "nothing is emitted");
+    let labels: BTreeMap<_, _> = LABELS.into_iter().collect();
+    for Emitted { name, kind, labels: carried } in &emitted {
+        assert_eq!(described.get(name), Some(kind), "{name} is emitted and not in its table so");
+        let component = if name.starts_with("relay_") { "relay" } else { "consumer" };
+        let mut expected = vec![component];
+        expected.extend(labels.get(name.as_str()).copied().unwrap_or_default());
+        assert_eq!(carried, &expected, "labels of {name}");
+    }
+    let silent: Vec<_> = described
+        .keys()
+        .filter(|name| name.starts_with("relay_") && !emitted.iter().any(|one| one.name == **name))
+        .collect();
+    assert!(silent.is_empty(), "in the table of the relay, and never emitted: {silent:?}");
+    let count = emitted.iter().filter(|one| one.name.starts_with("inbox_")).count();
+    eprintln!("{count} of the runner's metrics and all of the relay's, in {SCHEDULES} schedules");
+}
