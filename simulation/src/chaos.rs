@@ -118,7 +118,9 @@ impl State {
             Decision::Edit => {
                 aside.parked.state = ExceptionState::Retrying;
                 aside.parked.attempts = 0;
-                aside.edited = Some(Bytes::from(format!("edited m{name}")));
+                if let Some(copy) = &mut aside.copy {
+                    copy.payload = Bytes::from(format!("edited m{name}"));
+                }
                 self.outbox.edited.insert(message);
             }
             Decision::Discard => {

@@ -37,10 +37,10 @@ pub enum Call {
     Checkpoint,
     /// Gives the lease back.
     Release,
-    /// Lists what blocks something.
-    Blocking,
-    /// Asks when something is due.
-    NextDue,
+    /// Lists what keys wait for.
+    Stuck,
+    /// Lists queues with held entries.
+    Queues,
     /// Looks for new entries.
     Poll,
     /// Reads entries.
@@ -57,8 +57,8 @@ const CALLS: [Call; 11] = [
     Call::Renew,
     Call::Checkpoint,
     Call::Release,
-    Call::Blocking,
-    Call::NextDue,
+    Call::Stuck,
+    Call::Queues,
     Call::Poll,
     Call::Page,
     Call::Due,

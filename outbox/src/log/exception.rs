@@ -7,6 +7,7 @@ use std::time::Duration;
 use message::Fault;
 
 use crate::log::entry::{Entry, EntryId};
+use crate::log::error::LogError;
 
 /// Why an entry stands beside the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +38,22 @@ impl ExceptionState {
     }
 }
 
+impl ExceptionState {
+    /// The state that the database has.
+    pub(crate) fn stored(word: &str) -> Result<Self, LogError> {
+        word.parse().map_err(|error: UnknownState| LogError::Corrupt {
+            what: "exception",
+            problem: error.to_string(),
+        })
+    }
+}
+
+impl ExceptionSummary {
+    pub(crate) fn stored(id: i64, key: Option<String>, state: &str) -> Result<Self, LogError> {
+        Ok(Self { id: EntryId(id), key, state: ExceptionState::stored(state)? })
+    }
+}
+
 impl fmt::Display for ExceptionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -59,7 +76,7 @@ impl FromStr for ExceptionState {
     }
 }
 
-/// An entry beside the log, with its content (an operator's edit, where there is one, replaces the row's).
+/// An entry beside the log, with its copied content (an operator's edit changes the copy).
 #[derive(Debug, Clone)]
 pub struct Exception {
     /// The entry.
@@ -70,7 +87,7 @@ pub struct Exception {
     pub attempts: u32,
 }
 
-/// What the relay must know of an exception without its content, to rebuild its lanes after a takeover.
+/// What the relay must know after a takeover of an exception for which its key waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExceptionSummary {
     /// The entry.
@@ -96,7 +113,8 @@ pub struct Parked {
     pub state: ExceptionState,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// When it is due, counted from now by the database's clock; `None` for states that wait for something else.
+    /// When it is due, counted from now by the database's clock; `None` for states that wait for something else. A
+    /// scheduled one is due at its message's own `deliver_at`, however late it is parked; this counts only without one.
     pub due_in: Option<Duration>,
     /// Whose fault it was.
     pub fault: Option<Fault>,
@@ -107,7 +125,7 @@ pub struct Parked {
 /// A change beside the log; it is committed together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
-    /// Insert or replace (an operator's edit of the content stays).
+    /// Insert or replace. With the first one the content is copied aside, so that the log's row is needed no longer.
     Park(Parked),
     /// The entry has left or was discarded: remove it.
     Resolve(EntryId),

@@ -5,6 +5,7 @@
 //! | [`entry`] | [`Entry`]: one row of the log |
 //! | [`cursor`] | [`Mark`], [`Difference`], [`Cursor`]: places in the log |
 //! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not simply leave |
+//! | [`queue`] | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
 //! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: who may move the cursor |
 //! | [`store`] | [`LogStore`], [`LogReader`], [`LogKeeper`]: what a database offers the relay |
 //! | [`error`] | [`LogError`] |
@@ -20,6 +21,7 @@ pub(crate) mod failure;
 pub mod lease;
 pub mod open;
 pub mod options;
+pub mod queue;
 pub(crate) mod row;
 pub mod store;
 pub(crate) mod stored;
@@ -31,4 +33,5 @@ pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary
 pub use lease::{Acquired, Fenced, Lease, RelayName};
 pub use open::open;
 pub use options::LogOptions;
+pub use queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
 pub use store::{LogKeeper, LogReader, LogStore};

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use crate::log::cursor::{Cursor, Difference, Mark};
 use crate::log::entry::{EntryId, Page, PageLimit};
 use crate::log::error::LogError;
-use crate::log::exception::{Exception, ExceptionChange, ExceptionSummary};
+use crate::log::exception::{ExceptionChange, ExceptionSummary};
 use crate::log::lease::{Acquired, Fenced, RelayName};
+use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 
 /// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns its connection,
 /// so that a database restart is noticed by both and never papered over by a pool.
@@ -48,12 +49,23 @@ pub trait LogReader: Send {
         limit: PageLimit,
     ) -> Result<Page, LogError>;
 
-    /// Exceptions that need the relay now: scheduled and retrying ones that are due, and discarded ones; with
-    /// ids above `after`, in the order of their ids, at most `limit`.
-    async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError>;
+    /// Exceptions that need the relay now: scheduled and retrying ones that are due, and discarded ones; behind `after`, in
+    /// the order of (`due_at`, id).
+    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError>;
 
-    /// Held exceptions with ids above `after`, in the order of their ids.
-    async fn read_held(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError>;
+    /// Held entries of some queues: a page for each, in the order of the asks. `limit` is for all of them together.
+    async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError>;
+
+    /// Queues with held entries, behind `after` in the order of their names; looks at about `rows_max` entries.
+    async fn held_queues(
+        &mut self,
+        after: Option<&QueueName>,
+        rows_max: usize,
+    ) -> Result<HeldQueues, LogError>;
+
+    /// Exceptions for which their keys wait: retrying and dead ones with ids above `after`, in the order of their ids, at
+    /// most `entries_max`; fewer only at the end.
+    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
 }
 
 /// Keeps the relay's state: lease, cursor, exceptions. After any error the keeper is dropped: take the lease and
@@ -77,16 +89,4 @@ pub trait LogKeeper: Send {
 
     /// Gives the lease back, so that a standby takes over at once.
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError>;
-
-    /// Exceptions that block something: retrying, held and dead ones with ids above `after`, in the order of their ids, at
-    /// most `entries_max`; fewer only at the end.
-    async fn blocking(
-        &mut self,
-        after: EntryId,
-        entries_max: usize,
-    ) -> Result<Vec<ExceptionSummary>, LogError>;
-
-    /// How long until the next scheduled or retrying exception is due; `None` when there is none. Zero when one
-    /// is due already or an operator has discarded one.
-    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError>;
 }

@@ -63,15 +63,13 @@ ORDER BY a.xact_start NULLS LAST LIMIT 1";
 const LIST: &str = "
 SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, e.attempts,
     extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
-    octet_length(coalesce(e.edited_payload, m.payload, ''))::bigint AS payload_bytes,
-    e.edited_payload IS NOT NULL OR e.edited_headers IS NOT NULL AS edited
-FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_message AS m ON m.id = e.id
+    octet_length(coalesce(p.payload, ''))::bigint AS payload_bytes, p.edited_at IS NOT NULL AS edited
+FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (relay, shard, id)
 WHERE e.relay = $1 AND e.shard = 0 AND e.state = $2 AND e.id > $3 ORDER BY e.id LIMIT $4";
 
 const LOCK_ENTRY: &str = "
-SELECT e.state, e.message_id, coalesce(e.edited_payload, m.payload, ''),
-    coalesce(e.edited_headers, m.headers)::text
-FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_message AS m ON m.id = e.id
+SELECT e.state, e.message_id, coalesce(p.payload, ''), p.headers::text
+FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (relay, shard, id)
 WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2 FOR UPDATE OF e";
 
 const REQUEUE: &str = "
@@ -85,12 +83,10 @@ SET state = 'discarded', due_at = clock_timestamp(), updated_at = clock_timestam
 WHERE relay = $1 AND shard = 0 AND id = $2";
 
 const EDIT: &str = "
-UPDATE {schema}outbox_exception
-SET edited_payload = coalesce($3, edited_payload), edited_headers = coalesce($4::jsonb, edited_headers),
-    updated_at = clock_timestamp()
+UPDATE {schema}outbox_parked
+SET payload = coalesce($3, payload), headers = coalesce($4::jsonb, headers), edited_at = clock_timestamp()
 WHERE relay = $1 AND shard = 0 AND id = $2
-RETURNING coalesce(edited_payload, (SELECT payload FROM {schema}outbox_message WHERE id = $2), ''),
-    coalesce(edited_headers, (SELECT headers FROM {schema}outbox_message WHERE id = $2))::text";
+RETURNING payload, headers::text";
 
 const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after)

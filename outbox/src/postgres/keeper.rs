@@ -7,10 +7,10 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use crate::log::changes::Changes;
-use crate::log::exception::{ExceptionChange, ExceptionState, ExceptionSummary};
+use crate::log::exception::ExceptionChange;
 use crate::log::failure::within;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::{Cursor, EntryId, LogError, LogKeeper, Progress, row, stored};
+use crate::log::{Cursor, LogError, LogKeeper, Progress, row, stored};
 use crate::postgres::facts::Questions;
 use crate::postgres::history::Decision;
 use crate::postgres::lease::{Held, Wait, Watch};
@@ -226,39 +226,5 @@ impl LogKeeper for PgKeeper {
         let done =
             within(self.call_timeout, async { query.await.map_err(LogError::during("give the lease back")) });
         Ok(fenced(done.await?.rows_affected()))
-    }
-
-    async fn blocking(
-        &mut self,
-        after: EntryId,
-        entries_max: usize,
-    ) -> Result<Vec<ExceptionSummary>, LogError> {
-        let query = sqlx::query_as(&self.statements.blocking)
-            .bind(self.relay.as_str())
-            .bind(after.0)
-            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
-            .fetch_all(&mut self.connection);
-        let rows: Vec<(i64, Option<String>, String)> =
-            within(self.call_timeout, async { query.await.map_err(LogError::during("list exceptions")) })
-                .await?;
-        let summary = |(id, key, state): (i64, Option<String>, String)| {
-            let state: ExceptionState =
-                state.parse().map_err(|error: crate::log::exception::UnknownState| LogError::Corrupt {
-                    what: "exception",
-                    problem: error.to_string(),
-                })?;
-            Ok(ExceptionSummary { id: EntryId(id), key, state })
-        };
-        rows.into_iter().map(summary).collect()
-    }
-
-    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
-        let query = sqlx::query_scalar(&self.statements.next_due)
-            .bind(self.relay.as_str())
-            .fetch_optional(&mut self.connection);
-        let seconds: Option<f64> =
-            within(self.call_timeout, async { query.await.map_err(LogError::during("tell what is due")) })
-                .await?;
-        Ok(seconds.map(|seconds| row::wait(seconds).unwrap_or_default()))
     }
 }

@@ -7,13 +7,15 @@ use async_trait::async_trait;
 use message::Source;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
+use time::OffsetDateTime;
 
 use crate::log::cursor::{Difference, Mark};
 use crate::log::entry::{EntryId, Page, PageLimit};
-use crate::log::exception::Exception;
+use crate::log::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::log::failure::within;
 use crate::log::lease::RelayName;
-use crate::log::row::Names;
+use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::log::row::{Names, wait};
 use crate::log::{LogError, LogReader};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::page::{Cut, Pace, inline_max};
@@ -222,22 +224,108 @@ impl PgReader {
         }
     }
 
-    async fn exceptions(
-        &mut self,
-        due: bool,
-        after: EntryId,
-        limit: PageLimit,
-    ) -> Result<Vec<Exception>, LogError> {
-        let statement = if due { &self.statements.due } else { &self.statements.held };
-        let rows = sqlx::query(statement)
-            .bind(rows_max(limit.entries_max))
+    async fn due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
+        let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
+        let rows_max = rows_max(limit.entries_max);
+        let rows = sqlx::query(&self.statements.due)
+            .bind(rows_max)
             .bind(bytes_max(limit))
             .bind(self.relay.as_str())
-            .bind(after.0)
+            .bind(at_micros(place.at_micros))
+            .bind(place.id.0)
             .fetch_all(&mut self.connection)
             .await
-            .map_err(LogError::during("read exceptions"))?;
-        rows.iter().map(|row| exception(row, &self.source)).collect()
+            .map_err(LogError::during("read what is due"))?;
+        let mut page = DuePage { position: after, exhausted: found(&rows)? < rows_max, ..DuePage::default() };
+        page.exhausted &= found(&rows)? == rows.len() as i64;
+        for row in &rows {
+            let exception = exception(row, &self.source)?;
+            let at: OffsetDateTime =
+                row.try_get(Column::PLACE).map_err(LogError::during("read what is due"))?;
+            let at_micros = i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
+            page.position = Some(DuePosition { at_micros, id: exception.entry.id });
+            page.exceptions.push(exception);
+        }
+        if page.exhausted {
+            let place = page.position.unwrap_or(place);
+            let seconds: Option<f64> = sqlx::query_scalar(&self.statements.next_due)
+                .bind(self.relay.as_str())
+                .bind(at_micros(place.at_micros))
+                .bind(place.id.0)
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell what is due next"))?;
+            page.next_in = seconds.map(|seconds| wait(seconds).unwrap_or_default());
+        }
+        Ok(page)
+    }
+
+    async fn held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+        let each = rows_max(limit.entries_max / asks.len().max(1));
+        let rows = sqlx::query(&self.statements.held)
+            .bind(rows_max(limit.entries_max.max(asks.len())))
+            .bind(bytes_max(limit))
+            .bind(self.relay.as_str())
+            .bind(asks.iter().map(|ask| ask.queue.as_str()).collect::<Vec<_>>())
+            .bind(asks.iter().map(|ask| ask.from.0).collect::<Vec<_>>())
+            .bind(each)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("read held entries"))?;
+        let is_cut = found(&rows)? != rows.len() as i64;
+        let mut pages = vec![HeldPage::default(); asks.len()];
+        let mut last = 0;
+        for row in &rows {
+            let place: i64 = row.try_get(Column::PLACE).map_err(LogError::during("read a held entry"))?;
+            last = usize::try_from(place).unwrap_or_default().saturating_sub(1);
+            if let Some(page) = pages.get_mut(last) {
+                page.exceptions.push(exception(row, &self.source)?);
+            }
+        }
+        for (place, page) in pages.iter_mut().enumerate() {
+            // Behind the place of the cut nothing is known.
+            page.exhausted = (page.exceptions.len() as i64) < each && !(is_cut && place >= last);
+        }
+        Ok(pages)
+    }
+
+    async fn queues(&mut self, after: Option<&QueueName>, rows_max: usize) -> Result<HeldQueues, LogError> {
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(&self.statements.held_queues)
+            .bind(self.relay.as_str())
+            .bind(after.map_or("", QueueName::as_str))
+            .bind(i64::try_from(rows_max).unwrap_or(i64::MAX))
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("list what is held"))?;
+        Ok(HeldQueues::of(rows, rows_max))
+    }
+
+    async fn stuck_entries(
+        &mut self,
+        after: EntryId,
+        entries_max: usize,
+    ) -> Result<Vec<ExceptionSummary>, LogError> {
+        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(&self.statements.stuck)
+            .bind(self.relay.as_str())
+            .bind(after.0)
+            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("list exceptions"))?;
+        rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
+    }
+}
+
+/// A place among what is due, for the database.
+fn at_micros(micros: i64) -> OffsetDateTime {
+    crate::admin::entry::at_micros(micros)
+}
+
+/// How many rows there were before they were cut.
+fn found(rows: &[PgRow]) -> Result<i64, LogError> {
+    match rows.first() {
+        Some(row) => row.try_get("found").map_err(LogError::during("read entries")),
+        None => Ok(0),
     }
 }
 
@@ -251,10 +339,7 @@ fn bytes_max(limit: PageLimit) -> i64 {
 
 /// The rows of a cut; each tells how many there were before it was cut.
 fn page(rows: Vec<PgRow>, source: &Source) -> Result<Page, LogError> {
-    let found: i64 = match rows.first() {
-        Some(row) => row.try_get("found").map_err(LogError::during("read entries"))?,
-        None => 0,
-    };
+    let found = found(&rows)?;
     let mut names = Names::default();
     let mut entries = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -268,10 +353,7 @@ fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {
     let attempts: i32 = row.try_get(Column::ATTEMPTS).map_err(LogError::during("read an exception"))?;
     Ok(Exception {
         entry: row::read(row, None)?.into_entry(&mut Names::default(), source),
-        state: state.parse().map_err(|error: crate::log::exception::UnknownState| LogError::Corrupt {
-            what: "exception",
-            problem: error.to_string(),
-        })?,
+        state: ExceptionState::stored(&state)?,
         attempts: u32::try_from(attempts).unwrap_or_default(),
     })
 }
@@ -294,11 +376,23 @@ impl LogReader for PgReader {
         }
     }
 
-    async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
-        within(self.call_timeout, self.exceptions(true, after, limit)).await
+    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
+        within(self.call_timeout, self.due(after, limit)).await
     }
 
-    async fn read_held(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
-        within(self.call_timeout, self.exceptions(false, after, limit)).await
+    async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+        within(self.call_timeout, self.held(asks, limit)).await
+    }
+
+    async fn held_queues(
+        &mut self,
+        after: Option<&QueueName>,
+        rows_max: usize,
+    ) -> Result<HeldQueues, LogError> {
+        within(self.call_timeout, self.queues(after, rows_max)).await
+    }
+
+    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        within(self.call_timeout, self.stuck_entries(after, entries_max)).await
     }
 }

@@ -18,7 +18,7 @@ const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
 const LIST: &str = "
-SELECT n::smallint AS number, s.newest_id, s.bytes, s.parked, s.reason, s.culprit,
+SELECT n::smallint AS number, s.newest_id, s.bytes, s.reason, s.culprit,
     extract(epoch FROM clock_timestamp() - s.newest_at)::float8 AS newest_age,
     extract(epoch FROM clock_timestamp() - s.oldest_at)::float8 AS oldest_age
 FROM generate_series(0, 7) AS n CROSS JOIN LATERAL {schema}outbox_segment(n, make_interval(secs => $1)) AS s ORDER BY n";
@@ -89,8 +89,6 @@ fn held_back(reason: &str, culprit: Option<String>) -> HeldBack {
         "young" => HeldBack::Young,
         "unread" => HeldBack::Unread,
         "relay" => HeldBack::Relay(culprit),
-        "parked" => HeldBack::Parked(culprit),
-        "only parked" => HeldBack::OnlyParked,
         "restored" => HeldBack::Restored,
         _ => HeldBack::Busy,
     }
@@ -105,7 +103,6 @@ fn segment(row: &PgRow) -> Result<Segment, sqlx::Error> {
         newest_age: due(row.try_get("newest_age")?),
         oldest_age: due(row.try_get("oldest_age")?),
         bytes: u64::try_from(row.try_get::<i64, _>("bytes")?).ok(),
-        parked: u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default(),
         held_back: reason.map(|reason| held_back(&reason, culprit)),
     })
 }

@@ -27,6 +27,8 @@ impl Column {
     /// Of an exception.
     pub(super) const STATE: usize = 12;
     pub(super) const ATTEMPTS: usize = 13;
+    /// Of an exception: when it is due, or which ask it answers.
+    pub(super) const PLACE: usize = 14;
 }
 
 /// Borrows a row's columns. `payload` stands in for one that has not come with its row.

@@ -32,14 +32,17 @@ macro_rules! same_segment {
 /// Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at least one; `found` counts what
 /// was there before. The length of a payload is known without fetching it from its TOAST table.
 macro_rules! cut {
-    ($columns:literal) => {
+    ($columns:literal, $order:literal) => {
         concat!(
             "SELECT ",
             $columns,
             " FROM (SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth, ",
             "sum(octet_length(payload)) OVER place AS bytes FROM run ",
-            "WINDOW place AS (ORDER BY id ROWS UNBOUNDED PRECEDING)) AS cut ",
-            "WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY id"
+            "WINDOW place AS (ORDER BY ",
+            $order,
+            " ROWS UNBOUNDED PRECEDING)) AS cut ",
+            "WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY ",
+            $order
         )
     };
 }
@@ -64,10 +67,17 @@ pub(super) struct Statements {
     /// compared, and not `xid = …`, because then only the index on both can serve the order: with statistics of few
     /// large transactions the planner walked the primary key (1,609 buffers for one row of 100,000 against 4).
     pub(super) stragglers: Statement,
-    /// $1 relay, $2 above this id, $3 rows, $4 bytes. `statement_timestamp()` is constant, so the index on due_at serves.
+    /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id. `statement_timestamp()` is constant, so the index on
+    /// due_at serves.
     pub(super) due: Statement,
-    /// As `due`.
+    /// $1 relay, $2 and $3 behind this time and id: how long until the next one is due.
+    pub(super) next_due: Statement,
+    /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each.
     pub(super) held: Statement,
+    /// $1 relay, $2 behind this name, $3 rows.
+    pub(super) held_queues: Statement,
+    /// $1 relay, $2 above this id, $3 rows.
+    pub(super) stuck: Statement,
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease that is over although it
     /// ends in the future, or null.
     pub(super) acquire: Statement,
@@ -81,10 +91,6 @@ pub(super) struct Statements {
     pub(super) checkpoint_with_changes: Statement,
     /// $1 relay, $2 epoch.
     pub(super) release: Statement,
-    /// $1 relay.
-    pub(super) blocking: Statement,
-    /// $1 relay.
-    pub(super) next_due: Statement,
     /// $1 relay, $2 to $3: entries that a rebased cursor leaves out.
     pub(super) left_out: Statement,
     /// $1 relay: they are passed.
@@ -102,15 +108,16 @@ impl Statements {
             payloads: render(PAYLOADS),
             stragglers: render(STRAGGLERS),
             due: render(DUE),
+            next_due: render(NEXT_DUE),
             held: render(HELD),
+            held_queues: render(HELD_QUEUES),
+            stuck: render(STUCK),
             acquire: render(ACQUIRE),
             holder: render(HOLDER),
             renew: render(RENEW),
             checkpoint: render(CHECKPOINT),
             checkpoint_with_changes: render(CHECKPOINT_WITH_CHANGES),
             release: render(RELEASE),
-            blocking: render(BLOCKING),
-            next_due: render(NEXT_DUE),
             left_out: render(LEFT_OUT),
             forget_left_out: render(FORGET_LEFT_OUT),
         }
@@ -200,44 +207,72 @@ const STRAGGLERS: &str = concat!(
     " FROM {schema}outbox_message AS m \
      WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint) \
      ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
-    cut!("*")
+    cut!("*", "id")
 );
 
-/// The exceptions that a `chosen` list names, with their messages; an operator's edit replaces the row's content.
-/// LIMIT 1 keeps the planner from turning the lookups into a join that reads the whole table (measured without
-/// statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20).
+/// The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1 keeps the planner from turning
+/// the lookups into a join that reads whole tables (measured without statistics, 2 of 100,000 exceptions due: 1,836 buffers
+/// against about 20). A LEFT JOIN: an exception without a copy must be seen, not skipped.
 macro_rules! exceptions {
-    ($chosen:literal) => {
+    ($chosen:expr, $order:literal) => {
         concat!(
             "WITH chosen AS MATERIALIZED (", $chosen, "), \
-             run AS (SELECT e.id, e.message_id, e.topic, e.key, m.kind, coalesce(m.content_type, '') AS content_type, \
-             coalesce(e.edited_headers, m.headers)::text AS headers, m.traceparent, m.tracestate, \
-             coalesce(e.edited_payload, m.payload, '') AS payload, m.enqueued_at, \
-             extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in, e.state, e.attempts \
+             run AS (SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type, \
+             p.headers::text AS headers, p.traceparent, p.tracestate, coalesce(p.payload, '') AS payload, p.enqueued_at, \
+             NULL::float8 AS deliver_in, e.state, e.attempts, chosen.place \
              FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception \
              WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e \
-             LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_message \
-             WHERE id = e.id AND ",
-            same_segment!("e.message_id"),
-            " LIMIT 1) AS m ON true) ",
-            cut!("*")
+             LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked \
+             WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS p ON true) ",
+            cut!("*", $order)
         )
     };
 }
 
-// A LEFT JOIN: an exception whose row is gone must be seen, not skipped.
-// What is due is found by its time and then sorted: among a million that wait, a walk by id (which `id > $4` would
-// invite) reads them all.
+/// The queue of a held entry, as the index on it has it.
+macro_rules! queue {
+    () => {
+        "(coalesce('k' || key, 't' || topic) COLLATE \"C\")"
+    };
+}
+
 const DUE: &str = exceptions!(
-    "SELECT id FROM (SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND id + 0 > $4 \
-     AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp() OFFSET 0) AS due \
-     ORDER BY id LIMIT $1::bigint"
+    "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 \
+     AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp() \
+     AND (due_at, id) > ($4::timestamptz, $5::bigint) ORDER BY due_at, id LIMIT $1::bigint",
+    "place, id"
 );
 
+const NEXT_DUE: &str = "
+SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
+WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
+    AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
+
 const HELD: &str = exceptions!(
-    "SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND id > $4 AND state = 'held' \
-     ORDER BY id LIMIT $1::bigint"
+    concat!(
+        "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[]) \
+         WITH ORDINALITY AS asked(queue, first, place) CROSS JOIN LATERAL (\
+         SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND state = 'held' AND ",
+        queue!(),
+        " = asked.queue AND id >= asked.first ORDER BY id LIMIT $6::bigint) AS held"
+    ),
+    "place, id"
 );
+
+// The first of a queue's rows is enough: the next page begins behind the last queue, however many rows it has.
+const HELD_QUEUES: &str = concat!(
+    "SELECT ",
+    queue!(),
+    " AS queue, id, topic FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = 'held' AND ",
+    queue!(),
+    " > $2 ORDER BY ",
+    queue!(),
+    ", id LIMIT $3::bigint"
+);
+
+const STUCK: &str = "
+SELECT id, key, state FROM {schema}outbox_exception
+WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') ORDER BY id LIMIT $3";
 
 // The database's clock only. The same holder gets a new epoch too: what it sent before is fenced off.
 const ACQUIRE: &str = "
@@ -272,6 +307,8 @@ WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
     same_run!("$4")
 );
 
+// The content is copied aside with the first change of an entry; afterwards its segment does not wait for it. A scheduled
+// entry is due at its message's own time, so that it does not become later by as long as the cursor had to wait.
 const CHECKPOINT_WITH_CHANGES: &str = concat!(
     "
 WITH fenced AS (
@@ -280,34 +317,50 @@ WITH fenced AS (
     same_run!("$14"),
     "
     RETURNING relay),
+changed AS MATERIALIZED (
+    SELECT fenced.relay, c.*
+    FROM fenced CROSS JOIN unnest($4::bigint[], $5::text[]::uuid[], $6::text[], $7::text[], $8::text[], $9::integer[],
+        $10::float8[], $11::text[], $12::text[])
+        AS c(id, message_id, topic, key, state, attempts, due_in, fault, error)),
+copied AS (
+    INSERT INTO {schema}outbox_parked
+        (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
+    SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate, m.payload,
+        m.enqueued_at
+    FROM changed CROSS JOIN LATERAL (
+        SELECT * FROM {schema}outbox_message WHERE id = changed.id AND ",
+    same_segment!("changed.message_id"),
+    " LIMIT 1) AS m
+    WHERE NOT EXISTS (
+        SELECT FROM {schema}outbox_parked AS p WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id LIMIT 1)
+    ON CONFLICT (relay, shard, id) DO NOTHING),
 parked AS (
     INSERT INTO {schema}outbox_exception AS e
         (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
-    SELECT fenced.relay, p.id, p.message_id::uuid, p.topic, p.key, p.state, p.attempts,
-        clock_timestamp() + make_interval(secs => p.due_in), p.fault, p.error
-    FROM fenced CROSS JOIN unnest($4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::integer[],
-        $10::float8[], $11::text[], $12::text[])
-        AS p(id, message_id, topic, key, state, attempts, due_in, fault, error)
+    SELECT changed.relay, changed.id, changed.message_id, changed.topic, changed.key, changed.state, changed.attempts,
+        coalesce(
+            CASE WHEN changed.state = 'scheduled' THEN (
+                SELECT deliver_at FROM {schema}outbox_message WHERE id = changed.id AND ",
+    same_segment!("changed.message_id"),
+    " LIMIT 1) END,
+            clock_timestamp() + make_interval(secs => changed.due_in)),
+        changed.fault, changed.error
+    FROM changed
     ON CONFLICT (relay, shard, id) DO UPDATE SET
         state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at, fault = EXCLUDED.fault,
         error = EXCLUDED.error, updated_at = clock_timestamp()),
 resolved AS (
     DELETE FROM {schema}outbox_exception AS e USING fenced
-    WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[]))
+    WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[])),
+removed AS (
+    DELETE FROM {schema}outbox_parked AS p USING fenced
+    WHERE p.relay = fenced.relay AND p.shard = 0 AND p.id = ANY($13::bigint[]))
 SELECT count(*) FROM fenced"
 );
 
 const RELEASE: &str = "
 UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL
 WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
-
-const BLOCKING: &str = "
-SELECT id, key, state FROM {schema}outbox_exception
-WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'held', 'dead') ORDER BY id LIMIT $3";
-
-const NEXT_DUE: &str = "
-SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
-WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded') ORDER BY due_at LIMIT 1";
 
 const LEFT_OUT: &str = "
 SELECT id, message_id::text FROM {schema}outbox_rebased

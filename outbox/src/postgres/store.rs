@@ -234,7 +234,13 @@ impl LogStore for PostgresLog {
 
     async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
         let mut connection = self.connect(&format!("relay {relay} keeper")).await?;
+        let off = |name| (name, String::from("off"));
         let parameters = [
+            // As for the reader: rows of the log are looked up one by one when they are copied aside.
+            off("enable_seqscan"),
+            off("enable_bitmapscan"),
+            off("jit"),
+            ("plan_cache_mode", String::from("force_generic_plan")),
             ("statement_timeout", millis(self.options.call_timeout)),
             ("lock_timeout", millis(self.options.call_timeout / 2)),
             ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),

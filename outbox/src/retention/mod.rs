@@ -1,7 +1,7 @@
 //! History goes when nobody needs it any more: whole segments, never an undecided entry.
 //!
-//! An entry is *decided* for a relay when its cursor has passed it and nothing of it stands beside the log. What goes
-//! is older than it is to be kept, and decided for every relay; an entry that stands beside the log keeps its row.
+//! What goes is older than it is to be kept, and every relay's cursor has passed it. An entry that stands beside the log
+//! has a copy of its content there, so its row may go.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -36,7 +36,7 @@ pub trait LogRetention: Send + Sync + 'static {
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError>;
 
-    /// Removes what is older than `keep` and decided for every relay. Gives way to producers: what is in use at the
+    /// Removes what is older than `keep` and passed by every relay. Gives way to producers: what is in use at the
     /// moment is left for the next time. Any number of processes may do it at once. Not cancel-safe: what was done
     /// when the call is dropped stays done.
     ///

@@ -18,8 +18,6 @@ pub struct Segment {
     pub oldest_age: Option<Duration>,
     /// What it takes on disk with its indexes; `None` where the database does not tell.
     pub bytes: Option<u64>,
-    /// Entries that stand beside the log and keep their rows. On PostgreSQL at most 1,001 are counted.
-    pub parked: u64,
     /// Why it stays; `None` when it can go.
     pub held_back: Option<HeldBack>,
 }
@@ -36,10 +34,6 @@ pub enum HeldBack {
     Unread,
     /// A relay has not passed it: this one is the furthest behind.
     Relay(String),
-    /// Too many entries, or too large ones, stand beside the log for this relay to be kept on the side.
-    Parked(String),
-    /// All that is left stands beside the log.
-    OnlyParked,
     /// The log was restored from another cluster and no relay has taken it up yet.
     Restored,
     /// It was in use at the moment.
@@ -50,7 +44,7 @@ impl HeldBack {
     /// Whether somebody should do something about it.
     #[must_use]
     pub fn needs_attention(&self) -> bool {
-        matches!(self, Self::Unread | Self::Relay(_) | Self::Parked(_) | Self::Restored)
+        matches!(self, Self::Unread | Self::Relay(_) | Self::Restored)
     }
 }
 
@@ -61,8 +55,6 @@ impl fmt::Display for HeldBack {
             Self::Young => f.write_str("young"),
             Self::Unread => f.write_str("no relay has read this outbox"),
             Self::Relay(name) => write!(f, "relay {name} has not passed it"),
-            Self::Parked(name) => write!(f, "too much of it is parked for relay {name}"),
-            Self::OnlyParked => f.write_str("only parked messages are left"),
             Self::Restored => f.write_str("restored from another cluster, and no relay has taken it up"),
             Self::Busy => f.write_str("in use, tried again"),
         }

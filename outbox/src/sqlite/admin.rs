@@ -34,15 +34,13 @@ const LIST: &str = concat!(
     "SELECT e.id, e.message_id, e.topic, e.key, e.attempts, (e.due_at - ",
     now!(),
     ") / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at, \
-     octet_length(coalesce(e.edited_payload, m.payload, x'')) AS payload_bytes, \
-     e.edited_payload IS NOT NULL OR e.edited_headers IS NOT NULL AS edited \
-     FROM outbox_exception AS e LEFT JOIN outbox_message AS m ON m.id = e.id \
+     octet_length(coalesce(p.payload, x'')) AS payload_bytes, p.edited_at IS NOT NULL AS edited \
+     FROM outbox_exception AS e LEFT JOIN outbox_parked AS p USING (relay, shard, id) \
      WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4"
 );
 
-const CONTENT: &str = "SELECT e.state, e.message_id, coalesce(e.edited_payload, m.payload, x''), \
-     coalesce(e.edited_headers, m.headers) \
-     FROM outbox_exception AS e LEFT JOIN outbox_message AS m ON m.id = e.id \
+const CONTENT: &str = "SELECT e.state, e.message_id, coalesce(p.payload, x''), p.headers \
+     FROM outbox_exception AS e LEFT JOIN outbox_parked AS p USING (relay, shard, id) \
      WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2";
 
 const REQUEUE: &str = concat!(
@@ -62,8 +60,7 @@ const DISCARD: &str = concat!(
 );
 
 const EDIT: &str = concat!(
-    "UPDATE outbox_exception SET edited_payload = coalesce(?3, edited_payload), \
-     edited_headers = coalesce(?4, edited_headers), updated_at = ",
+    "UPDATE outbox_parked SET payload = coalesce(?3, payload), headers = coalesce(?4, headers), edited_at = ",
     now!(),
     " WHERE relay = ?1 AND shard = 0 AND id = ?2"
 );

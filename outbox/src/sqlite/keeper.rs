@@ -6,13 +6,11 @@ use async_trait::async_trait;
 use sqlx::{Connection, SqliteConnection};
 
 use crate::log::changes::Changes;
-use crate::log::exception::{ExceptionChange, ExceptionSummary, Parked, UnknownState};
+use crate::log::exception::{ExceptionChange, Parked};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::{Cursor, EntryId, LogError, LogKeeper, Mark, row, stored};
+use crate::log::{Cursor, LogError, LogKeeper, Mark, row, stored};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::{
-    ACQUIRE, BLOCKING, CHECKPOINT, HOLDER, NEXT_DUE, PARK, POSITION, RELEASE, RENEW, RESOLVE,
-};
+use crate::sqlite::statements::{ACQUIRE, CHECKPOINT, COPY, HOLDER, PARK, POSITION, RELEASE, RENEW, RESOLVE};
 
 /// How often to ask again when the lease became free between two questions.
 const ACQUIRE_ATTEMPTS: usize = 3;
@@ -47,6 +45,7 @@ fn fenced(rows_affected: u64) -> Fenced {
 }
 
 async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -> Result<(), sqlx::Error> {
+    sqlx::query(COPY).bind(relay).bind(parked.id.0).execute(&mut *connection).await?;
     sqlx::query(PARK)
         .bind(relay)
         .bind(parked.id.0)
@@ -141,8 +140,10 @@ impl LogKeeper for SqliteKeeper {
             park(&mut tx, self.relay.as_str(), parked).await.map_err(failed())?;
         }
         for id in changes.resolved {
-            let resolve = sqlx::query(RESOLVE).bind(self.relay.as_str()).bind(id);
-            resolve.execute(&mut *tx).await.map_err(failed())?;
+            for statement in RESOLVE {
+                let resolve = sqlx::query(statement).bind(self.relay.as_str()).bind(id);
+                resolve.execute(&mut *tx).await.map_err(failed())?;
+            }
         }
         tx.commit().await.map_err(failed())?;
         Ok(Fenced::Held)
@@ -156,36 +157,5 @@ impl LogKeeper for SqliteKeeper {
             .await
             .map_err(LogError::during("give the lease back"))?;
         Ok(fenced(done.rows_affected()))
-    }
-
-    async fn blocking(
-        &mut self,
-        after: EntryId,
-        entries_max: usize,
-    ) -> Result<Vec<ExceptionSummary>, LogError> {
-        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(BLOCKING)
-            .bind(self.relay.as_str())
-            .bind(after.0)
-            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
-            .fetch_all(&mut self.connection)
-            .await
-            .map_err(LogError::during("list exceptions"))?;
-        let summary = |(id, key, state): (i64, Option<String>, String)| {
-            let state = state.parse().map_err(|error: UnknownState| LogError::Corrupt {
-                what: "exception",
-                problem: error.to_string(),
-            })?;
-            Ok(ExceptionSummary { id: EntryId(id), key, state })
-        };
-        rows.into_iter().map(summary).collect()
-    }
-
-    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
-        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
-            .bind(self.relay.as_str())
-            .fetch_optional(&mut self.connection)
-            .await
-            .map_err(LogError::during("tell what is due"))?;
-        Ok(seconds.map(|seconds| row::wait(seconds).unwrap_or_default()))
     }
 }

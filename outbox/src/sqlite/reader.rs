@@ -1,5 +1,7 @@
 //! Differences and pages. A mark is the last id.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
@@ -11,11 +13,12 @@ use time::OffsetDateTime;
 use crate::log::cursor::{Difference, Mark};
 use crate::log::entry::{EntryId, Page, PageLimit};
 use crate::log::error::quoted;
-use crate::log::exception::{Exception, UnknownState};
+use crate::log::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::log::lease::RelayName;
-use crate::log::row::{Names, Row, RowId};
+use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::log::row::{Names, Row, RowId, wait};
 use crate::log::{LogError, LogReader};
-use crate::sqlite::statements::{DUE, HEAD, HELD, PAGE};
+use crate::sqlite::statements::{DUE, HEAD, HELD, HELD_QUEUES, NEXT_DUE, PAGE, STUCK};
 
 pub(super) struct SqliteReader {
     pub(super) connection: SqliteConnection,
@@ -77,36 +80,44 @@ fn rows_max(limit: PageLimit) -> i64 {
     i64::try_from(limit.entries_max).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1) + 1
 }
 
+fn exception(row: &SqliteRow, columns: Row<'_>, source: &Source) -> Result<Exception, LogError> {
+    let read = |error| LogError::during("read an exception")(error);
+    let state: String = row.try_get("state").map_err(read)?;
+    let attempts: i64 = row.try_get("attempts").map_err(read)?;
+    Ok(Exception {
+        entry: columns.into_entry(&mut Names::default(), source),
+        state: ExceptionState::stored(&state)?,
+        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+    })
+}
+
 impl SqliteReader {
-    async fn exceptions(
-        &mut self,
-        statement: &'static str,
-        after: EntryId,
-        limit: PageLimit,
-    ) -> Result<Vec<Exception>, LogError> {
-        let mut exceptions = Vec::new();
-        let rows = sqlx::query(statement)
+    async fn next_due_in(&mut self, place: DuePosition) -> Result<Option<Duration>, LogError> {
+        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
             .bind(self.relay.as_str())
-            .bind(after.0)
+            .bind(place.at_micros)
+            .bind(place.id.0)
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("tell what is due next"))?;
+        Ok(seconds.map(|seconds| wait(seconds).unwrap_or_default()))
+    }
+
+    async fn held_page(&mut self, ask: &HeldAsk, limit: PageLimit) -> Result<HeldPage, LogError> {
+        let mut page = HeldPage::default();
+        let rows = sqlx::query(HELD)
+            .bind(self.relay.as_str())
+            .bind(ask.queue.as_str())
+            .bind(ask.from.0)
             .bind(rows_max(limit))
             .fetch(&mut self.connection);
         let source = &self.source;
-        take(rows, limit, |row, columns| {
-            let read = |error| LogError::during("read an exception")(error);
-            let state: String = row.try_get("state").map_err(read)?;
-            let attempts: i64 = row.try_get("attempts").map_err(read)?;
-            exceptions.push(Exception {
-                entry: columns.into_entry(&mut Names::default(), source),
-                state: state.parse().map_err(|error: UnknownState| LogError::Corrupt {
-                    what: "exception",
-                    problem: error.to_string(),
-                })?,
-                attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
-            });
+        page.exhausted = take(rows, limit, |row, columns| {
+            page.exceptions.push(exception(row, columns, source)?);
             Ok(())
         })
         .await?;
-        Ok(exceptions)
+        Ok(page)
     }
 }
 
@@ -146,11 +157,67 @@ impl LogReader for SqliteReader {
         Ok(Page { entries, exhausted })
     }
 
-    async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
-        self.exceptions(DUE, after, limit).await
+    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
+        let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
+        let mut page = DuePage { position: after, ..DuePage::default() };
+        let rows = sqlx::query(DUE)
+            .bind(self.relay.as_str())
+            .bind(place.at_micros)
+            .bind(place.id.0)
+            .bind(rows_max(limit))
+            .fetch(&mut self.connection);
+        let source = &self.source;
+        page.exhausted = take(rows, limit, |row, columns| {
+            let at_micros = row.try_get("due_at").map_err(LogError::during("read an exception"))?;
+            page.position = Some(DuePosition { at_micros, id: EntryId(columns.id) });
+            page.exceptions.push(exception(row, columns, source)?);
+            Ok(())
+        })
+        .await?;
+        if page.exhausted {
+            page.next_in = self.next_due_in(page.position.unwrap_or(place)).await?;
+        }
+        Ok(page)
     }
 
-    async fn read_held(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
-        self.exceptions(HELD, after, limit).await
+    async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+        let each = (limit.entries_max / asks.len().max(1)).max(1);
+        let mut bytes_left = limit.bytes_max;
+        let mut pages = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let is_over = bytes_left == 0 && !pages.is_empty();
+            let limit = PageLimit { entries_max: each, bytes_max: bytes_left };
+            let page = if is_over { HeldPage::default() } else { self.held_page(ask, limit).await? };
+            let bytes = page.exceptions.iter().map(|exception| exception.entry.bytes()).sum();
+            bytes_left = bytes_left.saturating_sub(bytes);
+            pages.push(page);
+        }
+        Ok(pages)
+    }
+
+    async fn held_queues(
+        &mut self,
+        after: Option<&QueueName>,
+        rows_max: usize,
+    ) -> Result<HeldQueues, LogError> {
+        let rows = sqlx::query_as(HELD_QUEUES)
+            .bind(self.relay.as_str())
+            .bind(after.map_or("", QueueName::as_str))
+            .bind(i64::try_from(rows_max).unwrap_or(i64::MAX))
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("list what is held"))?;
+        Ok(HeldQueues::of(rows, rows_max))
+    }
+
+    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(STUCK)
+            .bind(self.relay.as_str())
+            .bind(after.0)
+            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(LogError::during("list exceptions"))?;
+        rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
     }
 }

@@ -26,20 +26,16 @@ const ENDS: &str = concat!(
      (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC LIMIT 1) AS n"
 );
 
-const PARKED: &str = "SELECT count(DISTINCT id) FROM outbox_exception";
-
 /// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before it are old.
 const FIRST_YOUNG: &str =
     concat!("SELECT id FROM outbox_message WHERE enqueued_at > ", now!(), " - ?1 ORDER BY id LIMIT 1");
 
 /// ?1 up to this id.
-const ANY: &str = "SELECT 1 FROM outbox_message AS m WHERE m.id <= ?1 \
-     AND NOT EXISTS (SELECT 1 FROM outbox_exception AS e WHERE e.id = m.id) ORDER BY m.id LIMIT 1";
+const ANY: &str = "SELECT 1 FROM outbox_message WHERE id <= ?1 ORDER BY id LIMIT 1";
 
-/// ?1 above this id, ?2 up to this one, ?3 rows.
-const RUN: &str = "DELETE FROM outbox_message WHERE id IN (SELECT m.id FROM outbox_message AS m \
-     WHERE m.id > ?1 AND m.id <= ?2 AND NOT EXISTS (SELECT 1 FROM outbox_exception AS e WHERE e.id = m.id) \
-     ORDER BY m.id LIMIT ?3) RETURNING id, message_id";
+/// ?1 up to this id, ?2 rows.
+const RUN: &str = "DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE id <= ?1 \
+     ORDER BY id LIMIT ?2) RETURNING message_id";
 
 /// ?1 the largest message id that went.
 const EXPIRED: &str = concat!(
@@ -53,8 +49,11 @@ const LEADER: &str = concat!(
     " THEN holder END FROM outbox_relay WHERE relay = ?1 AND shard = 0"
 );
 const PARKED_FOR: &str = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
-const FORGET_PARKED: &str = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0";
-const FORGET: &str = "DELETE FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+const FORGET: [&str; 3] = [
+    "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
+    "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
+    "DELETE FROM outbox_relay WHERE relay = ?1 AND shard = 0",
+];
 
 /// Up to where every relay has passed, and which one is the furthest behind.
 async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String)>, LogError> {
@@ -84,9 +83,8 @@ async fn describe(connection: &mut SqliteConnection, keep: Duration) -> Result<S
     let failed = || LogError::during("describe the history");
     let ends: Option<(i64, i64, i64, i64)> =
         sqlx::query_as(ENDS).fetch_optional(&mut *connection).await.map_err(failed())?;
-    let parked: i64 = sqlx::query_scalar(PARKED).fetch_one(&mut *connection).await.map_err(failed())?;
     let Some((oldest_at, newest, newest_at, now)) = ends else {
-        return Ok(segment(None, None, None, 0, Some(HeldBack::Empty)));
+        return Ok(segment(None, None, None, Some(HeldBack::Empty)));
     };
     let old = last_old(connection, keep).await?;
     let held_back = match passed(connection).await? {
@@ -101,46 +99,34 @@ async fn describe(connection: &mut SqliteConnection, keep: Duration) -> Result<S
             match any {
                 Some(_) => None,
                 None if passed < old.min(newest) => Some(HeldBack::Relay(relay)),
-                None if old < newest => Some(HeldBack::Young),
-                None => Some(HeldBack::OnlyParked),
+                None => Some(HeldBack::Young),
             }
         }
     };
     let age = |at: i64| Duration::from_micros(u64::try_from(now - at).unwrap_or_default());
-    Ok(segment(Some(newest), Some(age(newest_at)), Some(age(oldest_at)), parked, held_back))
+    Ok(segment(Some(newest), Some(age(newest_at)), Some(age(oldest_at)), held_back))
 }
 
 fn segment(
     newest: Option<i64>,
     newest_age: Option<Duration>,
     oldest_age: Option<Duration>,
-    parked: i64,
     held_back: Option<HeldBack>,
 ) -> Segment {
-    let (newest, parked) = (newest.map(EntryId), parked.unsigned_abs());
-    Segment { number: 0, newest, newest_age, oldest_age, bytes: None, parked, held_back }
+    Segment { number: 0, newest: newest.map(EntryId), newest_age, oldest_age, bytes: None, held_back }
 }
 
-/// One short transaction; answers the last id that went and how many.
-async fn run(
-    connection: &mut SqliteConnection,
-    after: i64,
-    up_to: i64,
-) -> Result<Option<(i64, u64)>, LogError> {
+/// One short transaction; returns how many entries went.
+async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogError> {
     let failed = || LogError::during("remove old entries");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-    let gone: Vec<(i64, String)> = sqlx::query_as(RUN)
-        .bind(after)
-        .bind(up_to)
-        .bind(RUN_ROWS)
-        .fetch_all(&mut *tx)
-        .await
-        .map_err(failed())?;
-    if let Some(largest) = gone.iter().map(|(_, message_id)| message_id).max() {
+    let gone: Vec<String> =
+        sqlx::query_scalar(RUN).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
+    if let Some(largest) = gone.iter().max() {
         sqlx::query(EXPIRED).bind(largest).execute(&mut *tx).await.map_err(failed())?;
     }
     tx.commit().await.map_err(failed())?;
-    Ok(gone.iter().map(|(id, _)| *id).max().map(|last| (last, gone.len() as u64)))
+    Ok(gone.len() as u64)
 }
 
 #[async_trait]
@@ -154,9 +140,12 @@ impl LogRetention for SqliteLog {
         let mut rows = 0;
         if let Some((passed, _)) = passed(&mut connection).await? {
             let up_to = last_old(&mut connection, keep).await?.min(passed);
-            let mut after = 0;
-            while let Some((last, count)) = run(&mut connection, after, up_to).await? {
-                (after, rows) = (last, rows + count);
+            loop {
+                let gone = run(&mut connection, up_to).await?;
+                if gone == 0 {
+                    break;
+                }
+                rows += gone;
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -183,7 +172,7 @@ impl LogRetention for SqliteLog {
         if parked > 0 && !discard_parked {
             return Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() });
         }
-        for statement in [FORGET_PARKED, FORGET] {
+        for statement in FORGET {
             sqlx::query(statement).bind(&relay).execute(&mut *tx).await.map_err(failed())?;
         }
         Ok(tx.commit().await.map_err(failed())?)

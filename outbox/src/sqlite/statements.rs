@@ -9,17 +9,25 @@ macro_rules! now {
 
 pub(super) use now;
 
-/// An edit of an operator replaces the row's content. A LEFT JOIN: an exception whose row is gone must be seen.
+/// An exception with its copy. A LEFT JOIN: one without a copy must be seen.
 macro_rules! exceptions {
     ($chosen:expr) => {
         concat!(
-            "SELECT e.id, e.message_id, e.topic, e.key, m.kind, coalesce(m.content_type, '') AS content_type, \
-             coalesce(e.edited_headers, m.headers) AS headers, m.traceparent, m.tracestate, \
-             coalesce(e.edited_payload, m.payload, x'') AS payload, m.enqueued_at, \
-             (m.deliver_at - ", now!(), ") / 1e6 AS deliver_in, e.state, e.attempts \
-             FROM outbox_exception AS e LEFT JOIN outbox_message AS m ON m.id = e.id \
-             WHERE e.relay = ?1 AND e.shard = 0 AND e.id > ?2 AND ", $chosen, " ORDER BY e.id LIMIT ?3"
+            "SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type, \
+             p.headers, p.traceparent, p.tracestate, coalesce(p.payload, x'') AS payload, p.enqueued_at, \
+             NULL AS deliver_in, e.state, e.attempts, e.due_at \
+             FROM outbox_exception AS e LEFT JOIN outbox_parked AS p \
+             ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id \
+             WHERE e.relay = ?1 AND e.shard = 0 AND ",
+            $chosen
         )
+    };
+}
+
+/// The queue of a held entry, as the index on it has it.
+macro_rules! queue {
+    () => {
+        "coalesce('k' || key, 't' || topic)"
     };
 }
 
@@ -33,16 +41,38 @@ pub(super) const PAGE: &str = concat!(
     ") / 1e6 AS deliver_in FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3"
 );
 
-/// ?1 relay, ?2 above this id, ?3 rows.
+/// ?1 relay, ?2 and ?3 behind this time and id, ?4 rows.
 pub(super) const DUE: &str = exceptions!(concat!(
-    "e.id IN (SELECT id FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
-     AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= ",
+    "e.state IN ('scheduled', 'retrying', 'discarded') AND e.due_at <= ",
     now!(),
-    ")"
+    " AND (e.due_at, e.id) > (?2, ?3) ORDER BY e.due_at, e.id LIMIT ?4"
 ));
 
-/// ?1 relay, ?2 above this id, ?3 rows.
-pub(super) const HELD: &str = exceptions!("e.state = 'held'");
+/// ?1 relay, ?2 and ?3 behind this time and id.
+pub(super) const NEXT_DUE: &str = concat!(
+    "SELECT (due_at - ",
+    now!(),
+    ") / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
+     AND state IN ('scheduled', 'retrying', 'discarded') AND (due_at, id) > (?2, ?3) ORDER BY due_at, id LIMIT 1"
+);
+
+/// ?1 relay, ?2 queue, ?3 from this id, ?4 rows.
+pub(super) const HELD: &str = exceptions!(
+    "e.state = 'held' AND coalesce('k' || e.key, 't' || e.topic) = ?2 AND e.id >= ?3 ORDER BY e.id LIMIT ?4"
+);
+
+/// ?1 relay, ?2 behind this name, ?3 rows.
+pub(super) const HELD_QUEUES: &str = concat!(
+    "SELECT ",
+    queue!(),
+    " AS queue, id, topic FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND ",
+    queue!(),
+    " > ?2 ORDER BY queue, id LIMIT ?3"
+);
+
+/// ?1 relay, ?2 above this id, ?3 entries.
+pub(super) const STUCK: &str = "SELECT id, key, state FROM outbox_exception \
+     WHERE relay = ?1 AND shard = 0 AND id > ?2 AND state IN ('retrying', 'dead') ORDER BY id LIMIT ?3";
 
 /// ?1 relay: its cursor, and the id that was given out last.
 pub(super) const POSITION: &str = "SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0) \
@@ -81,32 +111,30 @@ pub(super) const CHECKPOINT: &str = concat!(
     " WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL"
 );
 
-/// ?1 relay, then the columns of one exception; ?8 due in microseconds.
+/// ?1 relay, ?2 id: the content is copied aside with the first change of an entry.
+pub(super) const COPY: &str = "INSERT INTO outbox_parked \
+     (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at) \
+     SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at \
+     FROM outbox_message WHERE id = ?2 ON CONFLICT (relay, shard, id) DO NOTHING";
+
+/// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled one is due at its message's own time.
 pub(super) const PARK: &str = concat!(
     "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error) \
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ",
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(\
+     CASE WHEN ?6 = 'scheduled' THEN (SELECT deliver_at FROM outbox_message WHERE id = ?2) END, ",
     now!(),
-    " + ?8, ?9, ?10) ON CONFLICT (relay, shard, id) DO UPDATE SET state = excluded.state, \
+    " + ?8), ?9, ?10) ON CONFLICT (relay, shard, id) DO UPDATE SET state = excluded.state, \
      attempts = excluded.attempts, due_at = excluded.due_at, fault = excluded.fault, error = excluded.error, \
      updated_at = ",
     now!()
 );
 
 /// ?1 relay, ?2 id.
-pub(super) const RESOLVE: &str = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+pub(super) const RESOLVE: [&str; 2] = [
+    "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2",
+    "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = ?2",
+];
 
 /// ?1 relay, ?2 epoch.
 pub(super) const RELEASE: &str = "UPDATE outbox_relay SET holder = NULL, lease_until = NULL \
      WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
-
-/// ?1 relay, ?2 id, ?3 entries.
-pub(super) const BLOCKING: &str = "SELECT id, key, state FROM outbox_exception \
-     WHERE relay = ?1 AND shard = 0 AND id > ?2 AND state IN ('retrying', 'held', 'dead') ORDER BY id LIMIT ?3";
-
-/// ?1 relay.
-pub(super) const NEXT_DUE: &str = concat!(
-    "SELECT (due_at - ",
-    now!(),
-    ") / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
-     AND state IN ('scheduled', 'retrying', 'discarded') ORDER BY due_at LIMIT 1"
-);

@@ -48,7 +48,6 @@ struct Shown {
     newest_age_seconds: Option<f64>,
     oldest_age_seconds: Option<f64>,
     bytes: Option<u64>,
-    parked: u64,
     /// Whether it can go, or has gone.
     can_go: bool,
     held_back_by: Option<String>,
@@ -115,7 +114,6 @@ fn remedy(pipeline: &str, reason: &HeldBack) -> String {
         HeldBack::Relay(relay) => {
             format!("; if it is gone for good: relay forget --pipeline {pipeline} {relay}")
         }
-        HeldBack::Parked(_) => format!("; decide about them: relay dead list --pipeline {pipeline}"),
         _ => String::new(),
     }
 }
@@ -130,7 +128,6 @@ impl Shown {
             newest_age_seconds: seconds(segment.newest_age),
             oldest_age_seconds: seconds(segment.oldest_age),
             bytes: segment.bytes,
-            parked: segment.parked,
             can_go: segment.held_back.is_none(),
             held_back_by: segment.held_back.map(|reason| reason.to_string()),
         }
@@ -150,9 +147,8 @@ fn rows(shown: &[Shown]) -> String {
             ago(shown.oldest_age_seconds),
             ago(shown.newest_age_seconds),
             or_dash(shown.bytes.map(mebibytes)),
-            shown.parked.to_string(),
             shown.held_back_by.clone().unwrap_or_else(|| String::from("can go")),
         ]
     });
-    table(["pipeline", "segment", "oldest", "newest", "size", "parked", "state"], rows)
+    table(["pipeline", "segment", "oldest", "newest", "size", "state"], rows)
 }

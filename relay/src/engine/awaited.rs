@@ -31,8 +31,6 @@ pub struct Awaited {
     /// How many of each topic.
     topics: HashMap<message::Topic, usize>,
     bytes: usize,
-    /// An entry is not waited for any more without having been confirmed: it may have to be read back.
-    released: bool,
 }
 
 impl Awaited {
@@ -58,10 +56,9 @@ impl Awaited {
         Some(unanswered)
     }
 
-    /// The receipts of this session will not come.
-    pub fn clear(&mut self) {
-        let released = self.released || !self.tickets.is_empty();
-        *self = Self { released, ..Self::default() };
+    /// The receipts of this session will not come. Returns what was waited for.
+    pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
+        std::mem::take(self).tickets.into_values()
     }
 
     /// Whether the entry must not be submitted, because an earlier submission of it may still be answered.
@@ -93,16 +90,6 @@ impl Awaited {
     pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
         self.tickets.len() >= entries || self.bytes >= bytes
     }
-
-    /// An entry failed after all, or was left out while it was waited for: it is to be read back.
-    pub fn release(&mut self) {
-        self.released = true;
-    }
-
-    /// Whether entries may be able to leave since the last call, because they are not waited for any more.
-    pub fn take_released(&mut self) -> bool {
-        std::mem::take(&mut self.released)
-    }
 }
 
 #[cfg(test)]
@@ -124,9 +111,7 @@ mod tests {
         assert!(awaited.reaches(2, usize::MAX) && awaited.reaches(9, message.wire_bytes() * 2));
         assert!(awaited.take(Ticket(1)).is_some() && awaited.take(Ticket(1)).is_none());
         assert!(!awaited.contains(EntryId(1)) && awaited.contains(EntryId(2)) && awaited.has_topic("t"));
-        assert!(!awaited.take_released());
-        awaited.clear();
+        assert_eq!(awaited.clear().count(), 1);
         assert!(awaited.is_empty() && !awaited.has_topic("t") && !awaited.reaches(9, 1));
-        assert!(awaited.take_released() && !awaited.take_released());
     }
 }

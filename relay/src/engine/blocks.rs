@@ -1,89 +1,68 @@
-//! Which keys and topics wait, and for which entries. Pure; rebuilt from the exceptions after a takeover.
+//! Which keys and topics wait. Pure; rebuilt from the exceptions after a takeover.
 //!
 //! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ bindings), so an
 //! entry of a blocked key waits whatever its topic.
+//!
+//! What is kept of a key is small, whatever is held behind it: the ids of its entries that are stuck, and where its held
+//! ones begin ([`Held`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
-use outbox::log::{EntryId, ExceptionState, ExceptionSummary};
+use outbox::log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
+use crate::engine::held::{Held, QueueHash};
 use crate::engine::settings::DeadPolicy;
+use crate::engine::stuck::Stuck;
 
-/// The entries for which one key waits.
-#[derive(Debug, Default)]
-struct KeyBlock {
-    /// Retrying or dead: nothing of the key may leave before them.
-    stuck: BTreeSet<EntryId>,
-    /// Held behind them, in order.
-    held: BTreeSet<EntryId>,
-    /// Held ones that have been read back and are on their way.
-    running: BTreeSet<EntryId>,
-}
-
-impl KeyBlock {
-    fn is_empty(&self) -> bool {
-        self.stuck.is_empty() && self.held.is_empty() && self.running.is_empty()
-    }
-
-    /// Whether anything stands before `id`.
-    fn has_before(&self, id: EntryId) -> bool {
-        let firsts = [self.stuck.first(), self.held.first(), self.running.first()];
-        firsts.into_iter().flatten().any(|first| *first < id)
-    }
-
-    /// Whether the first held entry has nothing stuck before it.
-    fn is_free(&self) -> bool {
-        let before = |held| self.stuck.first().is_none_or(|stuck| stuck > held);
-        self.running.is_empty() && self.held.first().is_some_and(before)
-    }
+/// What becomes of a new entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It may leave.
+    Free,
+    /// It waits in the window until what is held before it has been read back.
+    Wait,
+    /// It is held.
+    Hold,
 }
 
 /// All blocked keys and topics of one relay.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    keys: HashMap<String, KeyBlock>,
-    /// Held entries without a key: only their topic holds them.
-    keyless: KeyBlock,
+    /// What stops keys.
+    stuck: Stuck,
     /// Topics that do not take messages, each with its probe: the entry whose retry finds out when it does again.
     topics: BTreeMap<String, EntryId>,
-    /// Something was unblocked: held entries may be able to leave.
-    released: bool,
+    /// Queues with held entries.
+    pub(super) held: Held,
 }
 
 impl Blocks {
-    /// Rebuilds the state from what the database holds.
-    #[must_use]
-    pub fn load(summaries: impl IntoIterator<Item = ExceptionSummary>, policy: DeadPolicy) -> Self {
-        let mut blocks = Self { released: true, ..Self::default() };
-        for summary in summaries {
-            let key = summary.key.as_deref();
-            match summary.state {
-                ExceptionState::Retrying => blocks.block(key, summary.id),
-                ExceptionState::Dead if policy == DeadPolicy::Hold => blocks.block(key, summary.id),
-                ExceptionState::Held => blocks.hold(key, summary.id),
-                _ => {}
+    /// Notes an exception that the database has.
+    pub fn load(&mut self, summary: &ExceptionSummary, policy: DeadPolicy) {
+        match summary.state {
+            ExceptionState::Retrying => self.block(summary.key.as_deref(), summary.id),
+            ExceptionState::Dead if policy == DeadPolicy::Hold => {
+                self.block(summary.key.as_deref(), summary.id);
             }
+            _ => {}
         }
-        blocks
     }
 
-    fn of(&mut self, key: Option<&str>) -> &mut KeyBlock {
-        match key {
-            Some(key) => self.keys.entry(key.to_owned()).or_default(),
-            None => &mut self.keyless,
-        }
+    /// Notes a queue that the database has.
+    pub fn load_queue(&mut self, queue: &HeldQueue) {
+        self.held.load(QueueHash::of_name(&queue.name), queue.first);
     }
 
     /// Whether nothing at all is blocked: the fast path.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.keyless.is_empty() && self.topics.is_empty()
+        self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty()
     }
 
-    /// How many keys wait.
+    /// How many keys wait, at least: some can be stuck and have entries held as well.
     #[must_use]
     pub fn keys_len(&self) -> usize {
-        self.keys.len()
+        self.stuck.keys_len().max(self.held.len())
     }
 
     /// How many topics wait.
@@ -92,87 +71,126 @@ impl Blocks {
         self.topics.len()
     }
 
-    /// Whether a new entry must be held.
+    /// Whether the topic takes no messages.
     #[must_use]
-    pub fn holds(&self, topic: &str, key: Option<&str>) -> bool {
-        !self.is_empty()
-            && (self.topics.contains_key(topic) || key.is_some_and(|key| self.keys.contains_key(key)))
+    pub fn is_blocked(&self, topic: &str) -> bool {
+        self.topics.contains_key(topic)
     }
 
-    /// Whether an entry of the log that is queued already must be held: what was blocked since stands before it.
-    /// One that was blocked behind it lets it pass, or the blocked one could leave first.
+    /// What becomes of a new entry.
     #[must_use]
-    pub fn holds_queued(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
-        self.topics.contains_key(topic) || self.has_before(key, id)
+    pub fn place(&self, topic: &str, key: Option<&str>) -> Place {
+        if self.is_empty() {
+            return Place::Free;
+        }
+        if self.is_blocked(topic) {
+            return Place::Hold;
+        }
+        if key.is_none() {
+            return Place::Free;
+        }
+        let queue = QueueHash::of(topic, key);
+        match () {
+            () if self.stuck.stops(queue) => Place::Hold,
+            () if self.held.is_closing(queue) => Place::Wait,
+            () if self.held.contains(queue) => Place::Hold,
+            () => Place::Free,
+        }
+    }
+
+    /// What becomes of an entry of the log that is in the window already: what was blocked since stands before it. One
+    /// that was blocked behind it lets it pass, or the blocked one could leave first.
+    #[must_use]
+    pub fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
+        let queue = QueueHash::of(topic, key);
+        match () {
+            () if self.is_blocked(topic) => Place::Hold,
+            () if key.is_none() => Place::Free,
+            () if self.stuck.stops_entry(queue, id) => Place::Hold,
+            () if waits && self.held.is_closing(queue) => Place::Wait,
+            () if self.held.unread(queue).is_some_and(|unread| waits || unread < id) => Place::Hold,
+            () => Place::Free,
+        }
     }
 
     /// Whether an entry of the key stands before this one beside the log. A retrying entry waits for it, although it
     /// is due: an operator can have requeued it while an earlier one is still being retried.
     #[must_use]
     pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
-        key.and_then(|key| self.keys.get(key)).is_some_and(|block| block.has_before(id))
+        let Some(key) = key else { return false };
+        let queue = QueueHash::of("", Some(key));
+        self.stuck.stops_entry(queue, id) || self.held.unread(queue).is_some_and(|unread| unread < id)
+    }
+
+    /// Whether a held entry that was read must go on waiting.
+    #[must_use]
+    pub fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+        let queue = QueueHash::of(topic, key);
+        self.is_blocked(topic) || self.stuck.stops_entry(queue, id)
     }
 
     /// An entry is stuck: its key waits for it.
     pub fn block(&mut self, key: Option<&str>, id: EntryId) {
-        let block = self.of(key);
-        block.held.remove(&id);
-        block.running.remove(&id);
-        block.stuck.insert(id);
-        // One before it can have been held meanwhile (it became due late), until those on their way had left.
-        let free = block.is_free();
-        self.released |= free && key.is_some();
+        let Some(key) = key else { return };
+        let queue = QueueHash::of("", Some(key));
+        self.stuck.insert(queue, id);
+        if self.held.unread(queue).is_none_or(|unread| !self.stuck.lets_read(queue, unread)) {
+            self.held.rest(queue);
+        }
+    }
+
+    /// A submission was given up waiting for: nothing of its key may leave until it is answered or its session ends.
+    pub fn give_up(&mut self, key: Option<&str>) {
+        let Some(key) = key else { return };
+        let queue = QueueHash::of("", Some(key));
+        self.stuck.give_up(queue);
+        self.held.rest(queue);
+    }
+
+    /// A submission that was given up was answered after all.
+    pub fn answered(&mut self, key: Option<&str>) {
+        let Some(key) = key else { return };
+        if self.stuck.answered(QueueHash::of("", Some(key))) {
+            self.held.release(QueueName::of("", Some(key)));
+        }
+    }
+
+    /// An entry without a key was left out while it was waited for: it is read again.
+    pub fn read_again(&mut self, topic: &str, id: EntryId) {
+        self.held.read_again(QueueName::of(topic, None), id);
+    }
+
+    /// Submissions of this session will not be answered any more.
+    pub fn session_ended(&mut self) {
+        self.stuck.session_ended();
+        self.held.release_all();
     }
 
     /// An entry waits behind its key or topic.
-    pub fn hold(&mut self, key: Option<&str>, id: EntryId) {
-        let block = self.of(key);
-        block.running.remove(&id);
-        block.held.insert(id);
-    }
-
-    /// Whether the entry is known to be stuck.
-    #[must_use]
-    pub fn is_stuck(&self, key: Option<&str>, id: EntryId) -> bool {
-        self.get(key).is_some_and(|block| block.stuck.contains(&id))
-    }
-
-    /// Takes a held entry on its way, if nothing of its key stands before it and its topic takes messages.
-    pub fn take_held(&mut self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
-        if self.topics.contains_key(topic) {
-            return false;
+    pub fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
+        let queue = QueueHash::of(topic, key);
+        self.held.hold(queue, id);
+        // The cursor must pass it, so nothing of its queue may wait in the window before it.
+        self.held.stop(queue);
+        // The first of its queue now, and nothing stops it: what the queue waited for may be waiting for it.
+        if self.held.unread(queue) == Some(id) && !self.keeps(topic, key, id) {
+            self.held.recheck(queue);
         }
-        let Some(block) = self.get_mut(key) else { return false };
-        let stuck_before = block.stuck.first().is_some_and(|stuck| *stuck < id);
-        let first = key.is_none() || (!stuck_before && block.held.first() == Some(&id));
-        let taken = first && block.held.remove(&id);
-        if taken {
-            block.running.insert(id);
-        }
-        taken
-    }
-
-    /// Whether an entry that was on its way must go back to waiting: something before it is blocked by now.
-    #[must_use]
-    pub fn blocks_running(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
-        let before =
-            |block: &KeyBlock| !block.stuck.is_empty() || block.held.first().is_some_and(|first| *first < id);
-        self.topics.contains_key(topic) || key.and_then(|key| self.keys.get(key)).is_some_and(before)
     }
 
     /// An entry has left, or was discarded, or is dead and lets its key pass.
     pub fn resolve(&mut self, key: Option<&str>, id: EntryId) {
-        let Some(block) = self.get_mut(key) else { return };
-        block.stuck.remove(&id);
-        block.running.remove(&id);
-        block.held.remove(&id);
-        // Entries can have been held behind those that were on their way.
-        let free = block.is_free();
-        let gone = block.is_empty();
-        self.released |= free && key.is_some();
-        if gone && let Some(key) = key {
-            self.keys.remove(key);
+        let Some(key) = key else { return };
+        let queue = QueueHash::of("", Some(key));
+        if self.stuck.remove(queue, id) {
+            self.held.release(QueueName::of("", Some(key)));
         }
+    }
+
+    /// An entry was discarded, or confirmed while it was held: the next one of its queue may leave.
+    pub fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
+        self.resolve(key, id);
+        self.held.release(QueueName::of(topic, key));
     }
 
     /// A topic does not take messages; `id` is going to find out when it does, if that is news. Returns whether it is.
@@ -194,34 +212,38 @@ impl Blocks {
     /// now.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
-        self.released |= was_blocked;
+        if was_blocked {
+            self.held.release_all();
+        }
         was_blocked
     }
 
-    /// A held entry can be read back now: if nothing keeps it waiting, that is due at once.
-    pub fn held_is_stored(&mut self, topic: &str, key: Option<&str>) {
-        let topic_waits = self.topics.contains_key(topic);
-        self.released |= !topic_waits && self.get(key).is_some_and(|block| key.is_none() || block.is_free());
+    /// What to ask for now.
+    pub fn asks(&mut self) -> Vec<HeldAsk> {
+        let Self { stuck, held, .. } = self;
+        held.asks(|queue, from| stuck.lets_read(queue, from))
     }
 
-    /// Whether held entries may be able to leave since the last call.
-    pub fn take_released(&mut self) -> bool {
-        std::mem::take(&mut self.released)
-            && (!self.keyless.held.is_empty() || self.keys.values().any(|key| !key.held.is_empty()))
+    /// Queues that rest although no key stops them, and from where on they have not been read: only their topics can.
+    #[cfg(test)]
+    pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
+        let idle = self.held.idle().into_iter();
+        idle.filter(|(queue, from)| self.stuck.lets_read(*queue, *from)).collect()
     }
 
-    fn get(&self, key: Option<&str>) -> Option<&KeyBlock> {
-        match key {
-            Some(key) => self.keys.get(key),
-            None => Some(&self.keyless),
+    /// Names of queues were read: those whose first entry can leave are read back.
+    pub fn walked(&mut self, names: HeldQueues) {
+        let last = names.queues.last().map(|queue| queue.name.clone());
+        for HeldQueue { name, topic, first } in names.queues {
+            let queue = QueueHash::of_name(&name);
+            let Some(unread) = self.held.unread(queue) else { continue };
+            // What has been read already tells nothing of the topic of what comes.
+            let waits_for_topic = unread == first && self.is_blocked(&topic);
+            if !waits_for_topic && self.stuck.lets_read(queue, unread) {
+                self.held.release(name);
+            }
         }
-    }
-
-    fn get_mut(&mut self, key: Option<&str>) -> Option<&mut KeyBlock> {
-        match key {
-            Some(key) => self.keys.get_mut(key),
-            None => Some(&mut self.keyless),
-        }
+        self.held.walked(last, names.exhausted);
     }
 }
 
@@ -231,23 +253,84 @@ mod tests {
 
     const K: Option<&str> = Some("k");
 
+    fn queue() -> QueueHash {
+        QueueHash::of("t", K)
+    }
+
+    /// Everything that is held is stored.
+    fn store(blocks: &mut Blocks, ids: &[i64]) {
+        ids.iter().for_each(|id| blocks.held.stored(&QueueName::of("t", K), EntryId(*id)));
+    }
+
+    fn froms(blocks: &mut Blocks) -> Vec<i64> {
+        blocks.asks().into_iter().map(|ask| ask.from.0).collect()
+    }
+
+    fn answer(blocks: &mut Blocks, from: i64, read: crate::engine::held::Read) {
+        assert!(blocks.held.answered(queue(), EntryId(from)));
+        blocks.held.read(queue(), read, |_| false);
+    }
+
+    use crate::engine::held::Read::{All, StoppedAt, UpTo};
+
     #[test]
-    fn held_entries_leave_in_order_once_the_stuck_one_is_gone() {
+    fn held_entries_are_read_once_the_stuck_one_is_gone() {
         let mut blocks = Blocks::default();
         blocks.block(K, EntryId(1));
-        blocks.hold(K, EntryId(2));
-        blocks.hold(K, EntryId(3));
-        assert!(blocks.holds("t", K) && !blocks.holds("t", Some("other")));
-        assert!(!blocks.take_held("t", K, EntryId(2)), "the stuck entry is still there");
+        blocks.hold("t", K, EntryId(2));
+        store(&mut blocks, &[2]);
+        assert_eq!(blocks.place("t", K), Place::Hold);
+        assert_eq!(blocks.place("t", Some("other")), Place::Free);
+        assert!(froms(&mut blocks).is_empty(), "the stuck entry is still there");
         blocks.resolve(K, EntryId(1));
-        assert!(blocks.take_released());
-        assert!(!blocks.take_held("t", K, EntryId(3)), "not before entry 2");
-        assert!(blocks.take_held("t", K, EntryId(2)));
-        assert!(blocks.take_held("t", K, EntryId(3)));
-        assert!(blocks.holds("t", K), "new entries wait until the held ones have left");
-        blocks.resolve(K, EntryId(2));
-        blocks.resolve(K, EntryId(3));
+        assert_eq!(froms(&mut blocks), [2]);
+        assert_eq!(blocks.place("t", K), Place::Hold, "new entries wait until the held ones were read");
+        answer(&mut blocks, 2, All);
+        assert_eq!(blocks.place("t", K), Place::Free);
         assert!(blocks.is_empty());
+    }
+
+    #[test]
+    fn new_entries_wait_while_the_last_held_ones_are_not_stored() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(1));
+        blocks.hold("t", K, EntryId(2));
+        blocks.resolve(K, EntryId(1));
+        assert_eq!(froms(&mut blocks), [2]);
+        answer(&mut blocks, 2, All);
+        assert_eq!(blocks.place("t", K), Place::Wait);
+        assert!(blocks.held.wants_store() && froms(&mut blocks).is_empty(), "it cannot be read yet");
+        store(&mut blocks, &[2]);
+        assert_eq!(froms(&mut blocks), [2]);
+        answer(&mut blocks, 2, UpTo(EntryId(2)));
+        assert_eq!(froms(&mut blocks), [3]);
+        answer(&mut blocks, 3, All);
+        assert!(blocks.is_empty());
+    }
+
+    #[test]
+    fn what_was_held_before_the_place_of_a_question_makes_its_answer_void() {
+        let mut blocks = Blocks::default();
+        blocks.held.load(queue(), EntryId(5));
+        blocks.held.release(QueueName::of("t", K));
+        assert_eq!(froms(&mut blocks), [5]);
+        blocks.hold("t", K, EntryId(4));
+        assert!(!blocks.held.answered(queue(), EntryId(5)));
+        store(&mut blocks, &[4]);
+        assert_eq!(froms(&mut blocks), [4]);
+    }
+
+    #[test]
+    fn what_was_stored_since_the_question_is_asked_for_again() {
+        let mut blocks = Blocks::default();
+        blocks.held.load(queue(), EntryId(5));
+        blocks.held.release(QueueName::of("t", K));
+        assert_eq!(froms(&mut blocks), [5]);
+        blocks.hold("t", K, EntryId(7));
+        store(&mut blocks, &[7]);
+        answer(&mut blocks, 5, All);
+        assert_eq!(blocks.place("t", K), Place::Wait, "entry 7 need not be in the answer");
+        assert_eq!(froms(&mut blocks), [7]);
     }
 
     #[test]
@@ -256,56 +339,52 @@ mod tests {
         assert!(blocks.block_topic("missing", EntryId(1)));
         assert!(!blocks.block_topic("missing", EntryId(2)));
         assert!(blocks.is_probe("missing", EntryId(1)) && !blocks.is_probe("missing", EntryId(2)));
-        assert!(blocks.holds("missing", None) && !blocks.holds("other", None));
-        blocks.hold(K, EntryId(5));
-        blocks.hold(K, EntryId(6));
-        assert!(!blocks.take_held("missing", K, EntryId(5)));
-        assert!(!blocks.take_held("other", K, EntryId(6)), "its key waits behind entry 5");
-        assert!(blocks.unblock_topic("missing") && blocks.take_released());
-        assert!(blocks.take_held("missing", K, EntryId(5)));
-        assert!(blocks.take_held("other", K, EntryId(6)));
+        assert_eq!(blocks.place("missing", None), Place::Hold);
+        assert_eq!(blocks.place("other", None), Place::Free);
+        blocks.hold("missing", K, EntryId(5));
+        assert_eq!(blocks.place("other", K), Place::Hold, "its key waits behind entry 5");
+        assert!(blocks.unblock_topic("missing"));
+        assert!(froms(&mut blocks).is_empty(), "nothing is stored");
+        store(&mut blocks, &[5]);
+        assert_eq!(froms(&mut blocks), [5]);
+        blocks.block_topic("missing", EntryId(9));
+        answer(&mut blocks, 5, StoppedAt(EntryId(5)));
+        assert_eq!(blocks.place("other", K), Place::Hold);
     }
 
     #[test]
     fn what_is_queued_waits_only_for_what_stands_before_it() {
         let mut blocks = Blocks::default();
         blocks.block(K, EntryId(2));
-        assert!(!blocks.holds_queued("t", K, EntryId(1)), "it must leave before entry 2");
-        assert!(blocks.holds_queued("t", K, EntryId(3)));
+        let queued = |blocks: &Blocks, id| blocks.place_queued("t", K, EntryId(id), false);
+        assert_eq!(queued(&blocks, 1), Place::Free, "it must leave before entry 2");
+        assert_eq!(queued(&blocks, 3), Place::Hold);
         blocks.block_topic("t", EntryId(2));
-        assert!(blocks.holds_queued("t", K, EntryId(1)));
+        assert_eq!(queued(&blocks, 1), Place::Hold);
     }
 
     #[test]
-    fn a_running_entry_that_fails_blocks_again() {
+    fn an_entry_held_before_a_stuck_one_leaves_before_it() {
         let mut blocks = Blocks::default();
-        blocks.hold(K, EntryId(1));
-        blocks.hold(K, EntryId(2));
-        assert!(blocks.take_held("t", K, EntryId(1)));
-        assert!(blocks.take_held("t", K, EntryId(2)));
-        blocks.block(K, EntryId(1));
-        blocks.hold(K, EntryId(2));
-        assert!(!blocks.take_held("t", K, EntryId(2)));
-    }
-
-    #[test]
-    fn an_entry_held_before_a_running_one_leaves_when_that_gets_stuck() {
-        let mut blocks = Blocks::default();
-        blocks.hold(K, EntryId(5));
-        assert!(blocks.take_held("t", K, EntryId(5)));
-        blocks.hold(K, EntryId(4));
-        blocks.held_is_stored("t", K);
-        assert!(!blocks.take_released(), "entry 5 is on its way");
         blocks.block(K, EntryId(5));
+        blocks.hold("t", K, EntryId(4));
         assert!(blocks.has_before(K, EntryId(5)), "entry 5 waits for entry 4");
-        assert!(blocks.take_released() && blocks.take_held("t", K, EntryId(4)));
+        assert!(froms(&mut blocks).is_empty());
+        store(&mut blocks, &[4]);
+        assert_eq!(froms(&mut blocks), [4]);
+        answer(&mut blocks, 4, All);
+        assert!(!blocks.has_before(K, EntryId(5)));
+        assert_eq!(blocks.place("t", K), Place::Hold, "entry 5 is still stuck");
     }
 
     #[test]
     fn the_policy_decides_whether_a_dead_entry_blocks() {
-        let dead =
-            || [ExceptionSummary { id: EntryId(1), key: Some("k".into()), state: ExceptionState::Dead }];
-        assert!(Blocks::load(dead(), DeadPolicy::Hold).holds("t", K));
-        assert!(!Blocks::load(dead(), DeadPolicy::Pass).holds("t", K));
+        let dead = ExceptionSummary { id: EntryId(1), key: Some("k".into()), state: ExceptionState::Dead };
+        let place = |policy| {
+            let mut blocks = Blocks::default();
+            blocks.load(&dead, policy);
+            blocks.place("t", K)
+        };
+        assert_eq!((place(DeadPolicy::Hold), place(DeadPolicy::Pass)), (Place::Hold, Place::Free));
     }
 }

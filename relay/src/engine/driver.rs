@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Connector, Host};
-use outbox::log::{Cursor, EntryId, ExceptionSummary, Lease, LogError, LogKeeper, LogReader};
+use outbox::log::{Cursor, ExceptionChange, ExceptionState, Lease, LogError, LogKeeper, LogReader};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
-use crate::engine::keeper::{Command, Keeper, KeeperEnd, Report};
+use crate::engine::blocks::Blocks;
+use crate::engine::due::Due;
+use crate::engine::keeper::{Command, Keeper, KeeperEnd, Stored};
 use crate::engine::link::{Link, LinkEvent};
-use crate::engine::machine::Machine;
+use crate::engine::machine::{Checkpoint, Machine};
 use crate::engine::reader::{Answer, Ask, ReadPage, Reader};
 use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
@@ -39,7 +41,7 @@ pub(crate) struct Lead {
     /// When the lease was asked for.
     pub(crate) asked_at: Instant,
     pub(crate) cursor: Cursor,
-    pub(crate) blocking: Vec<ExceptionSummary>,
+    pub(crate) blocks: Blocks,
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) settings: Settings,
     pub(crate) hint: Arc<Notify>,
@@ -64,17 +66,17 @@ struct Driver {
     asks: mpsc::Sender<Ask>,
     answers: mpsc::Receiver<Answer>,
     commands: mpsc::Sender<Command>,
-    reports: mpsc::UnboundedReceiver<Report>,
+    reports: mpsc::UnboundedReceiver<Stored>,
     batch_len: usize,
     /// A checkpoint is on its way.
     storing: bool,
-    /// Checkpoints stored so far: an answer that was asked for before the last one is out of date.
-    stored: u64,
-    /// The question that is on its way, and `stored` when it was asked.
-    asked: Option<(Ask, u64)>,
-    due_at: Option<Instant>,
-    /// Held entries wait to be read, from this id on.
-    held_from: Option<EntryId>,
+    /// Something that becomes due is in it.
+    stores_due: bool,
+    /// A question is on its way.
+    asked: bool,
+    /// Which kind of question comes next, if there is more than one: they take turns.
+    turn: usize,
+    due: Due,
     draining: Option<Instant>,
     /// When the lease was taken: the engine counts time from here.
     began_at: Instant,
@@ -90,7 +92,7 @@ impl Lead {
         let (commands, commands_out) = mpsc::channel(2);
         let (reports_in, reports) = mpsc::unbounded_channel();
         let settings = self.settings;
-        let (trust, renew_interval, look_interval) = Keeper::intervals(&settings);
+        let (trust, renew_interval) = Keeper::intervals(&settings);
         let (trusted_in, trusted) = watch::channel(self.asked_at + trust);
         let reader = Reader {
             log: self.reader,
@@ -109,13 +111,12 @@ impl Lead {
             trusted_until: trusted_in,
             trust,
             renew_interval,
-            look_interval,
         };
         // Nobody holds on to the connections when this future is dropped.
         let mut reader = AbortOnDropHandle::new(self.host.spawn(reader.run(self.cursor.clone())));
         let mut keeper = AbortOnDropHandle::new(self.host.spawn(keeper.run()));
         let mut driver = Driver {
-            machine: Machine::new(settings.clone(), self.cursor, self.blocking),
+            machine: Machine::new(settings.clone(), self.cursor, self.blocks),
             link: Link::new(self.connector, settings.retry, trusted.clone(), self.host.clone()),
             settings,
             telemetry: self.telemetry,
@@ -127,10 +128,10 @@ impl Lead {
             reports,
             batch_len: 1,
             storing: false,
-            stored: 0,
-            asked: None,
-            due_at: None,
-            held_from: None,
+            stores_due: false,
+            asked: false,
+            turn: 0,
+            due: Due::new(Instant::now()),
             draining: None,
             began_at: Instant::now(),
         };
@@ -171,17 +172,23 @@ impl Driver {
                 }
                 () = sleep_until(self.draining) => return self.finish(keeper).await,
                 () = stop.cancelled(), if self.draining.is_none() => self.begin_draining(),
-                Some(report) = self.reports.recv() => self.on_report(&report),
+                Some(Stored) = self.reports.recv() => self.on_stored(),
                 Some(answer) = self.answers.recv() => self.on_answer(answer),
                 _ = tick.tick() => {
                     self.telemetry.gauges(&self.machine);
+                    if self.machine.take_due_waits() {
+                        self.due.look_anew(Instant::now());
+                    }
                     self.store();
                 }
                 _ = silence.tick() => {
                     self.machine.set_now(self.began_at.elapsed());
                     self.machine.look_for_silence(self.host.uniform());
                 }
-                () = sleep_until(self.due_at), if self.may_ask() => self.ask_due(EntryId::default()),
+                () = sleep_until(self.due.at()), if self.draining.is_none() => {
+                    let is_cheap = self.machine.aside_len() < self.settings.page_entries;
+                    self.due.begin(Instant::now(), is_cheap);
+                }
                 Some(page) = self.pages.recv(), if self.draining.is_none() && self.machine.has_room() => {
                     self.machine.page(&page.difference, page.page);
                 }
@@ -205,14 +212,11 @@ impl Driver {
         if self.machine.session_broken() && self.link.is_up() {
             self.link.close(Duration::ZERO);
         }
-        if self.machine.changes_len() >= CHANGES_MAX {
+        self.machine.give_way();
+        if self.machine.changes_len() >= CHANGES_MAX || self.machine.wants_store() {
             self.store();
         }
-        if self.machine.take_released() {
-            self.held_from = Some(EntryId::default());
-            self.store();
-        }
-        self.ask_held();
+        self.ask();
         self.telemetry.events(self.machine.take_events());
     }
 
@@ -243,68 +247,58 @@ impl Driver {
             return;
         }
         if let Some(checkpoint) = self.machine.checkpoint() {
+            self.stores_due = has_due(&checkpoint);
             // Room for one checkpoint and the release; a keeper that is gone ends the driver by itself.
             self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
         }
     }
 
-    fn on_report(&mut self, report: &Report) {
-        match report {
-            Report::Stored => {
-                self.storing = false;
-                self.stored += 1;
-                self.machine.checkpointed();
-                self.telemetry.checkpointed();
+    fn on_stored(&mut self) {
+        self.storing = false;
+        if std::mem::take(&mut self.stores_due) {
+            self.due.look(Instant::now());
+        }
+        self.machine.checkpointed();
+        self.telemetry.checkpointed();
+    }
+
+    /// Asks the database for what there is room for, one question at a time; kinds take turns, so that none waits for
+    /// another to have nothing left to ask.
+    fn ask(&mut self) {
+        if self.asked || self.draining.is_some() {
+            return;
+        }
+        for _ in 0..KINDS {
+            let kind = self.turn;
+            self.turn = (self.turn + 1) % KINDS;
+            if let Some(ask) = self.question(kind) {
+                self.machine.asks();
+                self.asked = self.asks.try_send(ask).is_ok();
+                return;
             }
-            Report::DueIn(due_in) => self.due_at = due_in.map(|due_in| Instant::now() + due_in),
         }
     }
 
-    fn may_ask(&self) -> bool {
-        self.asked.is_none() && self.draining.is_none() && self.due_at.is_some() && self.machine.has_room()
-    }
-
-    fn ask_due(&mut self, after: EntryId) {
-        self.due_at = None;
-        self.ask(Ask::Due(after));
-    }
-
-    /// Held entries are read only when the database knows all of them.
-    fn ask_held(&mut self) {
-        if self.asked.is_none()
-            && self.draining.is_none()
-            && self.machine.has_room()
-            && !self.storing
-            && self.machine.changes_len() == 0
-            && let Some(after) = self.held_from
-        {
-            self.ask(Ask::Held(after));
-        }
-    }
-
-    fn ask(&mut self, ask: Ask) {
-        if self.asks.try_send(ask).is_ok() {
-            self.asked = Some((ask, self.stored));
+    fn question(&mut self, kind: usize) -> Option<Ask> {
+        match kind {
+            0 if self.machine.has_room_for_held() => {
+                Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
+            }
+            1 if self.machine.has_room_for_due() => self.due.wanted().map(Ask::Due),
+            2 => self.machine.wanted_names().map(Ask::Names),
+            _ => None,
         }
     }
 
     fn on_answer(&mut self, answer: Answer) {
-        let fresh = self.asked.take() == Some((answer.ask, self.stored)) && !self.storing;
-        let last = answer.exceptions.last().map(|exception| exception.entry.id);
-        match answer.ask {
-            // A checkpoint was stored meanwhile: what was read may be out of date, so it is read again.
-            Ask::Due(after) if !fresh => self.ask_due(after),
-            Ask::Due(_) => {
-                self.machine.due(answer.exceptions, self.host.uniform());
-                if let (true, Some(last)) = (answer.full, last) {
-                    self.ask_due(last);
-                }
+        self.asked = false;
+        match answer {
+            Answer::Due(page) => {
+                self.due.read(&page, Instant::now());
+                self.machine.due(page.exceptions, self.host.uniform());
             }
-            Ask::Held(_) if !fresh => {}
-            Ask::Held(_) => {
-                self.machine.held(answer.exceptions);
-                self.held_from = last.filter(|_| answer.full);
-            }
+            Answer::Held(asks, pages) => self.machine.held(&asks, pages),
+            Answer::Names(names) => self.machine.names(names),
         }
     }
 
@@ -320,18 +314,31 @@ impl Driver {
     /// Stores what is settled and gives the lease back.
     async fn finish(&mut self, keeper: &mut AbortOnDropHandle<Result<KeeperEnd, LogError>>) -> Ended {
         self.telemetry.events(self.machine.take_events());
-        while self.storing {
+        loop {
+            self.store();
+            if !self.storing {
+                break;
+            }
             match self.reports.recv().await {
-                Some(report) => self.on_report(&report),
+                Some(Stored) => self.on_stored(),
                 None => break,
             }
-        }
-        if let Some(checkpoint) = self.machine.checkpoint() {
-            let _ = self.commands.send(Command::Store(checkpoint)).await;
         }
         let _ = self.commands.send(Command::Release).await;
         ended_by_keeper(keeper.await)
     }
+}
+
+/// Questions about held entries, about what is due, and about names of queues.
+const KINDS: usize = 3;
+
+fn has_due(checkpoint: &Checkpoint) -> bool {
+    checkpoint.changes.iter().any(|change| match change {
+        ExceptionChange::Park(parked) => {
+            matches!(parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
+        }
+        ExceptionChange::Resolve(_) => false,
+    })
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -20,14 +20,9 @@ pub(crate) enum Command {
     Release,
 }
 
-/// What the keeper reports.
+/// The checkpoint is stored.
 #[derive(Debug)]
-pub(crate) enum Report {
-    /// The checkpoint is stored.
-    Stored,
-    /// How long until an exception is due.
-    DueIn(Option<Duration>),
-}
+pub(crate) struct Stored;
 
 /// How keeping the lease ended.
 #[derive(Debug)]
@@ -43,29 +38,23 @@ pub(crate) struct Keeper {
     pub(crate) log: Box<dyn LogKeeper>,
     pub(crate) lease: Lease,
     pub(crate) commands: mpsc::Receiver<Command>,
-    pub(crate) reports: mpsc::UnboundedSender<Report>,
+    pub(crate) reports: mpsc::UnboundedSender<Stored>,
     /// Until when this process may publish; pushed on by every renewal.
     pub(crate) trusted_until: watch::Sender<Instant>,
     pub(crate) trust: Duration,
     pub(crate) renew_interval: Duration,
-    /// How often to look for exceptions that became due without the relay's doing (an operator's requeue).
-    pub(crate) look_interval: Duration,
 }
 
-/// How often an operator's requeue or discard is noticed at the latest.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
 impl Keeper {
-    pub(crate) fn intervals(settings: &Settings) -> (Duration, Duration, Duration) {
-        (settings.lease_trust(), settings.renew_interval(), LOOK_INTERVAL)
+    pub(crate) fn intervals(settings: &Settings) -> (Duration, Duration) {
+        (settings.lease_trust(), settings.renew_interval())
     }
 
-    /// Runs until the lease is lost or given back, or the database fails.
+    /// Runs until the lease is lost or given back, or the database fails. Checkpoints are bounded, so that a renewal
+    /// waits for one of them at most. A connection of its own would not help it: both write the relay's row.
     pub(crate) async fn run(mut self) -> Result<KeeperEnd, LogError> {
         let mut renewal = tokio::time::interval_at(Instant::now() + self.renew_interval, self.renew_interval);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = tokio::time::interval(self.look_interval);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
@@ -90,7 +79,6 @@ impl Keeper {
                     }
                     None => return Ok(KeeperEnd::Released),
                 },
-                _ = look.tick() => self.report_due().await?,
             }
         }
     }
@@ -101,17 +89,8 @@ impl Keeper {
         let fenced = self.log.checkpoint(self.lease.epoch, &cursor, &changes).await?;
         if fenced == Fenced::Held {
             reached(crash_points::AFTER_CHECKPOINT);
-            let _ = self.reports.send(Report::Stored);
-            if !changes.is_empty() {
-                self.report_due().await?;
-            }
+            let _ = self.reports.send(Stored);
         }
         Ok(fenced)
-    }
-
-    async fn report_due(&mut self) -> Result<(), LogError> {
-        let due_in = self.log.next_due_in().await?;
-        let _ = self.reports.send(Report::DueIn(due_in));
-        Ok(())
     }
 }

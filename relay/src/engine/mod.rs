@@ -8,6 +8,9 @@
 //! | [`window`] | what is in memory, and how far the cursor may move |
 //! | [`lanes`] | which entries may be submitted without endangering the order of their key |
 //! | [`blocks`] | which keys and topics wait, and for what |
+//! | [`stuck`] | what stops a key |
+//! | [`held`] | from where on held entries of a key are read back |
+//! | `due` | when to look for what is due, and from where on |
 //! | [`silence`] | which destinations have stopped answering, and how far that reaches |
 //! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
 //! | [`judge`](mod@judge) | whose fault a failure is and what follows |
@@ -31,6 +34,8 @@ pub mod backoff;
 pub mod blocks;
 mod chunking;
 pub mod driver;
+mod due;
+pub mod held;
 pub mod judge;
 pub mod keeper;
 pub mod lanes;
@@ -40,6 +45,7 @@ pub mod pipeline;
 pub mod reader;
 pub mod settings;
 pub mod silence;
+pub mod stuck;
 mod takeover;
 pub mod wake;
 pub mod window;

@@ -184,8 +184,10 @@ impl Pipeline {
         };
         self.status.send_replace(Status { role: Role::Leading { epoch: lease.epoch } });
         let mut takeover = Takeover::new(keeper, lease, asked_at, self.settings.renew_interval());
-        let Some(blocking) = takeover.blocking().await? else { return Ok(Ended::LeaseLost) };
-        let reader = self.store.reader(&self.name).await?;
+        let mut reader = self.store.reader(&self.name).await?;
+        let Some(blocks) = takeover.blocks(&mut *reader, self.settings.on_dead).await? else {
+            return Ok(Ended::LeaseLost);
+        };
         let Some((keeper, asked_at)) = takeover.end().await? else { return Ok(Ended::LeaseLost) };
         let lead = Lead {
             reader,
@@ -193,7 +195,7 @@ impl Pipeline {
             lease,
             asked_at,
             cursor,
-            blocking,
+            blocks,
             connector: Arc::clone(&self.connector),
             settings: self.settings.clone(),
             hint: Arc::clone(&self.hint),

@@ -9,7 +9,6 @@ use outbox::log::{Cursor, Difference, EntryId, Mark};
 use proptest::prelude::*;
 
 use super::backoff;
-use super::blocks::Blocks;
 use super::lanes::Lanes;
 use super::settings::{RetryPolicy, Settings};
 use super::window::{Item, Origin, Window};
@@ -26,6 +25,7 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
         origin: Origin::Log(Arc::clone(difference)),
         attempts: 0,
         in_flight: None,
+        waits: false,
     }
 }
 
@@ -81,8 +81,8 @@ proptest! {
                 break;
             }
             let (_, ticket) = tickets.swap_remove(seed.index(tickets.len()));
-            prop_assert!(window.settle(ticket).is_some());
-            prop_assert!(window.settle(ticket).is_none());
+            prop_assert!(window.settle(ticket, false).is_some());
+            prop_assert!(window.settle(ticket, false).is_none());
             unsettled.remove(&places[&ticket]);
         }
         prop_assert_eq!(window.cursor(), &expected(&sizes, &differences, &unsettled));
@@ -131,50 +131,6 @@ proptest! {
             lanes.settled(of.map(key).as_ref());
         }
         prop_assert_eq!(left, 0);
-    }
-
-    #[test]
-    fn a_held_entry_leaves_only_behind_everything_before_it(
-        steps in prop::collection::vec((0_u8..4, 1_i64..8), 1..60),
-    ) {
-        const K: Option<&str> = Some("k");
-        let mut blocks = Blocks::default();
-        let (mut stuck, mut held, mut running) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for (step, id) in steps {
-            match step {
-                0 => {
-                    blocks.block(K, EntryId(id));
-                    held.remove(&id);
-                    running.remove(&id);
-                    stuck.insert(id);
-                }
-                // What is stuck leaves or dies; it is never merely held again.
-                1 if !stuck.contains(&id) => {
-                    blocks.hold(K, EntryId(id));
-                    running.remove(&id);
-                    held.insert(id);
-                }
-                2 => {
-                    let may_leave = held.first() == Some(&id) && stuck.first().is_none_or(|first| *first > id);
-                    prop_assert_eq!(blocks.take_held("t", K, EntryId(id)), may_leave);
-                    if may_leave {
-                        held.remove(&id);
-                        running.insert(id);
-                    }
-                }
-                _ => {
-                    blocks.resolve(K, EntryId(id));
-                    stuck.remove(&id);
-                    held.remove(&id);
-                    running.remove(&id);
-                }
-            }
-            let all = || stuck.iter().chain(&held).chain(&running);
-            prop_assert_eq!(blocks.has_before(K, EntryId(id)), all().any(|other| *other < id));
-            prop_assert_eq!(blocks.holds("t", K), all().next().is_some());
-        }
-        (0..9).for_each(|id| blocks.resolve(K, EntryId(id)));
-        prop_assert!(blocks.is_empty());
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use message::crash_points::reached;
-use outbox::log::{Cursor, Difference, EntryId, Exception, LogError, LogReader, Page, PageLimit};
+use outbox::log::{
+    Cursor, Difference, DuePage, DuePosition, EntryId, HeldAsk, HeldPage, HeldQueues, LogError, LogReader,
+    Page, PageLimit, QueueName,
+};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -12,12 +15,14 @@ use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
 
 /// What the driver can ask for besides the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Ask {
-    /// Exceptions that are due, with ids above this.
-    Due(EntryId),
-    /// Held exceptions with ids above this.
-    Held(EntryId),
+    /// Exceptions that are due, behind this place.
+    Due(Option<DuePosition>),
+    /// Held exceptions.
+    Held(Vec<HeldAsk>),
+    /// Queues with held exceptions, behind this one.
+    Names(Option<QueueName>),
 }
 
 /// What the reader found.
@@ -29,12 +34,17 @@ pub(crate) struct ReadPage {
 
 /// The answer to an [`Ask`].
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) ask: Ask,
-    pub(crate) exceptions: Vec<Exception>,
-    /// Whether more may follow.
-    pub(crate) full: bool,
+pub(crate) enum Answer {
+    /// What is due.
+    Due(DuePage),
+    /// A page for each queue that was asked for.
+    Held(Vec<HeldAsk>, Vec<HeldPage>),
+    /// Queues.
+    Names(HeldQueues),
 }
+
+/// Entries that are looked at for one page of names.
+const NAMES: usize = 1_000;
 
 /// The reader's end of its channels.
 pub(crate) struct Reader {
@@ -96,14 +106,16 @@ impl Reader {
     }
 
     async fn answer(&mut self, ask: Ask) -> Result<(), LogError> {
-        let exceptions = match ask {
-            Ask::Due(after) => self.log.read_due(after, self.limit).await?,
-            Ask::Held(after) => self.log.read_held(after, self.limit).await?,
+        let answer = match ask {
+            Ask::Due(after) => Answer::Due(self.log.read_due(after, self.limit).await?),
+            Ask::Held(asks) => {
+                let pages = self.log.read_held(&asks, self.limit).await?;
+                Answer::Held(asks, pages)
+            }
+            Ask::Names(after) => Answer::Names(self.log.held_queues(after.as_ref(), NAMES).await?),
         };
-        // Cut by bytes or by entries, a run that is not empty may have a successor.
-        let full = !exceptions.is_empty();
         // The driver asks for one thing at a time, so there is room; if it is gone, so is the question.
-        let _ = self.answers.send(Answer { ask, exceptions, full }).await;
+        let _ = self.answers.send(answer).await;
         Ok(())
     }
 }

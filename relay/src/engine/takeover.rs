@@ -5,8 +5,11 @@
 
 use std::time::Duration;
 
-use outbox::log::{EntryId, ExceptionSummary, Fenced, Lease, LogError, LogKeeper};
+use outbox::log::{EntryId, Fenced, Lease, LogError, LogKeeper, LogReader, QueueName};
 use tokio::time::Instant;
+
+use crate::engine::blocks::Blocks;
+use crate::engine::settings::DeadPolicy;
 
 /// Exceptions of one call: short against any lease.
 const PAGE: usize = 2_000;
@@ -30,19 +33,36 @@ impl Takeover {
         Self { keeper, lease, asked_at, renew_interval }
     }
 
-    /// Everything beside the log that blocks something; nothing when the lease is lost.
-    pub(crate) async fn blocking(&mut self) -> Result<Option<Vec<ExceptionSummary>>, LogError> {
-        let mut all: Vec<ExceptionSummary> = Vec::new();
+    /// Everything beside the log that blocks something; nothing when the lease is lost. Of held entries only their queues
+    /// are loaded.
+    pub(crate) async fn blocks(
+        &mut self,
+        reader: &mut dyn LogReader,
+        on_dead: DeadPolicy,
+    ) -> Result<Option<Blocks>, LogError> {
+        let mut blocks = Blocks::default();
+        let mut after = EntryId(0);
         loop {
-            let after = all.last().map_or(EntryId(0), |last| last.id);
-            let page = self.keeper.blocking(after, PAGE).await?;
-            let is_last = page.len() < PAGE;
-            all.extend(page);
+            let page = reader.stuck(after, PAGE).await?;
+            page.iter().for_each(|summary| blocks.load(summary, on_dead));
             if self.renew().await? == Fenced::Lost {
                 return Ok(None);
             }
-            if is_last {
-                return Ok(Some(all));
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = last.id,
+                _ => break,
+            }
+        }
+        let mut after: Option<QueueName> = None;
+        loop {
+            let page = reader.held_queues(after.as_ref(), PAGE).await?;
+            page.queues.iter().for_each(|queue| blocks.load_queue(queue));
+            if self.renew().await? == Fenced::Lost {
+                return Ok(None);
+            }
+            match page.queues.into_iter().next_back() {
+                Some(last) if !page.exhausted => after = Some(last.name),
+                _ => return Ok(Some(blocks)),
             }
         }
     }
@@ -71,26 +91,26 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use async_trait::async_trait;
-    use outbox::log::{Acquired, Cursor, ExceptionChange, ExceptionState};
+    use outbox::log::{
+        Acquired, Cursor, Difference, DuePage, DuePosition, ExceptionChange, ExceptionState,
+        ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, PageLimit,
+    };
 
     use super::*;
 
     const TTL: Duration = Duration::from_secs(3);
 
-    /// A database that needs a second for each page, and holds a lease that expires.
-    struct Slow {
-        exceptions: i64,
-        expires_at: Arc<Mutex<Instant>>,
-    }
+    /// A lease that expires.
+    struct Expiring(Arc<Mutex<Instant>>);
 
     #[async_trait]
-    impl LogKeeper for Slow {
+    impl LogKeeper for Expiring {
         async fn acquire(&mut self, _: Duration) -> Result<Acquired, LogError> {
             unreachable!("taken before")
         }
 
         async fn renew(&mut self, _: i64, ttl: Duration) -> Result<Fenced, LogError> {
-            let mut expires_at = self.expires_at.lock().unwrap();
+            let mut expires_at = self.0.lock().unwrap();
             if Instant::now() >= *expires_at {
                 return Ok(Fenced::Lost);
             }
@@ -110,38 +130,73 @@ mod tests {
         async fn release(&mut self, _: i64) -> Result<Fenced, LogError> {
             unreachable!("not while taking over")
         }
+    }
 
-        async fn blocking(
-            &mut self,
-            after: EntryId,
-            entries_max: usize,
-        ) -> Result<Vec<ExceptionSummary>, LogError> {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let ids = (after.0 + 1..=self.exceptions).take(entries_max);
-            Ok(ids
-                .map(|id| ExceptionSummary { id: EntryId(id), key: None, state: ExceptionState::Held })
-                .collect())
+    /// A database that needs a second for each page.
+    struct Slow {
+        stuck: i64,
+        queues: i64,
+    }
+
+    fn name(number: i64) -> QueueName {
+        QueueName::of("orders", Some(&format!("{number:09}")))
+    }
+
+    #[async_trait]
+    impl LogReader for Slow {
+        async fn next_difference(&mut self, _: &Mark) -> Result<Option<Difference>, LogError> {
+            unreachable!("not while taking over")
         }
 
-        async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
+        async fn read_page(&mut self, _: &Difference, _: EntryId, _: PageLimit) -> Result<Page, LogError> {
             unreachable!("not while taking over")
+        }
+
+        async fn read_due(&mut self, _: Option<DuePosition>, _: PageLimit) -> Result<DuePage, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn read_held(&mut self, _: &[HeldAsk], _: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn held_queues(
+            &mut self,
+            after: Option<&QueueName>,
+            max: usize,
+        ) -> Result<HeldQueues, LogError> {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let behind = (1..=self.queues).filter(|number| after.is_none_or(|after| name(*number) > *after));
+            let queue = |number| HeldQueue { name: name(number), first: EntryId(1), topic: "orders".into() };
+            let queues: Vec<_> = behind.take(max).map(queue).collect();
+            Ok(HeldQueues { exhausted: queues.len() < max, queues })
+        }
+
+        async fn stuck(&mut self, after: EntryId, max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let summary = |id| ExceptionSummary {
+                id: EntryId(id),
+                key: Some(format!("{id}")),
+                state: ExceptionState::Dead,
+            };
+            Ok((after.0 + 1..=self.stuck).take(max).map(summary).collect())
         }
     }
 
-    fn takeover(exceptions: i64, left: Duration) -> (Takeover, Arc<Mutex<Instant>>) {
+    fn takeover(left: Duration) -> (Takeover, Arc<Mutex<Instant>>) {
         let expires_at = Arc::new(Mutex::new(Instant::now() + left));
-        let keeper = Box::new(Slow { exceptions, expires_at: Arc::clone(&expires_at) });
+        let keeper = Box::new(Expiring(Arc::clone(&expires_at)));
         (Takeover::new(keeper, Lease { epoch: 1, ttl: TTL }, Instant::now(), TTL / 3), expires_at)
     }
 
     #[tokio::test(start_paused = true)]
     async fn loading_may_take_many_times_as_long_as_a_lease() {
-        let exceptions = 20 * PAGE as i64 + 1;
-        let (mut takeover, expires_at) = takeover(exceptions, TTL);
+        let (stuck, queues) = (10 * PAGE as i64 + 1, 12 * PAGE as i64 + 1);
+        let (mut takeover, expires_at) = takeover(TTL);
         let begun = Instant::now();
-        let loaded = takeover.blocking().await.unwrap().unwrap();
+        let blocks = takeover.blocks(&mut Slow { stuck, queues }, DeadPolicy::Hold).await.unwrap().unwrap();
         assert!(begun.elapsed() > 6 * TTL);
-        assert!(loaded.iter().map(|one| one.id.0).eq(1..=exceptions));
+        assert_eq!(blocks.keys_len(), usize::try_from(queues).unwrap());
         let (_, asked_at) = takeover.end().await.unwrap().unwrap();
         assert!(asked_at.elapsed() < TTL / 3 + Duration::from_secs(1));
         assert!(Instant::now() < *expires_at.lock().unwrap());
@@ -149,7 +204,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_was_lost_meanwhile_ends_it() {
-        let (mut takeover, _) = takeover(5, Duration::from_millis(500));
-        assert!(takeover.blocking().await.unwrap().is_none());
+        let (mut takeover, _) = takeover(Duration::from_millis(500));
+        let blocks = takeover.blocks(&mut Slow { stuck: 5, queues: 5 }, DeadPolicy::Hold).await;
+        assert!(blocks.unwrap().is_none());
     }
 }

@@ -11,6 +11,9 @@ use outbox::log::{Cursor, Difference, EntryId};
 
 use crate::engine::silence::Submitted;
 
+/// Parked entries that one checkpoint stores: some 20 ms of the database's time.
+pub(super) const PARKED_MAX: usize = 1_000;
+
 /// Where an entry came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -35,6 +38,8 @@ pub struct Item {
     pub attempts: u32,
     /// Handed to the publisher and not yet reported: when.
     pub in_flight: Option<Submitted>,
+    /// Waits until what is held before it has been read back.
+    pub waits: bool,
 }
 
 impl Item {
@@ -55,7 +60,7 @@ enum Slot {
 /// What the cursor passes when a settled slot leaves the ring.
 #[derive(Debug)]
 enum Passed {
-    Entry(Arc<Difference>, EntryId),
+    Entry { difference: Arc<Difference>, id: EntryId, is_parked: bool },
     End(Arc<Difference>),
     Nothing,
 }
@@ -73,8 +78,8 @@ pub struct Window {
     cursor: Cursor,
     /// The last entry passed inside the difference in work; folded into `cursor` when asked for.
     passed: Option<(Arc<Difference>, EntryId)>,
-    /// Entries that the cursor has passed since the last [`Window::take_passed`].
-    left: Vec<EntryId>,
+    /// Parked entries that the cursor has passed since the last [`Window::take_passed`].
+    parked: Vec<EntryId>,
 }
 
 impl Window {
@@ -90,14 +95,15 @@ impl Window {
             entries_max,
             cursor,
             passed: None,
-            left: Vec::new(),
+            parked: Vec::new(),
         }
     }
 
-    /// Whether another page may be taken in.
+    /// Whether another page may be taken in, when a fraction `1/kept` of the window is kept free for others.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.bytes < self.bytes_max && self.slots.len() < self.entries_max
+    pub fn has_room(&self, kept: Option<usize>) -> bool {
+        let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
+        self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
     }
 
     /// Entries that are not settled.
@@ -121,7 +127,8 @@ impl Window {
 
     /// Notes an entry of the log that is settled without being published (it stands beside the log now).
     pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
-        self.push_slot(Slot::Settled(Passed::Entry(Arc::clone(difference), id)));
+        let difference = Arc::clone(difference);
+        self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
         self.advance();
     }
 
@@ -150,13 +157,16 @@ impl Window {
         }
     }
 
-    /// Settles an entry: it leaves memory, and the cursor moves as far as it can. `None` when it was settled.
-    pub fn settle(&mut self, ticket: Ticket) -> Option<Item> {
+    /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it can. `None` when it was
+    /// settled.
+    pub fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
         let index = self.index(ticket)?;
         let slot = self.slots.get_mut(index)?;
         let passed = match slot {
             Slot::Open(item) => match &item.origin {
-                Origin::Log(difference) => Passed::Entry(Arc::clone(difference), item.id),
+                Origin::Log(difference) => {
+                    Passed::Entry { difference: Arc::clone(difference), id: item.id, is_parked }
+                }
                 Origin::Due | Origin::Held => Passed::Nothing,
             },
             Slot::Settled(_) => return None,
@@ -168,13 +178,19 @@ impl Window {
         Some(item)
     }
 
+    /// Moves the cursor, but not past more parked entries than one checkpoint stores.
     fn advance(&mut self) {
-        while let Some(Slot::Settled(_)) = self.slots.front() {
+        while let Some(Slot::Settled(passed)) = self.slots.front() {
+            if self.parked.len() == PARKED_MAX && matches!(passed, Passed::Entry { is_parked: true, .. }) {
+                return;
+            }
             let Some(Slot::Settled(passed)) = self.slots.pop_front() else { return };
             self.front += 1;
             match passed {
-                Passed::Entry(difference, id) => {
-                    self.left.push(id);
+                Passed::Entry { difference, id, is_parked } => {
+                    if is_parked {
+                        self.parked.push(id);
+                    }
                     self.passed = Some((difference, id));
                 }
                 Passed::End(difference) => {
@@ -194,9 +210,19 @@ impl Window {
         &self.cursor
     }
 
-    /// The entries of the log that the cursor has passed since the last call.
-    pub fn take_passed(&mut self) -> std::vec::Drain<'_, EntryId> {
-        self.left.drain(..)
+    /// How many parked entries the cursor has passed since the last [`Window::take_passed`].
+    #[must_use]
+    pub fn parked_len(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// The cursor, and the parked entries that it has passed since the last call: they are stored together. It may move
+    /// on behind them afterwards.
+    pub fn take_passed(&mut self) -> (Cursor, Vec<EntryId>) {
+        let cursor = self.cursor().clone();
+        let parked = std::mem::take(&mut self.parked);
+        self.advance();
+        (cursor, parked)
     }
 
     /// All open entries with their tickets, in reading order.
@@ -207,10 +233,10 @@ impl Window {
         })
     }
 
-    /// The tickets of all open entries, in reading order.
+    /// The ids and tickets of all open entries, in reading order.
     #[must_use]
-    pub fn open_tickets(&self) -> Vec<Ticket> {
-        self.open().map(|(ticket, _)| ticket).collect()
+    pub fn open_tickets(&self) -> Vec<(EntryId, Ticket)> {
+        self.open().map(|(ticket, item)| (item.id, ticket)).collect()
     }
 }
 
@@ -226,7 +252,7 @@ mod tests {
 
     fn item(id: i64, origin: Origin) -> Item {
         let message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "payload");
-        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: None }
+        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: None, waits: false }
     }
 
     #[test]
@@ -236,10 +262,10 @@ mod tests {
         let mut window = Window::new(start.clone(), 1 << 20, 100);
         let tickets: Vec<_> = (1..=3).map(|id| window.push(item(id, Origin::Log(d.clone())))).collect();
         window.end(&d);
-        window.settle(tickets[1]);
-        window.settle(tickets[2]);
+        window.settle(tickets[1], false);
+        window.settle(tickets[2], false);
         assert_eq!(window.cursor(), &start, "entry 1 is still unsettled");
-        window.settle(tickets[0]);
+        window.settle(tickets[0], false);
         assert_eq!(window.cursor(), &Cursor::at(d.head.clone()));
         assert_eq!((window.open_len(), window.bytes()), (0, 0));
     }
@@ -250,9 +276,9 @@ mod tests {
         let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100);
         let first = window.push(item(1, Origin::Log(d.clone())));
         window.push(item(2, Origin::Log(d.clone())));
-        window.settle(first);
+        window.settle(first, false);
         assert_eq!(window.cursor(), &Cursor::inside(&d, EntryId(1)));
-        assert!(window.settle(first).is_none(), "a ticket settles once");
+        assert!(window.settle(first, false).is_none(), "a ticket settles once");
     }
 
     #[test]
@@ -261,15 +287,30 @@ mod tests {
         let start = Cursor::at(d.base.clone());
         let mut window = Window::new(start.clone(), 1 << 20, 100);
         let aside = window.push(item(1, Origin::Due));
-        window.settle(aside);
+        window.settle(aside, false);
         assert_eq!(window.cursor(), &start);
     }
 
     #[test]
     fn the_window_is_bounded_in_bytes() {
         let mut window = Window::new(Cursor::at(Mark::new("a")), 1, 100);
-        assert!(window.has_room(), "one entry always passes");
+        assert!(window.has_room(None), "one entry always passes");
         window.push(item(1, Origin::Due));
-        assert!(!window.has_room());
+        assert!(!window.has_room(None));
+    }
+
+    #[test]
+    fn the_cursor_passes_no_more_parked_entries_than_one_checkpoint_stores() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, usize::MAX);
+        let all = 2 * PARKED_MAX as i64 + 1;
+        (1..=all).for_each(|id| window.pass(&d, EntryId(id)));
+        let mut stored = Vec::new();
+        for last in [PARKED_MAX as i64, 2 * PARKED_MAX as i64, all] {
+            let (cursor, parked) = window.take_passed();
+            assert_eq!(cursor, Cursor::inside(&d, EntryId(last)));
+            stored.extend(parked.into_iter().map(|id| id.0));
+        }
+        assert!(stored.into_iter().eq(1..=all));
     }
 }

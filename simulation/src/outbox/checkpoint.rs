@@ -49,9 +49,14 @@ impl State {
         let is_timed =
             matches!(state, ExceptionState::Scheduled | ExceptionState::Retrying | ExceptionState::Discarded);
         let due_in = parked.due_in.or_else(|| is_timed.then_some(Duration::ZERO));
-        let edited = self.outbox.exceptions.remove(id).and_then(|aside| aside.edited);
-        let aside =
-            Aside { parked: parked.clone(), due_at: due_in.map(|due_in| Instant::now() + due_in), edited };
+        let row = self.outbox.rows.get(&id.0);
+        let deliver_at = row.and_then(|row| row.deliver_at).filter(|_| *state == ExceptionState::Scheduled);
+        let due_at = deliver_at.or_else(|| due_in.map(|due_in| Instant::now() + due_in));
+        let copy = match self.outbox.exceptions.remove(id) {
+            Some(aside) => aside.copy,
+            None => row.filter(|row| !row.is_removed).map(|row| row.message.clone()),
+        };
+        let aside = Aside { parked: parked.clone(), due_at, copy };
         self.outbox.exceptions.insert(*id, aside);
         let cursor = &self.outbox.relay.cursor;
         let row = self.outbox.rows.get(&id.0);
@@ -93,13 +98,13 @@ impl State {
     /// Retention: what is settled for good goes.
     pub(crate) fn remove_settled(&mut self) {
         let by_reader = self.is_broken(Breakage::RetentionByReader);
-        let OutboxTables { rows, relay, exceptions, read_to, .. } = &mut self.outbox;
+        let OutboxTables { rows, relay, read_to, .. } = &mut self.outbox;
         let mut removed = 0;
         for (id, row) in rows.iter_mut() {
             let is_over = if by_reader {
                 row.commit.is_some() && *id <= *read_to
             } else {
-                OutboxTables::is_passed(&relay.cursor, *id, row) && !exceptions.contains_key(&EntryId(*id))
+                OutboxTables::is_passed(&relay.cursor, *id, row)
             };
             if is_over && !row.is_removed {
                 row.is_removed = true;

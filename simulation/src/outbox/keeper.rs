@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::LeaseEvent;
-use outbox::log::{
-    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, ExceptionSummary, Fenced, Lease, LogError,
-    LogKeeper,
-};
+use outbox::log::{Acquired, Cursor, ExceptionChange, Fenced, Lease, LogError, LogKeeper};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -64,36 +61,6 @@ impl LogKeeper for Keeper {
                     state.leases.insert(process, Instant::now());
                 }
                 fenced
-            })
-            .await
-    }
-
-    async fn blocking(
-        &mut self,
-        after: EntryId,
-        entries_max: usize,
-    ) -> Result<Vec<ExceptionSummary>, LogError> {
-        self.0
-            .call(Call::Blocking, |state| {
-                let exceptions = state.outbox.exceptions.iter().filter(|(id, aside)| {
-                    let blocking = [ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead];
-                    **id > after && blocking.contains(&aside.parked.state)
-                });
-                let summary = |(id, aside): (&_, &super::tables::Aside)| ExceptionSummary {
-                    id: *id,
-                    key: aside.parked.key.clone(),
-                    state: aside.parked.state,
-                };
-                exceptions.map(summary).take(entries_max).collect()
-            })
-            .await
-    }
-
-    async fn next_due_in(&mut self) -> Result<Option<Duration>, LogError> {
-        self.0
-            .call(Call::NextDue, |state| {
-                let timed = state.outbox.exceptions.values().filter_map(|aside| aside.due_at);
-                timed.min().map(|at| at.saturating_duration_since(Instant::now()))
             })
             .await
     }

@@ -1,8 +1,11 @@
 //! Reads the log.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use outbox::log::{
-    Difference, Entry, EntryId, Exception, ExceptionState, LogError, LogReader, Mark, Page, PageLimit,
+    Difference, DuePage, DuePosition, Entry, EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldPage,
+    HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
 };
 use rand::Rng;
 use tokio::time::Instant;
@@ -43,38 +46,100 @@ impl LogReader for Reader {
         Ok(page)
     }
 
-    async fn read_due(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
-        let now = Instant::now();
-        let is_due = move |aside: &Aside| {
-            let state = aside.parked.state;
-            let is_timed = matches!(
-                state,
-                ExceptionState::Scheduled | ExceptionState::Retrying | ExceptionState::Discarded
-            );
-            is_timed && aside.due_at.is_some_and(|at| at <= now)
-        };
-        self.0.call(Call::Due, |state| state.outbox.exceptions(after, limit, is_due)).await
+    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
+        self.0.call(Call::Due, |state| state.read_due(after, limit)).await
     }
 
-    async fn read_held(&mut self, after: EntryId, limit: PageLimit) -> Result<Vec<Exception>, LogError> {
-        let is_held = |aside: &Aside| aside.parked.state == ExceptionState::Held;
-        self.0.call(Call::Held, |state| state.outbox.exceptions(after, limit, is_held)).await
+    async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+        self.0.call(Call::Held, |state| state.outbox.read_held(asks, limit)).await
+    }
+
+    async fn held_queues(
+        &mut self,
+        after: Option<&QueueName>,
+        rows_max: usize,
+    ) -> Result<HeldQueues, LogError> {
+        // Small pages, or a walk would never have a second one.
+        self.0.call(Call::Queues, |state| state.outbox.held_queues(after, rows_max.min(3))).await
+    }
+
+    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        self.0.call(Call::Stuck, |state| state.outbox.stuck(after, entries_max)).await
     }
 }
 
 impl OutboxTables {
-    fn exceptions(
-        &self,
-        after: EntryId,
-        limit: PageLimit,
-        wanted: impl Fn(&Aside) -> bool,
-    ) -> Vec<Exception> {
-        let behind = self.exceptions.iter().filter(|(id, aside)| **id > after && wanted(aside));
-        behind.take(limit.entries_max).map(|(id, aside)| self.exception(*id, aside)).collect()
+    fn held(&self) -> impl Iterator<Item = (QueueName, EntryId, &Aside)> {
+        let held = self.exceptions.iter().filter(|(_, aside)| aside.parked.state == ExceptionState::Held);
+        held.map(|(id, aside)| (QueueName::of(&aside.parked.topic, aside.parked.key.as_deref()), *id, aside))
+    }
+
+    fn read_held(&self, asks: &[HeldAsk], limit: PageLimit) -> Vec<HeldPage> {
+        let each = (limit.entries_max / asks.len().max(1)).max(1);
+        let page = |ask: &HeldAsk| {
+            let mut found = self.held().filter(|(queue, id, _)| *queue == ask.queue && *id >= ask.from);
+            let read = |(_, id, aside): (QueueName, EntryId, &Aside)| self.exception(id, aside);
+            let exceptions = found.by_ref().take(each).map(read).collect();
+            HeldPage { exceptions, exhausted: found.next().is_none() }
+        };
+        asks.iter().map(page).collect()
+    }
+
+    fn held_queues(&self, after: Option<&QueueName>, queues_max: usize) -> HeldQueues {
+        let mut first: BTreeMap<QueueName, (EntryId, &Aside)> = BTreeMap::new();
+        for (queue, id, aside) in self.held().filter(|(queue, ..)| after.is_none_or(|after| queue > after)) {
+            first.entry(queue).or_insert((id, aside));
+        }
+        let exhausted = first.len() < queues_max;
+        let queue = |(name, (first, aside)): (QueueName, (EntryId, &Aside))| HeldQueue {
+            name,
+            first,
+            topic: aside.parked.topic.clone(),
+        };
+        HeldQueues { queues: first.into_iter().take(queues_max).map(queue).collect(), exhausted }
+    }
+
+    fn stuck(&self, after: EntryId, entries_max: usize) -> Vec<ExceptionSummary> {
+        let stuck = [ExceptionState::Retrying, ExceptionState::Dead];
+        let behind =
+            self.exceptions.iter().filter(|(id, aside)| **id > after && stuck.contains(&aside.parked.state));
+        let summary = |(id, aside): (&EntryId, &Aside)| ExceptionSummary {
+            id: *id,
+            key: aside.parked.key.clone(),
+            state: aside.parked.state,
+        };
+        behind.map(summary).take(entries_max).collect()
     }
 }
 
 impl State {
+    fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> DuePage {
+        let now = Instant::now();
+        let start = self.start;
+        let place = |id: EntryId, at: Instant| DuePosition {
+            at_micros: i64::try_from(at.duration_since(start).as_micros()).unwrap_or(i64::MAX),
+            id,
+        };
+        let timed = self.outbox.exceptions.iter().filter_map(|(id, aside)| {
+            let is_timed = !matches!(aside.parked.state, ExceptionState::Held | ExceptionState::Dead);
+            aside.due_at.filter(|_| is_timed).map(|at| (place(*id, at), at, aside))
+        });
+        let mut timed: Vec<_> =
+            timed.filter(|(place, ..)| after.is_none_or(|after| *place > after)).collect();
+        timed.sort_by_key(|(place, ..)| *place);
+        let due = timed.iter().take_while(|(_, at, _)| *at <= now).count();
+        let taken = &timed[..due.min(limit.entries_max)];
+        DuePage {
+            exceptions: taken
+                .iter()
+                .map(|(place, _, aside)| self.outbox.exception(place.id, aside))
+                .collect(),
+            position: taken.last().map(|(place, ..)| *place).or(after),
+            exhausted: taken.len() == due,
+            next_in: timed.get(due).map(|(_, at, _)| *at - now),
+        }
+    }
+
     fn is_visible(&self, row: &Row, id: i64, difference: &Difference) -> bool {
         let (base, head) = (commits_at(&difference.base), commits_at(&difference.head));
         if self.is_broken(Breakage::CursorById) {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use checker::LeaseEvent;
 use message::{Message, MessageId};
 use outbox::log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntry, Mark, Parked};
@@ -30,7 +29,8 @@ pub(crate) struct Row {
 pub(crate) struct Aside {
     pub(crate) parked: Parked,
     pub(crate) due_at: Option<Instant>,
-    pub(crate) edited: Option<Bytes>,
+    /// The content, copied when it was parked; an operator's edit changes it.
+    pub(crate) copy: Option<Message>,
 }
 
 /// The relay's row.
@@ -129,15 +129,7 @@ impl OutboxTables {
             key: aside.parked.key.clone(),
             problem: String::from("its row is gone"),
         };
-        let row = self.rows.get(&id.0).filter(|row| !row.is_removed);
-        let message = row.map(|row| {
-            let mut message = row.message.clone();
-            if let Some(edited) = &aside.edited {
-                message.payload = edited.clone();
-            }
-            message
-        });
-        let entry = Entry { id, message: message.ok_or_else(gone), deliver_in: None };
+        let entry = Entry { id, message: aside.copy.clone().ok_or_else(gone), deliver_in: None };
         Exception { entry, state: aside.parked.state, attempts: aside.parked.attempts }
     }
 

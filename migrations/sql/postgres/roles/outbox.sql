@@ -18,8 +18,8 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_exception,
-    {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_node, {schema}outbox_server_run, {schema}outbox_rebased,
-    {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
+    {schema}outbox_parked, {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_node, {schema}outbox_server_run,
+    {schema}outbox_rebased, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
@@ -43,7 +43,7 @@ GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_
     TO {relay};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_relay TO {relay};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}outbox_exception TO {relay};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}outbox_exception, {schema}outbox_parked TO {relay};
 GRANT SELECT, INSERT ON {schema}outbox_audit TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_server_run TO {relay};
 GRANT SELECT, INSERT, DELETE ON {schema}outbox_rebased TO {relay};

@@ -1,22 +1,23 @@
 //! What stands beside the log, and what is stored together with the cursor.
 
-use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked};
+use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 
 use super::{Checkpoint, Event, Machine};
 use crate::engine::settings::DeadPolicy;
+use crate::engine::window::PARKED_MAX;
 
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
         let key = parked.key.as_deref();
         match parked.state {
             ExceptionState::Retrying => self.blocks.block(key, parked.id),
-            ExceptionState::Held => self.blocks.hold(key, parked.id),
+            ExceptionState::Held => self.blocks.hold(&parked.topic, key, parked.id),
             ExceptionState::Dead if self.settings.on_dead == DeadPolicy::Hold => {
                 self.blocks.block(key, parked.id);
             }
             _ => self.blocks.resolve(key, parked.id),
         }
-        self.changes.insert(parked.id, ExceptionChange::Park(parked.clone()));
+        self.change(parked.id, ExceptionChange::Park(parked.clone()));
         self.events.push(Event::Parked(Box::new(parked)));
     }
 
@@ -24,51 +25,70 @@ impl Machine {
         self.blocks.resolve(key, id);
         self.aside.remove(&id);
         self.failures.remove(&id);
-        self.changes.insert(id, ExceptionChange::Resolve(id));
+        self.change(id, ExceptionChange::Resolve(id));
     }
 
-    /// What to store now, or `None` when nothing has changed. One checkpoint may be on its way at a time.
+    fn change(&mut self, id: EntryId, change: ExceptionChange) {
+        let is_held = held(&change).is_some();
+        if let Some(before) = self.changes.insert(id, change)
+            && let (Some(queue), false) = (held(&before), is_held)
+        {
+            self.blocks.held.stored(&queue, id);
+        }
+    }
+
+    /// What to store now, or `None` when nothing has changed. One checkpoint may be on its way at a time, and it is
+    /// bounded: the first changes of entries that the cursor passes with it, and as many changes of others.
     pub fn checkpoint(&mut self) -> Option<Checkpoint> {
-        self.note_passed();
-        let cursor = self.window.cursor();
-        let storable = self.changes.len() > self.ahead.len();
-        if !storable && *cursor == self.stored {
+        let (cursor, passed) = self.window.take_passed();
+        if self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored {
             return None;
         }
-        self.stored = cursor.clone();
         let ahead = &self.ahead;
-        let changes: Vec<_> = self.changes.extract_if(.., |id, _| !ahead.contains(id)).collect();
-        self.storing = changes.iter().cloned().collect();
-        let changes = changes.into_iter().map(|(_, change)| change).collect();
-        Some(Checkpoint { cursor: self.stored.clone(), changes })
+        let others: Vec<_> =
+            self.changes.keys().filter(|id| !ahead.contains(id)).take(PARKED_MAX).copied().collect();
+        for id in passed {
+            if self.ahead.remove(&id)
+                && let Some(change) = self.changes.remove(&id)
+            {
+                self.first.insert(id);
+                self.storing.insert(id, change);
+            }
+        }
+        self.storing.extend(others.into_iter().filter_map(|id| self.changes.remove_entry(&id)));
+        self.stored = cursor.clone();
+        Some(Checkpoint { cursor, changes: self.storing.values().cloned().collect() })
     }
 
     /// The checkpoint that was on its way is stored.
     pub fn checkpointed(&mut self) {
-        for change in std::mem::take(&mut self.storing).into_values() {
-            if let ExceptionChange::Park(parked) = change
-                && parked.state == ExceptionState::Held
+        let first = std::mem::take(&mut self.first);
+        for (id, change) in std::mem::take(&mut self.storing) {
+            if self.asked && !first.contains(&id) {
+                self.known.insert(id, held(&change).is_some());
+            }
+            // Held again meanwhile, it is not stored.
+            if let Some(queue) = held(&change)
+                && self.changes.get(&id).and_then(held).is_none()
             {
-                self.blocks.held_is_stored(&parked.topic, parked.key.as_deref());
+                self.blocks.held.stored(&queue, id);
             }
         }
     }
 
-    pub(super) fn note_passed(&mut self) {
-        for id in self.window.take_passed() {
-            self.ahead.remove(&id);
+    /// Changes that could be stored now.
+    #[must_use]
+    pub fn changes_len(&self) -> usize {
+        self.changes.len().saturating_sub(self.ahead.len()) + self.window.parked_len()
+    }
+}
+
+/// In which queue a change holds its entry.
+fn held(change: &ExceptionChange) -> Option<QueueName> {
+    match change {
+        ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
+            Some(QueueName::of(&parked.topic, parked.key.as_deref()))
         }
-    }
-
-    /// Whether held entries may be able to leave since the last call: store a checkpoint, then read them.
-    pub fn take_released(&mut self) -> bool {
-        let answered = self.awaited.take_released();
-        self.blocks.take_released() || answered
-    }
-
-    /// Changes that the next checkpoint stores.
-    pub fn changes_len(&mut self) -> usize {
-        self.note_passed();
-        self.changes.len().saturating_sub(self.ahead.len())
+        _ => None,
     }
 }

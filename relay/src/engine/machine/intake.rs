@@ -4,9 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::Fault;
-use outbox::log::{Difference, Entry, EntryId, Exception, ExceptionState, Page, Parked};
+use outbox::log::{
+    Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, HeldQueues, Page, Parked,
+    QueueName,
+};
 
 use super::Machine;
+use crate::engine::blocks::Place;
+use crate::engine::held::{QueueHash, Read};
 use crate::engine::window::{Item, Origin};
 
 impl Machine {
@@ -22,9 +27,10 @@ impl Machine {
 
     fn entry(&mut self, difference: &Arc<Difference>, entry: Entry) {
         let id = entry.id;
+        let place = self.blocks.place(entry.topic(), entry.key());
         let parked = if let Some(due_in) = entry.deliver_in {
             Some(parked_entry(&entry, ExceptionState::Scheduled, 0, Some(due_in), None))
-        } else if self.blocks.holds(entry.topic(), entry.key()) {
+        } else if place == Place::Hold {
             self.held_on_a_guess += usize::from(self.silence.is_guess());
             Some(parked_entry(&entry, ExceptionState::Held, 0, None, None))
         } else {
@@ -35,7 +41,8 @@ impl Machine {
         match (parked, entry.message) {
             (None, Ok(message)) => {
                 let origin = Origin::Log(Arc::clone(difference));
-                self.queue(Item { id, message: Arc::new(message), origin, attempts: 0, in_flight: None });
+                let (message, waits) = (Arc::new(message), place == Place::Wait);
+                self.queue(Item { id, message, origin, attempts: 0, in_flight: None, waits });
             }
             (Some(parked), _) => {
                 self.ahead.insert(id);
@@ -55,9 +62,33 @@ impl Machine {
     }
 
     pub(super) fn queue(&mut self, item: Item) {
-        let key = item.message.key.clone();
+        let (key, topic, waits) = (item.message.key.clone(), item.message.topic.clone(), item.waits);
         let ticket = self.window.push(item);
-        self.lanes.push(ticket, key.as_ref());
+        if waits {
+            let queue = QueueHash::of(topic.as_str(), key.as_ref().map(message::OrderingKey::as_str));
+            self.blocks.held.wait(queue, ticket);
+        } else {
+            self.lanes.push(ticket, key.as_ref());
+        }
+    }
+
+    /// A question goes to the database.
+    pub fn asks(&mut self) {
+        self.asked = true;
+        self.known.clear();
+    }
+
+    /// Whether memory knows better what became of an entry than the answer to a question that was asked before.
+    fn is_known(&self, id: EntryId) -> bool {
+        self.aside.contains(&id)
+            || self.changes.contains_key(&id)
+            || self.storing.contains_key(&id)
+            || self.known.contains_key(&id)
+    }
+
+    fn answered(&mut self) {
+        self.asked = false;
+        self.known.clear();
     }
 
     /// Takes exceptions in that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the retries.
@@ -65,9 +96,8 @@ impl Machine {
         self.look_again();
         for exception in exceptions {
             let id = exception.entry.id;
-            let newer = self.changes.contains_key(&id) || self.storing.contains_key(&id);
-            if newer || self.aside.contains(&id) {
-                continue; // memory is ahead of what was read
+            if self.is_known(id) {
+                continue;
             }
             if self.is_awaited(&exception, uniform) {
                 continue; // it is with the publisher already
@@ -77,6 +107,7 @@ impl Machine {
                     // It may have been the one that probed its topic.
                     self.unblock_topic(exception.entry.topic());
                     self.resolve(exception.entry.key(), id);
+                    self.blocks.take_out(exception.entry.topic(), exception.entry.key(), id);
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
                 ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {
@@ -86,37 +117,124 @@ impl Machine {
                 ExceptionState::Held | ExceptionState::Dead => {}
             }
         }
+        self.answered();
     }
 
     /// A due entry waits for an earlier one of its key: it stays due, and is read again. It cannot probe its topic
     /// meanwhile, and the one it waits for can be held by that very topic (its transaction committed late). So the
     /// topic is released, and the next entry that it refuses probes it.
-    fn waits(&mut self, topic: &str, id: EntryId) {
+    pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
+        self.due_waits = true;
         if self.blocks.is_probe(topic, id) {
             self.unblock_topic(topic);
         }
     }
 
+    /// Whether something was left that is due, since the last call: it is to be read again.
+    pub fn take_due_waits(&mut self) -> bool {
+        std::mem::take(&mut self.due_waits)
+    }
+
     fn scheduled(&mut self, exception: Exception) {
         let entry = &exception.entry;
-        if self.blocks.holds(entry.topic(), entry.key()) {
-            let parked = parked_entry(entry, ExceptionState::Held, exception.attempts, None, None);
-            self.park(parked);
-        } else {
-            self.aside(exception, Origin::Due);
+        match self.blocks.place(entry.topic(), entry.key()) {
+            Place::Free => self.aside(exception, Origin::Due),
+            Place::Wait => self.due_waits = true,
+            Place::Hold => {
+                let parked = parked_entry(entry, ExceptionState::Held, exception.attempts, None, None);
+                self.park(parked);
+            }
         }
     }
 
-    /// Takes held exceptions in, in the order of their ids. Those that must go on waiting are left out.
-    pub fn held(&mut self, exceptions: Vec<Exception>) {
+    /// Which held entries to read now.
+    pub fn held_asks(&mut self) -> Vec<HeldAsk> {
+        self.blocks.asks()
+    }
+
+    /// From where on names of queues are to be read, if they are.
+    #[must_use]
+    pub fn wanted_names(&self) -> Option<Option<QueueName>> {
+        self.blocks.held.wanted_names()
+    }
+
+    /// Takes names of queues in.
+    pub fn names(&mut self, names: HeldQueues) {
+        self.blocks.walked(names);
+        self.answered();
+    }
+
+    /// Entries that wait in a full window for held ones are held as well.
+    pub fn give_way(&mut self) {
+        if !self.has_room_for_held() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
+            self.look_again();
+        }
+    }
+
+    /// Whether queues wait for a checkpoint.
+    #[must_use]
+    pub fn wants_store(&self) -> bool {
+        self.blocks.held.wants_store()
+    }
+
+    /// Takes held exceptions in, page by page in the order of their ids. Those that must go on waiting are left out.
+    pub fn held(&mut self, asks: &[HeldAsk], pages: Vec<HeldPage>) {
         self.look_again();
-        for exception in exceptions {
-            let entry = &exception.entry;
-            if self.awaited.contains(entry.id) {
-                continue; // it is with the publisher already
+        for (ask, page) in asks.iter().zip(pages) {
+            let queue = QueueHash::of_name(&ask.queue);
+            if self.blocks.held.answered(queue, ask.from) {
+                let read = self.held_page(queue, ask.from, page);
+                let aside = &self.aside;
+                self.blocks.held.read(queue, read, |id| aside.contains(&id));
             }
-            if self.blocks.take_held(entry.topic(), entry.key(), entry.id) {
+        }
+        self.answered();
+        self.queue_freed();
+    }
+
+    fn held_page(&mut self, queue: QueueHash, from: EntryId, page: HeldPage) -> Read {
+        let mut last = EntryId(from.0.saturating_sub(1));
+        for exception in page.exceptions {
+            let (id, entry) = (exception.entry.id, &exception.entry);
+            if self.blocks.held.is_unstored(queue, id) {
+                return Read::Unstored(id);
+            }
+            if self.awaited.contains(id) {
+                // It is with the publisher already, and read again if it fails. One with a key stops its queue.
+                debug_assert!(
+                    entry.key().is_none(),
+                    "a queue is read while entry {} of it is waited for",
+                    id.0
+                );
+                last = id;
+                continue;
+            }
+            // Held anew since it was asked, the row says what memory says.
+            let is_held = self.known.get(&id) == Some(&true) && !self.aside.contains(&id);
+            let is_held = is_held && !self.changes.contains_key(&id) && !self.storing.contains_key(&id);
+            if self.is_known(id) && !is_held {
+                // Memory knows better.
+            } else if self.blocks.keeps(entry.topic(), entry.key(), id) {
+                return Read::StoppedAt(id);
+            } else {
                 self.aside(exception, Origin::Held);
+            }
+            last = id;
+        }
+        if page.exhausted { Read::All } else { Read::UpTo(last) }
+    }
+
+    /// Queues the entries that waited until their queue was read.
+    fn queue_freed(&mut self) {
+        for ticket in self.blocks.held.take_freed() {
+            let Some(item) = self.window.get_mut(ticket) else { continue };
+            item.waits = false;
+            let (key, topic) = (item.message.key.clone(), item.message.topic.clone());
+            // What was read may have got stuck.
+            if self.blocks.place_queued(topic.as_str(), item.key(), item.id, false) == Place::Hold {
+                self.set_aside(ticket, ExceptionState::Held, None, None, None);
+            } else {
+                self.lanes.push(ticket, key.as_ref());
             }
         }
     }
@@ -138,7 +256,8 @@ impl Machine {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
                 self.aside.insert(id);
-                self.queue(Item { id, message: Arc::new(message), origin, attempts, in_flight: None });
+                let message = Arc::new(message);
+                self.queue(Item { id, message, origin, attempts, in_flight: None, waits: false });
             }
         }
     }

@@ -14,6 +14,9 @@
 //! A change beside the log is stored only together with a cursor that has passed its entry. So a successor never
 //! finds an exception ahead of its cursor, which it could send before entries that it has yet to read again.
 //!
+//! Held entries are in the database only. What is known of them is `engine/held.rs`; how they come back without a gap and
+//! without an overtaking stands there and in ADR 21.
+//!
 //! | file | what it decides |
 //! |---|---|
 //! | `intake.rs` | what becomes of entries and exceptions that were read |
@@ -30,10 +33,10 @@ mod outcomes;
 mod silent;
 mod submissions;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use message::KeyWindow;
-use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionSummary};
+use outbox::log::{Cursor, EntryId, ExceptionChange};
 
 use crate::engine::awaited::Awaited;
 use crate::engine::blocks::Blocks;
@@ -43,6 +46,9 @@ use crate::engine::silence::Silence;
 use crate::engine::window::Window;
 
 pub use event::{Checkpoint, Event};
+
+/// Changes that are not stored, at most: then nothing new is read. What is in the window already may add to them.
+pub const UNSTORED_MAX: usize = 8_000;
 
 /// The state machine of one lease.
 #[derive(Debug)]
@@ -58,7 +64,16 @@ pub struct Machine {
     /// Entries of the log that were put beside it and that the cursor has not passed: not stored yet.
     ahead: HashSet<EntryId>,
     /// Changes that are on their way to the database: it may still show the state before.
-    storing: HashMap<EntryId, ExceptionChange>,
+    storing: BTreeMap<EntryId, ExceptionChange>,
+    /// Those of them that are the first of their entry: nobody has read it beside the log before.
+    first: HashSet<EntryId>,
+    /// A question is on its way to the database.
+    asked: bool,
+    /// Entries whose change was stored since it was asked: the answer may show the state before. Whether that change holds
+    /// the entry: then a held row is as good as new.
+    known: HashMap<EntryId, bool>,
+    /// Something is due and was left, because it waits for others of its key.
+    due_waits: bool,
     /// Failures of entries beside the log since the takeover, counted attempts or not: they space the retries.
     failures: HashMap<EntryId, u32>,
     stored: Cursor,
@@ -71,27 +86,31 @@ pub struct Machine {
     silence: Silence,
     /// Messages that were set aside for their silence, and may still be answered.
     awaited: Awaited,
+    /// Topics that stay blocked although one of their messages was answered: it may have been the one to find out, so
+    /// they are unblocked with the next session at the latest.
+    kept_blocked: BTreeSet<String>,
     /// Entries held for a topic that was only guessed to be silent.
     held_on_a_guess: usize,
     events: Vec<Event>,
 }
 
 impl Machine {
-    /// The state after taking the lease: at the stored cursor, with the exceptions that block something.
+    /// The state after taking the lease: at the stored cursor, with what the database says is blocked.
     #[must_use]
-    pub fn new(
-        settings: Settings,
-        cursor: Cursor,
-        blocking: impl IntoIterator<Item = ExceptionSummary>,
-    ) -> Self {
+    pub fn new(settings: Settings, cursor: Cursor, mut blocks: Blocks) -> Self {
+        blocks.held.release_all();
         Self {
             window: Window::new(cursor.clone(), settings.window_bytes, settings.window_entries),
             lanes: Lanes::new(KeyWindow::One),
-            blocks: Blocks::load(blocking, settings.on_dead),
+            blocks,
             aside: HashSet::new(),
             changes: BTreeMap::new(),
             ahead: HashSet::new(),
-            storing: HashMap::new(),
+            storing: BTreeMap::new(),
+            first: HashSet::new(),
+            asked: false,
+            known: HashMap::new(),
+            due_waits: false,
             failures: HashMap::new(),
             stored: cursor,
             in_flight: 0,
@@ -100,18 +119,49 @@ impl Machine {
             session_broken: false,
             silence: Silence::new(settings.silent_after),
             awaited: Awaited::default(),
+            kept_blocked: BTreeSet::new(),
             held_on_a_guess: 0,
             events: Vec::new(),
             settings,
         }
     }
 
-    /// Whether another page or pass of exceptions may be taken in.
+    /// Whether another page of the log may be taken in. A part of the window is kept for held entries while some are
+    /// read back: the log could fill it with entries that wait for them.
     #[must_use]
     pub fn has_room(&self) -> bool {
         // While nothing shows that the broker works, a guess must not move the whole backlog beside the log.
         let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
-        self.window.has_room() && !is_bold
+        self.has_room_in_window() && self.unstored_len() < UNSTORED_MAX && !is_bold
+    }
+
+    /// Whether the window has room for entries of the log.
+    fn has_room_in_window(&self) -> bool {
+        self.window.has_room(self.blocks.held.is_reading().then_some(4))
+    }
+
+    /// Whether held entries may be taken in.
+    #[must_use]
+    pub fn has_room_for_held(&self) -> bool {
+        self.window.has_room(None)
+    }
+
+    /// Whether entries that are due may be taken in.
+    #[must_use]
+    pub fn has_room_for_due(&self) -> bool {
+        self.window.has_room(None) && self.unstored_len() < UNSTORED_MAX
+    }
+
+    /// Changes that are not stored.
+    #[must_use]
+    pub fn unstored_len(&self) -> usize {
+        self.changes.len() + self.storing.len()
+    }
+
+    /// Entries beside the log that are in the window.
+    #[must_use]
+    pub fn aside_len(&self) -> usize {
+        self.aside.len()
     }
 
     /// Entries that were read and are not settled.

@@ -24,7 +24,7 @@ impl Machine {
     }
 
     fn confirmed(&mut self, ticket: Ticket) {
-        let Some(item) = self.window.settle(ticket) else { return self.late(ticket, Ok(())) };
+        let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
         if let Some(submitted) = item.in_flight {
             self.in_flight -= 1;
             self.silence.confirmed(&item.message.topic, submitted);
@@ -39,7 +39,9 @@ impl Machine {
     }
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {
-        if !self.stays_blocked(topic) && self.blocks.unblock_topic(topic) {
+        if self.stays_blocked(topic) {
+            self.kept_blocked.insert(topic.to_owned());
+        } else if self.blocks.unblock_topic(topic) {
             self.events.push(Event::TopicUnblocked { topic: topic.to_owned() });
         }
     }
@@ -132,7 +134,7 @@ impl Machine {
         due_in: Option<Duration>,
         failure: Option<(Fault, String)>,
     ) {
-        let Some(item) = self.window.settle(ticket) else { return };
+        let Some(item) = self.window.settle(ticket, true) else { return };
         if matches!(item.origin, Origin::Log(_)) {
             self.ahead.insert(item.id);
         }

@@ -30,7 +30,7 @@ impl Machine {
         if self.session_broken || self.in_flight == 0 {
             return;
         }
-        let is_full = !self.has_room();
+        let is_full = !self.has_room_in_window();
         let (mut topics, mut alone) = self.silent(is_full);
         if is_full && topics.is_empty() && alone.is_empty() {
             self.stalled(&mut topics, &mut alone);
@@ -44,7 +44,7 @@ impl Machine {
         }
         let keys: HashSet<_> = alone.iter().filter_map(|ticket| self.key_of(*ticket)).collect();
         let alone: HashSet<_> = alone.into_iter().collect();
-        for ticket in self.window.open_tickets() {
+        for (_, ticket) in self.window.open_tickets() {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_some()) else {
                 continue;
             };
@@ -114,6 +114,7 @@ impl Machine {
         let Some(submitted) = item.in_flight else { return };
         let unanswered = Unanswered { id: item.id, message: Arc::clone(&item.message), submitted };
         let has_before = self.blocks.has_before(item.key(), item.id);
+        self.blocks.give_up(unanswered.message.key.as_ref().map(message::OrderingKey::as_str));
         self.awaited.insert(ticket, unanswered);
         if scope == Scope::Message && has_before {
             // The one before it finds out; this one waits behind it.
@@ -132,17 +133,22 @@ impl Machine {
     /// Takes the receipt of a message that was set aside for its silence.
     pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
         let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
+        let key = message.key.as_ref().map(message::OrderingKey::as_str);
+        self.blocks.answered(key);
         match outcome {
             Ok(()) => {
                 self.fruitless = 0;
                 self.silence.confirmed(&message.topic, submitted);
-                self.resolve(message.key.as_ref().map(message::OrderingKey::as_str), id);
+                self.resolve(key, id);
+                self.blocks.take_out(message.topic.as_str(), key, id);
                 self.unblock_topic(message.topic.as_str());
                 self.events.push(Event::Published(message));
             }
             // It stands beside the log already, and is submitted again when it is due or read back.
             Err(error) => {
-                self.awaited.release();
+                if key.is_none() {
+                    self.blocks.read_again(message.topic.as_str(), id);
+                }
                 if error.scope() == Scope::Message {
                     self.unblock_topic(message.topic.as_str());
                 }
@@ -167,7 +173,7 @@ impl Machine {
 
     /// Whether a topic stays blocked although one of its messages was answered: its silent part would pile up.
     pub(super) fn stays_blocked(&self, topic: &str) -> bool {
-        self.awaits_many() && self.awaited.has_topic(topic)
+        self.awaits_many() && self.awaited.has_topic(topic) && self.blocks.is_blocked(topic)
     }
 
     fn awaits_many(&self) -> bool {

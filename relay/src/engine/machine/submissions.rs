@@ -1,11 +1,14 @@
 //! What leaves for the publisher.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use message::{KeyWindow, Submission};
-use outbox::log::ExceptionState;
+use message::{KeyWindow, Submission, Ticket};
+use outbox::log::{EntryId, ExceptionState};
 
 use super::Machine;
+use crate::engine::awaited::Unanswered;
+use crate::engine::blocks::Place;
 use crate::engine::lanes::Lanes;
 use crate::engine::window::Origin;
 
@@ -20,9 +23,22 @@ impl Machine {
             self.fruitless = self.fruitless.saturating_add(1);
         }
         self.in_flight = 0;
-        self.awaited.clear();
+        let mut given_up: BTreeMap<_, EntryId> = BTreeMap::new();
+        for Unanswered { id, message, .. } in
+            self.awaited.clear().filter(|given_up| given_up.message.key.is_none())
+        {
+            given_up
+                .entry(message.topic.to_string())
+                .and_modify(|first| *first = id.min(*first))
+                .or_insert(id);
+        }
+        given_up.iter().for_each(|(topic, first)| self.blocks.read_again(topic, *first));
+        self.blocks.session_ended();
+        for topic in std::mem::take(&mut self.kept_blocked) {
+            self.unblock_topic(&topic);
+        }
         self.silence.session_started();
-        for ticket in self.window.open_tickets() {
+        for (_, ticket) in self.window.open_tickets() {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = None;
             }
@@ -63,30 +79,51 @@ impl Machine {
     }
 
     /// Looks at all queued entries again, if something was blocked since: those whose key or topic is blocked by
-    /// now are held. Before anything else is queued, because a held entry that is read back queues at the end.
+    /// now are held. Before anything else is queued, because a held entry that is read back queues at the end. In the
+    /// order of ids: a held entry comes into the window after entries of the log that wait for it.
     pub(super) fn look_again(&mut self) {
+        self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
             return;
         }
         self.lanes = Lanes::new(self.lanes.window());
-        for ticket in self.window.open_tickets() {
-            let Some(item) = self.window.get_mut(ticket) else { continue };
-            let key = item.message.key.clone();
-            if item.in_flight.is_some() {
-                self.lanes.occupy(key.as_ref());
-                continue;
-            }
-            let topic = item.message.topic.clone();
-            let hold = match item.origin {
-                Origin::Due => false,
-                Origin::Held => self.blocks.blocks_running(topic.as_str(), item.key(), item.id),
-                Origin::Log(_) => self.blocks.holds_queued(topic.as_str(), item.key(), item.id),
-            };
-            if hold {
-                self.set_aside(ticket, ExceptionState::Held, None, None, None);
-            } else {
-                self.lanes.push(ticket, key.as_ref());
+        let mut open: Vec<(EntryId, Ticket)> = self.window.open_tickets();
+        open.sort_unstable();
+        // First of all what is in flight takes its lanes, whatever its id.
+        for (_, ticket) in &open {
+            if let Some(item) = self.window.get_mut(*ticket).filter(|item| item.in_flight.is_some()) {
+                self.lanes.occupy(item.message.key.as_ref());
             }
         }
+        for (id, ticket) in open {
+            let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
+                continue;
+            };
+            let key = item.message.key.clone();
+            let topic = item.message.topic.clone();
+            if item.origin == Origin::Due {
+                if self.blocks.has_before(item.key(), id) {
+                    self.withdraw(ticket);
+                } else {
+                    self.lanes.push(ticket, key.as_ref());
+                }
+                continue;
+            }
+            match self.blocks.place_queued(topic.as_str(), item.key(), id, item.waits) {
+                Place::Hold => self.set_aside(ticket, ExceptionState::Held, None, None, None),
+                Place::Wait => {}
+                Place::Free => {
+                    item.waits = false;
+                    self.lanes.push(ticket, key.as_ref());
+                }
+            }
+        }
+    }
+
+    /// Takes an entry that is due out of the window: it stays due, and is read again when what stands before it has left.
+    fn withdraw(&mut self, ticket: Ticket) {
+        let Some(item) = self.window.settle(ticket, false) else { return };
+        self.aside.remove(&item.id);
+        self.waits(item.message.topic.as_str(), item.id);
     }
 }

@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use message::{EventType, KeyWindow, Message, OrderingKey, PublishError, Receipt, Scope, Submission, Topic};
 use outbox::log::{
-    Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, ExceptionSummary, Mark,
-    Page, Parked,
+    Cursor, Difference, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
+    ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, Parked, QueueName,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::engine::held::{QueueHash, Read};
+use crate::engine::settings::DeadPolicy;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 
@@ -65,27 +67,74 @@ impl Log {
         Exception { entry, state: row.parked.state, attempts: row.parked.attempts }
     }
 
-    fn due(&self, now: u64) -> Vec<Exception> {
-        let is_due = |row: &Row| {
-            matches!(row.parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
-                && row.due_at.is_some_and(|at| at <= now)
-        };
-        self.rows.iter().filter(|(_, row)| is_due(row)).map(|(id, row)| self.read(*id, row)).collect()
+    fn is_timed(row: &Row) -> bool {
+        matches!(row.parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
     }
 
-    fn held(&self) -> Vec<Exception> {
-        let held = |row: &Row| row.parked.state == ExceptionState::Held;
-        self.rows.iter().filter(|(_, row)| held(row)).map(|(id, row)| self.read(*id, row)).collect()
+    /// A page of what is due; the places are milliseconds.
+    fn due(&self, now: u64, after: Option<DuePosition>, len: usize) -> DuePage {
+        let place = |(id, row): (&EntryId, &Row)| {
+            let at_micros = i64::try_from(row.due_at.filter(|at| *at <= now)?).unwrap();
+            Some(DuePosition { at_micros, id: *id }).filter(|place| after.is_none_or(|after| *place > after))
+        };
+        let timed = self.rows.iter().filter(|(_, row)| Self::is_timed(row));
+        let mut places: Vec<_> = timed.filter_map(place).collect();
+        places.sort_unstable();
+        let exhausted = places.len() <= len;
+        places.truncate(len);
+        DuePage {
+            exceptions: places.iter().map(|place| self.read(place.id, &self.rows[&place.id])).collect(),
+            position: places.last().copied().or(after),
+            exhausted,
+            next_in: None,
+        }
     }
 
-    fn blocking(&self) -> Vec<ExceptionSummary> {
-        let summary = |(id, row): (&EntryId, &Row)| ExceptionSummary {
-            id: *id,
-            key: row.parked.key.clone(),
-            state: row.parked.state,
-        };
-        self.rows.iter().map(summary).filter(|s| s.state != ExceptionState::Scheduled).collect()
+    fn held(&self) -> impl Iterator<Item = (QueueName, EntryId, &Row)> {
+        let held = self.rows.iter().filter(|(_, row)| row.parked.state == ExceptionState::Held);
+        held.map(|(id, row)| (QueueName::of(&row.parked.topic, row.parked.key.as_deref()), *id, row))
     }
+
+    fn held_page(&self, ask: &HeldAsk, len: usize) -> HeldPage {
+        let mut found = self.held().filter(|(queue, id, _)| *queue == ask.queue && *id >= ask.from);
+        let exceptions = found.by_ref().take(len).map(|(_, id, row)| self.read(id, row)).collect();
+        HeldPage { exceptions, exhausted: found.next().is_none() }
+    }
+
+    fn queues(&self, after: Option<&QueueName>, len: usize) -> HeldQueues {
+        let mut all: BTreeMap<QueueName, (EntryId, &Row)> = BTreeMap::new();
+        for (queue, id, row) in self.held().filter(|(queue, ..)| after.is_none_or(|after| queue > after)) {
+            all.entry(queue).or_insert((id, row));
+        }
+        let exhausted = all.len() <= len;
+        let queue = |(name, (first, row)): (QueueName, (EntryId, &Row))| HeldQueue {
+            name,
+            first,
+            topic: row.parked.topic.clone(),
+        };
+        HeldQueues { queues: all.into_iter().take(len).map(queue).collect(), exhausted }
+    }
+
+    fn blocks(&self) -> Blocks {
+        let mut blocks = Blocks::default();
+        for (id, row) in &self.rows {
+            let (key, state) = (row.parked.key.clone(), row.parked.state);
+            blocks.load(&ExceptionSummary { id: *id, key, state }, DeadPolicy::Hold);
+        }
+        self.queues(None, usize::MAX).queues.iter().for_each(|queue| blocks.load_queue(queue));
+        blocks
+    }
+}
+
+/// A question that is on its way, and then its answer.
+enum Asked {
+    Nothing,
+    Due(Option<DuePosition>),
+    Held(Vec<HeldAsk>),
+    Names(Option<QueueName>),
+    DueAnswer(DuePage),
+    HeldAnswer(Vec<HeldAsk>, Vec<HeldPage>),
+    NamesAnswer(HeldQueues),
 }
 
 struct World {
@@ -104,7 +153,10 @@ struct World {
     session_failed: bool,
     /// Topics and keys for which the broker does not answer.
     silent: HashSet<String>,
-    held_wanted: bool,
+    asked: Asked,
+    due_position: Option<DuePosition>,
+    /// A checkpoint is on its way.
+    storing: Option<Checkpoint>,
     healed: bool,
 }
 
@@ -132,7 +184,8 @@ impl World {
             if rng.random_bool(0.8) {
                 let key = format!("k{}", rng.random_range(0..keys));
                 message = message.with_key(OrderingKey::new(key).unwrap());
-            } else if rng.random_bool(0.3) {
+            }
+            if rng.random_bool(0.08) {
                 delays.insert(index + 1, rng.random_range(1..2_000));
             }
             if rng.random_bool(0.03) {
@@ -145,7 +198,7 @@ impl World {
         }
         let cursor = Cursor::at(Mark::new("0"));
         let log = Log { entries, delays, cursor: cursor.clone(), rows: BTreeMap::new() };
-        let machine = Machine::new(settings(), cursor.clone(), []);
+        let machine = Machine::new(settings(), cursor.clone(), Blocks::default());
         Self {
             rng,
             log,
@@ -159,7 +212,9 @@ impl World {
             in_flight: VecDeque::new(),
             session_failed: false,
             silent: HashSet::new(),
-            held_wanted: false,
+            asked: Asked::Nothing,
+            due_position: None,
+            storing: None,
             healed: false,
         }
     }
@@ -172,12 +227,14 @@ impl World {
 
     /// A crash or a takeover: only what the database holds survives.
     fn take_over(&mut self) {
-        self.machine = Machine::new(settings(), self.log.cursor.clone(), self.log.blocking());
+        self.machine = Machine::new(settings(), self.log.cursor.clone(), self.log.blocks());
         self.reader = match self.log.cursor.open() {
             Some((difference, after)) => (Some(Arc::new(difference)), after.0, self.log.cursor.base.clone()),
             None => (None, 0, self.log.cursor.base.clone()),
         };
-        self.held_wanted = false;
+        self.asked = Asked::Nothing;
+        self.due_position = None;
+        self.storing = None;
         self.connect();
     }
 
@@ -298,10 +355,61 @@ impl World {
         self.machine.receipt(Receipt { ticket: submission.ticket, outcome }, uniform);
     }
 
+    /// A question leaves, is answered by the database, or its answer comes: each at some time of its own.
+    fn ask(&mut self) {
+        let len = self.rng.random_range(1..8);
+        self.asked = match std::mem::replace(&mut self.asked, Asked::Nothing) {
+            Asked::Nothing => {
+                self.machine.asks();
+                match self.rng.random_range(0..3) {
+                    0 if self.machine.has_room_for_held() => Asked::Held(self.machine.held_asks()),
+                    1 if self.machine.has_room_for_due() => Asked::Due(self.due_position),
+                    _ => self.machine.wanted_names().map_or(Asked::Nothing, Asked::Names),
+                }
+            }
+            Asked::Due(after) => Asked::DueAnswer(self.log.due(self.now, after, len)),
+            Asked::Held(asks) => {
+                let pages = asks.iter().map(|ask| self.log.held_page(ask, len)).collect();
+                Asked::HeldAnswer(asks, pages)
+            }
+            Asked::Names(after) => Asked::NamesAnswer(self.log.queues(after.as_ref(), len)),
+            Asked::DueAnswer(page) => {
+                self.due_position = page.position.filter(|_| !page.exhausted);
+                self.machine.due(page.exceptions, 0.5);
+                Asked::Nothing
+            }
+            Asked::HeldAnswer(asks, pages) => {
+                self.machine.held(&asks, pages);
+                Asked::Nothing
+            }
+            Asked::NamesAnswer(names) => {
+                self.machine.names(names);
+                Asked::Nothing
+            }
+        };
+    }
+
+    /// A checkpoint leaves, is stored, or the word of it comes.
+    fn store(&mut self) {
+        match self.storing.take() {
+            None => {
+                self.storing = self.machine.checkpoint();
+                // It may be stored at once, or on the way when the process dies.
+                if self.rng.random() {
+                    self.store();
+                }
+            }
+            Some(checkpoint) => {
+                self.log.store(checkpoint, self.now);
+                self.machine.checkpointed();
+            }
+        }
+    }
+
     fn step(&mut self) {
         self.now += self.rng.random_range(0..20);
         self.machine.set_now(Duration::from_millis(self.now));
-        self.held_wanted |= self.machine.take_released();
+        self.machine.give_way();
         match self.rng.random_range(0..100) {
             0..25 => self.read(),
             25..45 => {
@@ -309,22 +417,11 @@ impl World {
                 let batch = self.machine.submissions(len);
                 self.in_flight.extend(batch);
             }
-            45..80 => self.receive(),
-            80..88 => {
-                if let Some(checkpoint) = self.machine.checkpoint() {
-                    self.log.store(checkpoint, self.now);
-                    self.machine.checkpointed();
-                }
-            }
-            88..92 => self.machine.due(self.log.due(self.now), 0.5),
-            92..96 => {
-                if self.held_wanted && self.machine.changes_len() == 0 {
-                    self.held_wanted = false;
-                    self.machine.held(self.log.held());
-                }
-            }
-            96 if self.rng.random_bool(0.5) => self.toggle_silence(),
-            97 => {
+            45..75 => self.receive(),
+            75..83 => self.store(),
+            83..95 => self.ask(),
+            95 if self.rng.random_bool(0.5) => self.toggle_silence(),
+            96 if self.rng.random_bool(0.7) => {
                 let uniform = self.rng.random();
                 self.machine.look_for_silence(uniform);
             }
@@ -336,6 +433,36 @@ impl World {
             }
         }
         let _ = self.machine.take_events();
+        if self.rng.random_bool(0.1) {
+            self.check_rest();
+        }
+    }
+
+    /// A queue rests only while something stops its first entry that has not been read back.
+    fn check_rest(&self) {
+        let idle = self.machine.blocks.idle();
+        if idle.is_empty() {
+            return;
+        }
+        let held = self.log.held().map(|(_, id, row)| (id, row.parked.clone()));
+        let mut held: BTreeMap<EntryId, Parked> = held.collect();
+        for (id, change) in self.machine.storing.iter().chain(&self.machine.changes) {
+            match change {
+                ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
+                    held.insert(*id, parked.clone());
+                }
+                _ => _ = held.remove(id),
+            }
+        }
+        for (queue, from) in idle {
+            let is_next = |(id, row): &(&EntryId, &Parked)| {
+                **id >= from && QueueHash::of(&row.topic, row.key.as_deref()) == queue
+            };
+            let next = held.iter().find(is_next);
+            let is_stopped =
+                next.is_some_and(|(id, row)| self.machine.blocks.keeps(&row.topic, row.key.as_deref(), *id));
+            assert!(is_stopped, "nothing stops {next:?}, and nothing releases its queue from {} on", from.0);
+        }
     }
 
     /// Repairs everything: topics exist, poison is edited, dead entries are requeued by an operator.
@@ -367,6 +494,10 @@ impl World {
         for message in self.broker.iter().filter(|message| seen.insert(message.id)) {
             let Some(key) = &message.key else { continue };
             let place = self.log.entries.iter().position(|entry| entry.id == message.id).unwrap();
+            // A scheduled one takes its place when it is due.
+            if self.log.delays.contains_key(&(place as i64 + 1)) {
+                continue;
+            }
             if let Some(before) = last.insert(key, place) {
                 assert!(before < place, "seed {seed}: key {key}: entry {place} after entry {before}");
             }
@@ -420,7 +551,7 @@ struct Bench {
 
 impl Bench {
     fn new(window: KeyWindow) -> Self {
-        let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), []);
+        let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), Blocks::default());
         machine.session_started(window);
         Self { machine, last: 0 }
     }
@@ -432,6 +563,21 @@ impl Bench {
         let difference = Arc::new(Difference { base, head, ceiling: self.last });
         let entry = Entry { id: EntryId(self.last), message: Ok(message.clone()), deliver_in: None };
         self.machine.page(&difference, Page { entries: vec![entry], exhausted: true });
+    }
+
+    /// Asks for held entries, of which the database has these.
+    fn read_back(&mut self, held: &[Exception]) {
+        self.machine.asks();
+        let asks = self.machine.held_asks();
+        let page = |ask: &HeldAsk| {
+            let is_of = |entry: &Entry| {
+                QueueName::of(entry.topic(), entry.key()) == ask.queue && entry.id >= ask.from
+            };
+            let exceptions = held.iter().filter(|held| is_of(&held.entry)).cloned().collect();
+            HeldPage { exceptions, exhausted: true }
+        };
+        let pages = asks.iter().map(page).collect();
+        self.machine.held(&asks, pages);
     }
 
     fn at(&mut self, ms: u64) {
@@ -473,10 +619,11 @@ fn a_silent_topic_leaves_the_window_and_its_late_receipts_settle_it_without_copi
     assert_eq!(bench.machine.blocked().1, 1, "its topic waits");
     assert_eq!(bench.cursor(), Cursor::at(Mark::new("3")), "the cursor passes");
     bench.machine.due(vec![exception(1, &first, ExceptionState::Retrying)], 0.5);
-    bench.machine.held(vec![exception(2, &second, ExceptionState::Held)]);
+    bench.read_back(&[exception(2, &second, ExceptionState::Held)]);
     assert!(bench.machine.submissions(9).is_empty(), "no copies: both are with the publisher");
     bench.confirm(silent[0]);
     bench.confirm(silent[1]);
+    bench.read_back(&[]);
     assert_eq!(bench.machine.blocked(), (0, 0));
     let checkpoint = bench.machine.checkpoint().unwrap();
     assert!(checkpoint.changes.iter().all(|change| matches!(change, ExceptionChange::Resolve(_))));
@@ -510,10 +657,9 @@ fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
     bench.machine.receipt(Receipt { ticket: tickets[0], outcome: lost() }, 0.5);
     bench.machine.receipt(Receipt { ticket: tickets[1], outcome: lost() }, 0.5);
     bench.machine.session_started(KeyWindow::Pipelined);
-    assert!(bench.machine.take_released());
     assert!(bench.machine.checkpoint().is_some());
     bench.machine.checkpointed();
-    bench.machine.held(vec![exception(2, &silent, ExceptionState::Held)]);
+    bench.read_back(&[exception(2, &silent, ExceptionState::Held)]);
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
     let again = bench.machine.submissions(9);
     assert_eq!(again.iter().filter(|s| s.message.key == silent.key).count(), 1, "the second one waits");
@@ -529,6 +675,74 @@ fn an_outage_of_everything_sets_nothing_aside() {
     bench.at(60_000);
     bench.machine.look_for_silence(0.5);
     assert_eq!((bench.machine.in_flight_len(), bench.machine.session_broken()), (2, false));
+}
+
+/// What is held for a queue while its page is on the way can be its first entry, and stand before what stops the page.
+#[test]
+fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
+    let mut blocks = Blocks::default();
+    let (name, id) = (QueueName::of("t", Some("k")), EntryId);
+    let queue = QueueHash::of_name(&name);
+    blocks.block(Some("k"), id(3));
+    blocks.hold("t", Some("k"), id(4));
+    blocks.held.stored(&name, id(4));
+    blocks.resolve(Some("k"), id(3));
+    blocks.block(Some("k"), id(5));
+    assert_eq!(blocks.asks()[0].from, id(4));
+    blocks.hold("t", Some("k"), id(2));
+    assert!(!blocks.held.answered(queue, id(4)), "entry 2 stands before the place of the question");
+    assert_eq!(blocks.asks()[0].from, id(2));
+    assert!(blocks.held.answered(queue, id(2)));
+    blocks.held.read(queue, Read::StoppedAt(id(6)), |_| false);
+    assert!(blocks.has_before(Some("k"), id(5)) && blocks.asks().is_empty(), "entry 2 is not stored");
+    blocks.held.stored(&name, id(2));
+    assert_eq!(blocks.asks()[0].from, id(2));
+}
+
+/// Of a key that is waited for nothing is submitted, whatever its id: the other one could overtake it.
+#[test]
+fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
+    let mut bench = Bench::new(KeyWindow::One);
+    let (silent, other) = (message_for("t", "a"), message_for("u", "b"));
+    bench.last = 1;
+    bench.read(&silent);
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    bench.at(290);
+    bench.read(&other);
+    let others = bench.machine.submissions(9);
+    bench.last = 0;
+    bench.read(&message_for("v", "a"));
+    bench.confirm(others[0].ticket);
+    bench.at(300);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.awaited_len(), 1);
+    assert!(bench.machine.submissions(9).is_empty(), "entry 1 waits for the answer about entry 2");
+    bench.cursor();
+    bench.confirm(ticket);
+    bench.read_back(&[exception(1, &message_for("v", "a"), ExceptionState::Held)]);
+    assert_eq!(bench.machine.submissions(9).len(), 1);
+}
+
+/// Its probe was answered while so many others were waited for that it stayed blocked: nobody else would find out.
+#[test]
+fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
+    let mut bench = Bench::new(KeyWindow::One);
+    let half = settings().window_entries / 2;
+    for number in 0..=half {
+        bench.read(&message_for("t", &format!("k{number}")));
+    }
+    let silent = bench.machine.submissions(99);
+    bench.at(290);
+    bench.read(&message_for("u", "other"));
+    let others = bench.machine.submissions(9);
+    bench.confirm(others[0].ticket);
+    bench.at(300);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.awaited_len(), half + 1);
+    bench.confirm(silent[0].ticket);
+    assert_eq!(bench.machine.blocked().1, 1, "too much is waited for");
+    bench.machine.session_started(KeyWindow::One);
+    assert_eq!(bench.machine.blocked().1, 0);
 }
 
 /// A log of two entries of one key, the second of which commits first.
@@ -551,7 +765,7 @@ fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
         attempts: 0,
     };
     let (late, early) = (message(), message());
-    let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), []);
+    let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), Blocks::default());
     machine.session_started(KeyWindow::One);
     machine.page(&difference("0", "1", 2), page(2, &early));
     let ticket = machine.submissions(9)[0].ticket;
@@ -561,8 +775,13 @@ fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
     machine.checkpointed();
     // The entry that probes the topic is due, and waits for the late one, which its topic holds.
     machine.due(vec![exception(2, &early, ExceptionState::Retrying)], 0.5);
-    assert!(machine.take_released(), "the late entry can leave");
-    machine.held(vec![exception(1, &late, ExceptionState::Held)]);
+    let name = QueueName::of("orders", Some("k"));
+    let queue = HeldQueue { name, first: EntryId(1), topic: "orders".into() };
+    machine.names(HeldQueues { queues: vec![queue], exhausted: true });
+    let asks = machine.held_asks();
+    assert_eq!(asks.iter().map(|ask| ask.from).collect::<Vec<_>>(), [EntryId(1)], "the late entry can leave");
+    let exceptions = vec![exception(1, &late, ExceptionState::Held)];
+    machine.held(&asks, vec![HeldPage { exceptions, exhausted: true }]);
     let ticket = machine.submissions(9)[0].ticket;
     machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
     machine.due(vec![exception(2, &early, ExceptionState::Retrying)], 0.5);

@@ -4,7 +4,7 @@
 
 use crate::outbox::support::{Database, granted, on};
 use outbox::NewMessage;
-use outbox::log::{EntryId, LogReader, Mark, PageLimit};
+use outbox::log::{EntryId, HeldAsk, LogReader, Mark, PageLimit, QueueName};
 use sqlx::Postgres;
 
 cases! { "outbox/cost":
@@ -12,6 +12,7 @@ cases! { "outbox/cost":
         polls_and_pages_cost_the_same_however_long_the_backlog_is,
         a_late_row_is_found_without_walking_the_log,
         what_is_due_costs_the_same_however_much_waits,
+        held_entries_of_a_key_cost_the_same_however_much_another_key_holds,
     }
 }
 
@@ -53,7 +54,7 @@ async fn prepare(db: &Database<Postgres>, sql: &str) {
 /// Autovacuum reads the tables too, and whenever it likes.
 async fn without_autovacuum(db: &Database<Postgres>) {
     let segments = (0..8).map(|number| format!("outbox_message_{number}"));
-    for table in segments.chain([String::from("outbox_exception")]) {
+    for table in segments.chain(["outbox_exception", "outbox_parked"].map(String::from)) {
         db.run(&format!("ALTER TABLE {table} SET (autovacuum_enabled = false)")).await;
     }
 }
@@ -155,6 +156,20 @@ async fn a_late_row_is_found_without_walking_the_log() {
     .await;
 }
 
+/// Buffers of what stands beside the log, as far as ended sessions have reported them.
+const BESIDE: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
+    FROM pg_statio_user_tables WHERE relname IN ('outbox_exception', 'outbox_parked')";
+
+/// What a reader touches beside the log, and in it.
+async fn beside(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> (i64, i64) {
+    let before = db.number(BESIDE).await;
+    let messages = buffers_once(db, &mut work).await;
+    (db.number(BESIDE).await - before, messages)
+}
+
+const COPY: &str = "INSERT INTO outbox_parked (relay, id, content_type, payload, enqueued_at) \
+    SELECT 'main', id, content_type, payload, enqueued_at FROM outbox_message";
+
 async fn what_is_due_costs_the_same_however_much_waits() {
     on("what_is_due_costs_the_same", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;
@@ -166,19 +181,52 @@ async fn what_is_due_costs_the_same_however_much_waits() {
              FROM outbox_message",
         )
         .await;
-        let exceptions = "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read \
-            FROM pg_statio_user_tables WHERE relname = 'outbox_exception'";
-        let before = db.number(exceptions).await;
-        let messages = buffers_once(&db, &mut async |reader| {
+        prepare(&db, COPY).await;
+        let (exceptions, messages) = beside(&db, async |reader| {
             let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
-            let due = reader.read_due(EntryId(0), limit).await.unwrap();
-            assert_eq!(due.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
-            assert_eq!(reader.read_due(EntryId(5), limit).await.unwrap().len(), 1);
+            let due = reader.read_due(None, limit).await.unwrap();
+            assert_eq!(due.exceptions.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
+            let first = reader.read_due(None, PageLimit { entries_max: 1, ..limit }).await.unwrap();
+            assert_eq!(reader.read_due(first.position, limit).await.unwrap().exceptions.len(), 1);
         })
         .await;
-        let exceptions = db.number(exceptions).await - before;
-        eprintln!("buffers of 2 and of 1 due among 100,000: {exceptions} + {messages} of their messages");
-        assert!(exceptions < 50 && messages < 50, "{exceptions} {messages}");
+        eprintln!("buffers of 2, of 1 and of 1 due among 100,000: {exceptions} + {messages} of the log");
+        assert!(exceptions < 80 && messages < 10, "{exceptions} {messages}");
+        db
+    })
+    .await;
+}
+
+async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
+    on("held_entries_of_a_key_cost_the_same", |db: Database<Postgres>| async move {
+        without_autovacuum(&db).await;
+        fill(&db, 100_000).await;
+        prepare(
+            &db,
+            "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state) SELECT 'main', id, message_id, \
+             topic, CASE WHEN id % 10000 = 0 THEN 'small' ELSE 'large' END, 'held' FROM outbox_message",
+        )
+        .await;
+        prepare(&db, COPY).await;
+        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+        let (exceptions, messages) = beside(&db, async |reader| {
+            let queue = QueueName::of("orders", Some("small"));
+            let ask = HeldAsk { queue, from: EntryId(10_001) };
+            let pages = reader.read_held(&[ask], limit).await.unwrap();
+            assert_eq!((pages[0].exceptions.len(), pages[0].exhausted), (9, true));
+        })
+        .await;
+        eprintln!("buffers of 9 held entries among 100,000: {exceptions} + {messages} of the log");
+        assert!(exceptions < 100 && messages < 10, "{exceptions} {messages}");
+        let (names, _) = beside(&db, async |reader| {
+            let first = reader.held_queues(None, 100).await.unwrap();
+            let second = reader.held_queues(Some(&first.queues[0].name), 100).await.unwrap();
+            let names: [Vec<&str>; 2] = [&first, &second].map(|page| page.queues.iter().map(|queue| queue.name.as_str()).collect());
+            assert_eq!(names, [vec!["klarge"], vec!["ksmall"]]);
+        })
+        .await;
+        eprintln!("buffers of the names of two queues with 100,000 entries: {names}");
+        assert!(names < 250, "{names}");
         db
     })
     .await;

@@ -7,7 +7,10 @@ use std::time::Duration;
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 use outbox::NewMessage;
 use outbox::admin::{self, DecideError, Decision, Decree};
-use outbox::log::{Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked};
+use outbox::log::{
+    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions, PageLimit,
+    Parked,
+};
 
 cases! { "outbox/keeper":
     every {
@@ -15,6 +18,8 @@ cases! { "outbox/keeper":
         a_fenced_holder_changes_nothing,
         a_released_lease_is_free_at_once,
         exceptions_come_back_when_they_are_due,
+        held_entries_are_read_by_their_key_in_pages,
+        a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
         operators_decide_about_dead_entries_only,
         status_tells_holder_backlog_and_exceptions,
@@ -59,7 +64,7 @@ async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> D
     assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &park).await.unwrap(), Fenced::Lost);
     assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
     assert_eq!(a.release(zombie.epoch).await.unwrap(), Fenced::Lost);
-    assert_eq!(b.blocking(EntryId(0), 10).await.unwrap(), []);
+    assert_eq!(db.reader().await.stuck(EntryId(0), 10).await.unwrap(), []);
     let (_, stored) = granted(&mut b).await;
     assert_eq!(stored, cursor);
     assert_eq!(b.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
@@ -113,26 +118,97 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
         park(99, ExceptionState::Retrying, None),
     ];
     let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
-    assert_eq!(keeper.next_due_in().await.unwrap(), Some(Duration::ZERO));
     let mut reader = db.reader().await;
-    let due = reader.read_due(EntryId(0), SMALL).await.unwrap();
-    assert_eq!(due.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [1, 99]);
-    assert_eq!((due[0].state, due[0].attempts), (ExceptionState::Retrying, 3));
-    assert_eq!(&due[0].entry.message.as_ref().unwrap().payload[..], b"1");
-    assert!(due[1].entry.message.as_ref().unwrap_err().problem.contains("gone"));
-    assert_eq!(reader.read_due(EntryId(1), SMALL).await.unwrap().len(), 1);
-    let held = reader.read_held(EntryId(0), SMALL).await.unwrap();
-    assert_eq!(held.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [3]);
-    let blocking = keeper.blocking(EntryId(0), 10).await.unwrap();
-    assert_eq!(blocking.iter().map(|e| e.id.0).collect::<Vec<_>>(), [1, 3, 4, 99]);
-    let page = keeper.blocking(EntryId(1), 2).await.unwrap();
-    assert_eq!(page.iter().map(|e| e.id.0).collect::<Vec<_>>(), [3, 4]);
+    let due = reader.read_due(None, SMALL).await.unwrap();
+    // Both at the same time, or one after the other: the order is that of the times.
+    let mut ids: Vec<_> = due.exceptions.iter().map(|e| e.entry.id.0).collect();
+    ids.sort_unstable();
+    assert_eq!((ids, due.exhausted), (vec![1, 99], true));
+    let next = due.next_in.unwrap();
+    assert!(next > Duration::from_secs(3500) && next <= Duration::from_secs(3600), "{next:?}");
+    let find = |id| due.exceptions.iter().find(|e| e.entry.id.0 == id).unwrap();
+    assert_eq!((find(1).state, find(1).attempts), (ExceptionState::Retrying, 3));
+    assert_eq!(&find(1).entry.message.as_ref().unwrap().payload[..], b"1");
+    assert!(find(99).entry.message.as_ref().unwrap_err().problem.contains("gone"));
+
+    // A page at a time.
+    let one = PageLimit { entries_max: 1, ..SMALL };
+    let first = reader.read_due(None, one).await.unwrap();
+    assert_eq!((first.exceptions.len(), first.exhausted), (1, false));
+    let second = reader.read_due(first.position, one).await.unwrap();
+    assert_eq!(second.exceptions.len(), 1);
+    assert!(second.position > first.position);
+    let third = reader.read_due(second.position, one).await.unwrap();
+    assert_eq!((third.exceptions.len(), third.exhausted, third.position), (0, true, second.position));
+
+    let stuck = reader.stuck(EntryId(0), 10).await.unwrap();
+    assert_eq!(stuck.iter().map(|e| e.id.0).collect::<Vec<_>>(), [1, 4, 99]);
+    let page = reader.stuck(EntryId(1), 1).await.unwrap();
+    assert_eq!(page.iter().map(|e| e.id.0).collect::<Vec<_>>(), [4]);
 
     let resolve = [ExceptionChange::Resolve(EntryId(1)), ExceptionChange::Resolve(EntryId(99))];
     assert_eq!(keeper.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
-    assert!(reader.read_due(EntryId(0), SMALL).await.unwrap().is_empty());
-    let next = keeper.next_due_in().await.unwrap().unwrap();
-    assert!(next > Duration::from_secs(3500) && next <= Duration::from_secs(3600), "{next:?}");
+    assert!(reader.read_due(None, SMALL).await.unwrap().exceptions.is_empty());
+    assert_eq!(
+        db.number("SELECT count(*) FROM outbox_parked").await,
+        3,
+        "copies go with what they belong to"
+    );
+    db
+}
+
+async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let message = |n: i64| match n % 3 {
+        0 => NewMessage::new("orders").json(&n),
+        key => NewMessage::new("orders").key(format!("key-{key}")).json(&n),
+    };
+    db.enqueue((1..=30).map(message)).await;
+    let mut keeper = db.keeper("a").await;
+    let (lease, cursor) = granted(&mut keeper).await;
+    let park = |id: i64| {
+        let key = (id % 3 != 0).then(|| format!("key-{}", id % 3));
+        ExceptionChange::Park(Parked { key, ..parked(id, ExceptionState::Held, None) })
+    };
+    let changes: Vec<_> = (1..=30).map(park).collect();
+    assert_eq!(keeper.checkpoint(lease.epoch, &cursor, &changes).await.unwrap(), Fenced::Held);
+
+    let mut reader = db.reader().await;
+    let names = reader.held_queues(None, 100).await.unwrap();
+    let first: Vec<_> = names.queues.iter().map(|q| (q.name.as_str(), q.first.0, q.topic.as_str())).collect();
+    assert_eq!(first, [("kkey-1", 1, "orders"), ("kkey-2", 2, "orders"), ("torders", 3, "orders")]);
+    assert!(names.exhausted);
+    let rest = reader.held_queues(Some(&names.queues[0].name), 100).await.unwrap();
+    assert_eq!(rest.queues.len(), 2);
+    let short = reader.held_queues(None, 4).await.unwrap();
+    assert_eq!((short.queues.len(), short.exhausted), (1, false), "the rest of one queue is passed over");
+
+    let ask = |queue: usize, from| HeldAsk { queue: names.queues[queue].name.clone(), from: EntryId(from) };
+    let limit = PageLimit { entries_max: 12, ..SMALL };
+    let pages = reader.read_held(&[ask(0, 1), ask(1, 20), ask(2, 100)], limit).await.unwrap();
+    let ids: Vec<Vec<i64>> =
+        pages.iter().map(|page| page.exceptions.iter().map(|e| e.entry.id.0).collect()).collect();
+    assert_eq!(ids, [vec![1, 4, 7, 10], vec![20, 23, 26, 29], vec![]]);
+    assert!(!pages[0].exhausted && pages[2].exhausted);
+    assert_eq!(&pages[1].exceptions[0].entry.message.as_ref().unwrap().payload[..], b"20");
+    // Cut by bytes, one comes all the same.
+    let tiny = PageLimit { bytes_max: 1, ..limit };
+    let pages = reader.read_held(&[ask(0, 1), ask(2, 1)], tiny).await.unwrap();
+    assert_eq!((pages[0].exceptions.len(), pages[0].exhausted, pages[1].exhausted), (1, false, false));
+    db
+}
+
+async fn a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let at = time::OffsetDateTime::now_utc() + Duration::from_secs(600);
+    db.enqueue([NewMessage::new("orders").key("key-1").json(&1).deliver_at(at)]).await;
+    let mut keeper = db.keeper("a").await;
+    let (lease, cursor) = granted(&mut keeper).await;
+    // As if it had been read an hour ago.
+    let late = ExceptionChange::Park(parked(1, ExceptionState::Scheduled, Some(Duration::from_secs(4200))));
+    assert_eq!(keeper.checkpoint(lease.epoch, &cursor, &[late]).await.unwrap(), Fenced::Held);
+    let next = db.reader().await.read_due(None, SMALL).await.unwrap().next_in.unwrap();
+    assert!(next > Duration::from_secs(500) && next <= Duration::from_secs(600), "{next:?}");
     db
 }
 
@@ -146,9 +222,9 @@ async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: Database<DB>) -
         park(2, ExceptionState::Held),
         park(2, ExceptionState::Dead),
     ];
-    let (mut keeper, ..) = with_parked(&db, &changes).await;
-    let blocking = keeper.blocking(EntryId(0), 10).await.unwrap();
-    assert_eq!(blocking.iter().map(|e| (e.id.0, e.state)).collect::<Vec<_>>(), [(2, ExceptionState::Dead)]);
+    with_parked(&db, &changes).await;
+    let stuck = db.reader().await.stuck(EntryId(0), 10).await.unwrap();
+    assert_eq!(stuck.iter().map(|e| (e.id.0, e.state)).collect::<Vec<_>>(), [(2, ExceptionState::Dead)]);
     db
 }
 
@@ -177,7 +253,7 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
     assert!(matches!(decide(77, Decision::Discard).await, Err(DecideError::NoSuchEntry { .. })));
     assert!(matches!(decide(1, Decision::Requeue).await, Err(DecideError::NotDead { .. })));
 
-    let due = db.reader().await.read_due(EntryId(0), SMALL).await.unwrap();
+    let due = db.reader().await.read_due(None, SMALL).await.unwrap().exceptions;
     let states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state, e.attempts)).collect();
     let (retrying, discarded) = (ExceptionState::Retrying, ExceptionState::Discarded);
     assert_eq!(states, [(1, retrying, 0), (2, discarded, 3), (3, retrying, 0)]);

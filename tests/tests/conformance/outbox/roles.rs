@@ -112,7 +112,7 @@ const SERVICE: [&str; 14] = [
 const OBSERVER: [&str; 19] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
-    "SELECT edited_payload FROM outbox_exception",
+    "SELECT payload FROM outbox_parked",
     "SELECT result FROM inbox_message",
     "SELECT payload FROM inbox_dead_letter",
     "SELECT headers FROM inbox_dead_letter",

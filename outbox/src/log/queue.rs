@@ -1,0 +1,112 @@
+//! How exceptions are read back: in pages that continue where the page before ended.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::log::entry::EntryId;
+use crate::log::exception::Exception;
+
+/// The name of a queue of held entries: those of a key, in the order of ids, or those of a topic that have no key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueName(String);
+
+impl QueueName {
+    /// The queue in which an entry is held.
+    #[must_use]
+    pub fn of(topic: &str, key: Option<&str>) -> Self {
+        Self(match key {
+            Some(key) => format!("k{key}"),
+            None => format!("t{topic}"),
+        })
+    }
+
+    /// The name as the database computes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn stored(name: String) -> Self {
+        Self(name)
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A queue that holds entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldQueue {
+    /// Its name.
+    pub name: QueueName,
+    /// Its first entry.
+    pub first: EntryId,
+    /// The topic of its first entry.
+    pub topic: String,
+}
+
+/// Queues in the order of their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeldQueues {
+    /// The queues.
+    pub queues: Vec<HeldQueue>,
+    /// Whether nothing follows.
+    pub exhausted: bool,
+}
+
+impl HeldQueues {
+    /// The queues of rows that are ordered by name and id. Of the last queue there may be more rows.
+    pub(crate) fn of(rows: Vec<(String, i64, String)>, rows_max: usize) -> Self {
+        let exhausted = rows.len() < rows_max;
+        let mut queues: Vec<HeldQueue> = Vec::new();
+        for (name, id, topic) in rows {
+            if queues.last().is_none_or(|last| last.name.as_str() != name) {
+                queues.push(HeldQueue { name: QueueName::stored(name), first: EntryId(id), topic });
+            }
+        }
+        Self { queues, exhausted }
+    }
+}
+
+/// What is wanted of one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldAsk {
+    /// Its name.
+    pub queue: QueueName,
+    /// The first id that is wanted.
+    pub from: EntryId,
+}
+
+/// Entries of one queue, in the order of ids.
+#[derive(Debug, Clone, Default)]
+pub struct HeldPage {
+    /// The entries.
+    pub exceptions: Vec<Exception>,
+    /// Whether nothing follows.
+    pub exhausted: bool,
+}
+
+/// A place among the exceptions that have a time, in the order of (`due_at`, id).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DuePosition {
+    /// Microseconds since 1970 by the database's clock.
+    pub at_micros: i64,
+    /// The entry.
+    pub id: EntryId,
+}
+
+/// Exceptions that are due, in the order of (`due_at`, id).
+#[derive(Debug, Clone, Default)]
+pub struct DuePage {
+    /// The exceptions.
+    pub exceptions: Vec<Exception>,
+    /// The place of the last one, or the place that was asked for when there is none.
+    pub position: Option<DuePosition>,
+    /// Whether nothing else is due.
+    pub exhausted: bool,
+    /// How long until the next one behind `position` is due; told when the page is exhausted.
+    pub next_in: Option<Duration>,
+}

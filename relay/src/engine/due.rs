@@ -1,0 +1,111 @@
+//! When to look for exceptions that are due, and from where on. Pure.
+//!
+//! They come in pages by their time. What is in the window already stays due in the database, so a pass goes on behind the
+//! page before, and begins at the first one only now and then: for what an operator requeued or discarded, what was left
+//! because it waited for others of its key, and what was stored late.
+
+use std::time::Duration;
+
+use outbox::log::{DuePage, DuePosition};
+use tokio::time::Instant;
+
+/// How often to begin at the first one: an operator's decision is noticed within this time.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where looking stands.
+#[derive(Debug)]
+pub(crate) struct Due {
+    position: Option<DuePosition>,
+    /// A pass is under way: read the next page as soon as there is room.
+    is_reading: bool,
+    /// When the next pass begins.
+    at: Instant,
+    /// When the last one began at the first exception.
+    began_at: Option<Instant>,
+}
+
+impl Due {
+    /// Looks at once.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { position: None, is_reading: false, at: now, began_at: None }
+    }
+
+    /// When there is something to do; not while a pass is under way.
+    pub(crate) fn at(&self) -> Option<Instant> {
+        (!self.is_reading).then_some(self.at)
+    }
+
+    /// Behind which place to read now, if anything is to be read.
+    pub(crate) fn wanted(&self) -> Option<Option<DuePosition>> {
+        self.is_reading.then_some(self.position)
+    }
+
+    /// A pass begins, at the first exception if that costs little or if it is time to.
+    pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
+        let is_time = self.began_at.is_none_or(|began_at| now.duration_since(began_at) >= LOOK_INTERVAL);
+        if is_cheap || is_time {
+            self.position = None;
+            self.began_at = Some(now);
+        }
+        self.is_reading = true;
+    }
+
+    /// Something was stored that becomes due.
+    pub(crate) fn look(&mut self, now: Instant) {
+        self.at = now;
+    }
+
+    /// Something was left that is due.
+    pub(crate) fn look_anew(&mut self, now: Instant) {
+        if !self.is_reading {
+            (self.at, self.began_at) = (now, None);
+        }
+    }
+
+    /// A page was read.
+    pub(crate) fn read(&mut self, page: &DuePage, now: Instant) {
+        self.position = page.position;
+        if page.exhausted {
+            self.is_reading = false;
+            self.at = now + page.next_in.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox::log::EntryId;
+
+    use super::*;
+
+    fn page(at_micros: i64, exhausted: bool, next_in: Option<Duration>) -> DuePage {
+        let position = Some(DuePosition { at_micros, id: EntryId(1) });
+        DuePage { exceptions: Vec::new(), position, exhausted, next_in }
+    }
+
+    #[test]
+    fn a_pass_goes_on_behind_each_page_and_ends_with_the_last() {
+        let now = Instant::now();
+        let mut due = Due::new(now);
+        assert_eq!((due.at(), due.wanted()), (Some(now), None));
+        due.begin(now, true);
+        assert_eq!((due.at(), due.wanted()), (None, Some(None)));
+        due.read(&page(7, false, None), now);
+        assert_eq!(due.wanted().unwrap().unwrap().at_micros, 7);
+        due.read(&page(9, true, Some(Duration::from_millis(300))), now);
+        assert_eq!((due.at(), due.wanted()), (Some(now + Duration::from_millis(300)), None));
+    }
+
+    #[test]
+    fn a_pass_begins_anew_only_now_and_then_when_much_is_in_the_window() {
+        let now = Instant::now();
+        let mut due = Due::new(now);
+        due.begin(now, false);
+        due.read(&page(7, true, None), now);
+        due.begin(now + LOOK_INTERVAL / 2, false);
+        assert!(due.wanted().unwrap().is_some());
+        due.read(&page(7, true, None), now);
+        due.begin(now + LOOK_INTERVAL, false);
+        assert_eq!(due.wanted(), Some(None));
+    }
+}

@@ -1,0 +1,430 @@
+//! Queues of held entries: which may have entries that have not been read back, and from which id on. Pure.
+//!
+//! A queue is a key, or the entries of a topic that have no key. At rest a queue is a hash and an id, whatever it holds:
+//! the entries are in the database only. A bounded number of queues is read back at once.
+//!
+//! | state | what it means for a new entry of the log |
+//! |---|---|
+//! | resting | held |
+//! | active | held: what was stored before it is being read |
+//! | active, closing | waits in the window: all that was held before it is stored soon, and then read |
+//! | unknown | leaves directly: nothing of the queue is held, or all of it is in the window before it |
+//!
+//! # Why nothing is passed over
+//! `from` is never above an entry that is held and has not been read back. Holding an entry lowers it; an answer raises it
+//! to behind its last entry, but not above those that were not stored when the question was asked (`unstored`, `missed`).
+//! An answer to a question from a higher place than `from` is now does not count. Changes are stored in the order in which
+//! the log was read, so what an answer shows is never without something of the same queue that must leave before it.
+//!
+//! # Why nothing rests for ever
+//! A queue rests only while something stops its first entry, and whatever ends that releases it:
+//!
+//! | what stops the first entry | what releases the queue |
+//! |---|---|
+//! | a stuck entry before it, or a submission of its key that may still be answered | the end of that |
+//! | its topic | the unblocking of the topic: all queues are walked through |
+//! | its change is not stored | the checkpoint (`recheck`) |
+//!
+//! So whatever gives a queue another first entry must ask whether that one is stopped: `Held::read`, `Blocks::hold`,
+//! `Blocks::take_out`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+
+use message::Ticket;
+use outbox::log::{EntryId, HeldAsk, QueueName};
+
+/// Queues that are read back at once.
+const ACTIVE_MAX: usize = 100;
+
+/// Names of queues that wait for their turn. More of them are found by a walk over the database.
+const READY_MAX: usize = 2_000;
+
+/// Stands for the name of a queue: 96 bits, so that two of a million have the same once in 10^17 times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueHash([u32; 3]);
+
+impl QueueHash {
+    /// The queue of entries with this topic and key.
+    #[must_use]
+    pub fn of(topic: &str, key: Option<&str>) -> Self {
+        match key {
+            Some(key) => Self::of_parts("k", key),
+            None => Self::of_parts("t", topic),
+        }
+    }
+
+    /// The queue of a name.
+    #[must_use]
+    pub fn of_name(name: &QueueName) -> Self {
+        let (kind, rest) = name.as_str().split_at_checked(1).unwrap_or_default();
+        Self::of_parts(kind, rest)
+    }
+
+    fn of_parts(kind: &str, rest: &str) -> Self {
+        let hash = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            hasher.write_u8(salt);
+            hasher.write(kind.as_bytes());
+            hasher.write(rest.as_bytes());
+            hasher.finish()
+        };
+        let (one, other) = (hash(0), hash(1));
+        #[expect(clippy::cast_possible_truncation, reason = "parts of a hash")]
+        Self([(one >> 32) as u32, one as u32, other as u32])
+    }
+}
+
+/// A queue that is read back.
+#[derive(Debug)]
+struct Active {
+    name: QueueName,
+    /// No held entry that has not been read back has a smaller id; nothing is left to read without one.
+    from: Option<EntryId>,
+    /// From where on it was asked for.
+    asked: Option<EntryId>,
+    /// Entries that were stored since it was asked for: the answer need not show them.
+    missed: Vec<EntryId>,
+    /// Everything that was stored has been read: new entries wait in the window.
+    is_closing: bool,
+    /// They.
+    waiting: Vec<Ticket>,
+}
+
+/// A walk over the names of queues in the database.
+#[derive(Debug, Default)]
+struct Walk {
+    is_going: bool,
+    after: Option<QueueName>,
+    /// Something was released meanwhile: begin anew at the end.
+    again: bool,
+}
+
+/// What came of an answer about a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    /// Up to here, and more may follow.
+    UpTo(EntryId),
+    /// An entry must go on waiting, and all behind it.
+    StoppedAt(EntryId),
+    /// An entry was found that memory has held anew, which is not stored yet.
+    Unstored(EntryId),
+    /// Everything that is stored.
+    All,
+}
+
+/// All queues with held entries.
+#[derive(Debug, Default)]
+pub struct Held {
+    resting: BTreeMap<QueueHash, EntryId>,
+    active: BTreeMap<QueueHash, Active>,
+    /// Released queues, whose turn comes.
+    ready: VecDeque<QueueName>,
+    /// Held entries whose change is not stored.
+    unstored: HashMap<QueueHash, BTreeSet<EntryId>>,
+    /// Queues that were released while their first entry was not stored.
+    recheck: HashSet<QueueHash>,
+    walk: Walk,
+    /// Entries that waited for their queue must be looked at again.
+    requeue: bool,
+    /// Entries that waited for their queue and may leave now.
+    freed: Vec<Ticket>,
+}
+
+impl Held {
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.resting.is_empty() && self.active.is_empty()
+    }
+
+    /// How many queues have entries that were not read back.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.resting.len() + self.active.len()
+    }
+
+    /// Whether queues are being read back or are about to be.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        !self.active.is_empty() || !self.ready.is_empty() || self.walk.is_going
+    }
+
+    /// Notes a queue that the database has.
+    pub fn load(&mut self, queue: QueueHash, first: EntryId) {
+        self.resting.insert(queue, first);
+    }
+
+    /// The smallest id that a held entry of the queue can have that was not read back.
+    #[must_use]
+    pub fn unread(&self, queue: QueueHash) -> Option<EntryId> {
+        match self.resting.get(&queue) {
+            Some(from) => Some(*from),
+            None => self.active.get(&queue)?.from,
+        }
+    }
+
+    /// Whether the queue has entries that were not read back.
+    #[must_use]
+    pub fn contains(&self, queue: QueueHash) -> bool {
+        self.resting.contains_key(&queue) || self.active.contains_key(&queue)
+    }
+
+    /// Whether new entries of the queue wait in the window.
+    #[must_use]
+    pub fn is_closing(&self, queue: QueueHash) -> bool {
+        self.active.get(&queue).is_some_and(|active| active.is_closing)
+    }
+
+    /// Whether the entry is held by a change that is not stored.
+    #[must_use]
+    pub fn is_unstored(&self, queue: QueueHash, id: EntryId) -> bool {
+        self.unstored.get(&queue).is_some_and(|ids| ids.contains(&id))
+    }
+
+    /// An entry is held; its change is not stored yet.
+    pub fn hold(&mut self, queue: QueueHash, id: EntryId) {
+        self.unstored.entry(queue).or_default().insert(id);
+        self.lower(queue, id);
+    }
+
+    /// The change that holds an entry is stored, or another one has taken its place.
+    pub fn stored(&mut self, name: &QueueName, id: EntryId) {
+        let queue = QueueHash::of_name(name);
+        let Some(ids) = self.unstored.get_mut(&queue) else { return };
+        ids.remove(&id);
+        let unstored = ids.first().copied();
+        if unstored.is_none() {
+            self.unstored.remove(&queue);
+        }
+        if let Some(active) = self.active.get_mut(&queue)
+            && active.asked.is_some()
+        {
+            active.missed.push(id);
+        }
+        let is_first_stored = self.unread(queue).is_none_or(|from| unstored.is_none_or(|id| from < id));
+        if is_first_stored && self.recheck.remove(&queue) {
+            self.release(name.clone());
+        }
+    }
+
+    /// An entry that was passed over is to be read after all.
+    pub fn read_again(&mut self, name: QueueName, id: EntryId) {
+        let queue = QueueHash::of_name(&name);
+        self.lower(queue, id);
+        self.release(name);
+    }
+
+    fn lower(&mut self, queue: QueueHash, id: EntryId) {
+        match self.active.get_mut(&queue) {
+            Some(active) => active.from = Some(active.from.map_or(id, |from| from.min(id))),
+            None => {
+                let from = self.resting.entry(queue).or_insert(id);
+                *from = id.min(*from);
+            }
+        }
+    }
+
+    /// A queue may be able to go on.
+    pub fn release(&mut self, name: QueueName) {
+        let queue = QueueHash::of_name(&name);
+        if !self.resting.contains_key(&queue) {
+            return;
+        }
+        if self.ready.len() < READY_MAX {
+            self.ready.push_back(name);
+        } else {
+            self.recheck(queue);
+            self.walk();
+        }
+    }
+
+    /// The queue is released when its first entry is stored.
+    pub fn recheck(&mut self, queue: QueueHash) {
+        if self.unstored.contains_key(&queue) {
+            self.recheck.insert(queue);
+        }
+    }
+
+    /// All queues may be able to go on.
+    pub fn release_all(&mut self) {
+        let resting = &self.resting;
+        self.recheck.extend(self.unstored.keys().filter(|queue| resting.contains_key(queue)));
+        if !self.resting.is_empty() {
+            self.walk();
+        }
+    }
+
+    fn walk(&mut self) {
+        self.walk.again = self.walk.is_going;
+        self.walk.is_going = true;
+    }
+
+    /// From where on the names of queues are to be read, if they are.
+    #[must_use]
+    pub fn wanted_names(&self) -> Option<Option<QueueName>> {
+        (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
+    }
+
+    /// Names were read up to the last one here, or to the end; those that are released join the ready ones.
+    pub fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
+        if exhausted || last.is_none() {
+            self.walk = Walk { is_going: self.walk.again, ..Walk::default() };
+        } else {
+            self.walk.after = last;
+        }
+    }
+
+    /// What to ask for now; `may_leave` says of a queue and the place of its first entry whether that can leave.
+    pub fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
+        while self.active.len() < ACTIVE_MAX
+            && let Some(name) = self.ready.pop_front()
+        {
+            let queue = QueueHash::of_name(&name);
+            let Some(from) = self.resting.get(&queue).copied() else { continue };
+            if may_leave(queue, from) {
+                self.resting.remove(&queue);
+                let (asked, missed, waiting) = (None, Vec::new(), Vec::new());
+                let active = Active { name, from: Some(from), asked, missed, is_closing: false, waiting };
+                self.active.insert(queue, active);
+            }
+        }
+        let unstored = &self.unstored;
+        let mut asks = Vec::new();
+        for (queue, active) in &mut self.active {
+            let is_waiting_for_store = active.is_closing && unstored.contains_key(queue);
+            if let (Some(from), None, false) = (active.from, active.asked, is_waiting_for_store) {
+                active.asked = Some(from);
+                active.missed.clear();
+                asks.push(HeldAsk { queue: active.name.clone(), from });
+            }
+        }
+        asks
+    }
+
+    /// Whether anything would be asked for.
+    #[must_use]
+    pub fn wants_asks(&self) -> bool {
+        let is_askable = |(queue, active): (&QueueHash, &Active)| {
+            active.asked.is_none() && !(active.is_closing && self.unstored.contains_key(queue))
+        };
+        (self.active.len() < ACTIVE_MAX && !self.ready.is_empty()) || self.active.iter().any(is_askable)
+    }
+
+    /// Whether a checkpoint is all that queues wait for.
+    #[must_use]
+    pub fn wants_store(&self) -> bool {
+        self.active.iter().any(|(queue, active)| active.is_closing && self.unstored.contains_key(queue))
+    }
+
+    /// An answer has come. Whether it counts: nothing before its place was held since.
+    pub fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
+        let Some(active) = self.active.get_mut(&queue) else { return false };
+        if active.asked != Some(asked_from) {
+            return false;
+        }
+        active.asked = None;
+        active.from == Some(asked_from)
+    }
+
+    /// Notes how far an answer that counted has been taken in; `is_taken` tells which entries are in the window.
+    pub fn read(&mut self, queue: QueueHash, read: Read, is_taken: impl Fn(EntryId) -> bool) {
+        let next = match read {
+            Read::UpTo(last) => Some(EntryId(last.0.saturating_add(1))),
+            Read::StoppedAt(id) | Read::Unstored(id) => Some(id),
+            Read::All => None,
+        };
+        let unstored = self.unstored.get(&queue).and_then(|ids| ids.first().copied());
+        // Without it, something of it got stuck while it was taken in.
+        let Some(active) = self.active.get_mut(&queue) else { return };
+        let missed = active.missed.drain(..).filter(|id| !is_taken(*id)).min();
+        active.from = [next, unstored, missed].into_iter().flatten().min();
+        active.is_closing |= matches!(read, Read::All | Read::Unstored(_));
+        match read {
+            Read::StoppedAt(id) => {
+                let (name, from) = (active.name.clone(), active.from);
+                self.rest(queue);
+                // What stops that entry does not stop one that was held before it meanwhile.
+                if unstored.is_some_and(|unstored| from == Some(unstored)) {
+                    self.recheck(queue);
+                } else if from < Some(id) {
+                    self.release(name);
+                }
+            }
+            Read::UpTo(_) if !active.is_closing && !self.ready.is_empty() => {
+                // A page each.
+                let name = active.name.clone();
+                self.rest(queue);
+                self.release(name);
+            }
+            _ if active.from.is_none() => self.end(queue),
+            _ => {}
+        }
+    }
+
+    /// Nothing of the queue is left to read.
+    fn end(&mut self, queue: QueueHash) {
+        if let Some(active) = self.active.remove(&queue) {
+            self.freed.extend(active.waiting);
+        }
+    }
+
+    /// The queue is not read any further.
+    pub fn rest(&mut self, queue: QueueHash) {
+        let Some(active) = self.active.remove(&queue) else { return };
+        self.requeue |= !active.waiting.is_empty();
+        if let Some(from) = active.from {
+            self.resting.insert(queue, from);
+        }
+    }
+
+    /// An entry of the log waits in the window for a closing queue.
+    pub fn wait(&mut self, queue: QueueHash, ticket: Ticket) {
+        if let Some(active) = self.active.get_mut(&queue) {
+            active.waiting.push(ticket);
+        }
+    }
+
+    /// The window is full, and entries wait in it for queues that cannot be read for want of room: they are held after
+    /// all. Returns whether there were any.
+    pub fn give_way(&mut self) -> bool {
+        let waiting = |(queue, active): (&QueueHash, &Active)| {
+            (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))
+        };
+        let all: Vec<_> = self.active.iter().filter_map(waiting).collect();
+        for (queue, name) in &all {
+            self.rest(*queue);
+            self.recheck(*queue);
+            self.release(name.clone());
+        }
+        !all.is_empty()
+    }
+
+    /// Entries wait no longer for the queue: they are held, and it is read again later.
+    pub fn stop(&mut self, queue: QueueHash) {
+        let waited_for = self.active.get(&queue).filter(|active| !active.waiting.is_empty());
+        let Some(name) = waited_for.map(|active| active.name.clone()) else { return };
+        self.rest(queue);
+        self.recheck(queue);
+        self.release(name);
+    }
+
+    /// Queues that rest and that nothing but the end of what stops their first entry will release.
+    #[cfg(test)]
+    pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
+        let ready: HashSet<_> = self.ready.iter().map(QueueHash::of_name).collect();
+        let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);
+        let idle = self.resting.iter().filter(|(queue, _)| !ready.contains(queue) && !is_due(queue));
+        idle.filter(|_| !self.walk.is_going).map(|(queue, from)| (*queue, *from)).collect()
+    }
+
+    /// Whether entries that waited must be looked at again.
+    pub fn take_requeue(&mut self) -> bool {
+        std::mem::take(&mut self.requeue)
+    }
+
+    /// The entries that waited and may leave now, in the order of the log.
+    pub fn take_freed(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.freed)
+    }
+}
