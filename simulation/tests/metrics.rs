@@ -44,7 +44,6 @@ impl LogRetention for OldHistory {
             newest_age: age,
             oldest_age: age,
             bytes: Some(8192),
-            parked: 0,
             held_back: None,
         }])
     }
