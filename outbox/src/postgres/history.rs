@@ -96,6 +96,8 @@ pub(super) enum Cause {
         "a row carries the transaction id {newest}, and this server has only given out those below {next}"
     )]
     RowAhead { newest: u64, next: u64 },
+    #[error("the cursor was stored on the server {recorded}, and this is {found}")]
+    CursorOfOtherServer { recorded: String, found: String },
     #[error(
         "the cursor knows transaction ids up to {xmax}, and this server has only given out those below {next}"
     )]
@@ -116,7 +118,10 @@ impl Cause {
     /// Whether the transaction ids that the cursor names mean the same on this server.
     pub(super) fn keeps_transaction_ids(&self) -> bool {
         match self {
-            Self::OtherServer { .. } | Self::RowAhead { .. } | Self::CursorAhead { .. } => false,
+            Self::OtherServer { .. }
+            | Self::RowAhead { .. }
+            | Self::CursorOfOtherServer { .. }
+            | Self::CursorAhead { .. } => false,
             Self::SequenceBehindCursor { .. }
             | Self::IdGivenOutAgain { .. }
             | Self::SequenceBehindRows { .. } => true,
@@ -147,6 +152,11 @@ impl ServerFacts {
         if matches!(&server, Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             return server;
         }
+        // Before its transaction ids, which this server may have reached meanwhile.
+        if let Some(recorded) = cursor.other_server(&self.history) {
+            let found = self.history.system_identifier.clone();
+            return Decision::Rebase(Cause::CursorOfOtherServer { recorded: recorded.to_owned(), found });
+        }
         let xmax = cursor.head.as_ref().map_or(cursor.base.xmax, |head| head.xmax.max(cursor.base.xmax));
         if xmax > self.next_xid {
             return Decision::Rebase(Cause::CursorAhead { xmax, next: self.next_xid });
@@ -163,6 +173,14 @@ impl ServerFacts {
 }
 
 impl CursorFacts {
+    /// The server whose transaction ids the cursor names, where that is recorded and another one.
+    pub(super) fn other_server(&self, here: &History) -> Option<&str> {
+        [Some(&self.base), self.head.as_ref()]
+            .into_iter()
+            .filter_map(|mark| Some(mark?.history.as_ref()?.system_identifier.as_str()))
+            .find(|system| *system != here.system_identifier)
+    }
+
     /// The largest id that the cursor knows to be given out.
     pub(super) fn reached(&self) -> i64 {
         let head = self.head.as_ref().map_or(0, |head| head.floor);
@@ -211,6 +229,10 @@ mod tests {
         assert_eq!(server().decide_about(&cursor()), Decision::Sound);
         let inside = CursorFacts { head: Some(mark(50, "1000:1000:")), after: 45, ..cursor() };
         assert_eq!(server().decide_about(&inside), Decision::Sound);
+        // A promotion and another run are no other server.
+        let promoted = format!("77/9/{}", RUN.replace('1', "2")).parse().unwrap();
+        let before = CursorFacts { base: cursor().base.in_history(&promoted), ..cursor() };
+        assert_eq!(server().decide_about(&before), Decision::Sound);
         let first = CursorFacts { base: PgMark::origin(), ..cursor() };
         let empty = ServerFacts { newest_xid: None, newest_id: None, position: 0, ..server() };
         assert_eq!(empty.decide_about(&first), Decision::Sound);
@@ -219,7 +241,10 @@ mod tests {
     #[test]
     fn a_cursor_of_another_history_is_rebased_for_a_reason() {
         let (fine, at) = (server(), cursor());
-        let table: [(ServerFacts, CursorFacts, Cause); 8] = [
+        let (here, there) = (fine.history.clone(), format!("66/1/{RUN}").parse().unwrap());
+        let elsewhere =
+            Cause::CursorOfOtherServer { recorded: String::from("66"), found: String::from("77") };
+        let table: [(ServerFacts, CursorFacts, Cause); 10] = [
             (
                 ServerFacts { recorded_system: Some(String::from("66")), ..fine.clone() },
                 at.clone(),
@@ -229,6 +254,21 @@ mod tests {
                 ServerFacts { newest_xid: Some(1_000), ..fine.clone() },
                 at.clone(),
                 Cause::RowAhead { newest: 1_000, next: 1_000 },
+            ),
+            // This server has given out as many transaction ids since.
+            (
+                fine.clone(),
+                CursorFacts { base: at.base.clone().in_history(&there), ..at.clone() },
+                elsewhere.clone(),
+            ),
+            (
+                fine.clone(),
+                CursorFacts {
+                    base: at.base.clone().in_history(&here),
+                    head: Some(mark(50, "950:950:").in_history(&there)),
+                    ..at.clone()
+                },
+                elsewhere,
             ),
             (
                 fine.clone(),

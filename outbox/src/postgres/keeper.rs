@@ -48,6 +48,10 @@ impl PgKeeper {
                     if sound != cursor && self.checkpoint(lease.epoch, &sound, &[]).await? == Fenced::Lost {
                         continue;
                     }
+                    // Not before: whoever was held up since it took the lease may have compared a cursor of before a rebase.
+                    if !PgMark::read(&sound.base)?.is_rebased {
+                        within(self.call_timeout, self.forget_left_out(lease.epoch)).await?;
+                    }
                     return Ok(Acquired::Granted { lease, cursor: sound, taken_over_from });
                 }
                 // Takes the lease away from everybody.
@@ -69,13 +73,6 @@ impl PgKeeper {
         if server.decide_about(&facts) != Decision::Sound {
             return Ok(None);
         }
-        if !facts.base.is_rebased {
-            sqlx::query(&self.statements.forget_left_out)
-                .bind(self.relay.as_str())
-                .execute(&mut self.connection)
-                .await
-                .map_err(LogError::during("forget what a rebased cursor left out"))?;
-        }
         if let Some(before) = &facts.base.history
             && before.timeline != server.history.timeline
         {
@@ -96,6 +93,16 @@ impl PgKeeper {
                 .zip(cursor.progress.clone())
                 .map(|(head, progress)| Progress { head: here(head), ..progress }),
         }))
+    }
+
+    async fn forget_left_out(&mut self, epoch: i64) -> Result<(), LogError> {
+        sqlx::query(&self.statements.forget_left_out)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .execute(&mut self.connection)
+            .await
+            .map_err(LogError::during("forget what a rebased cursor left out"))?;
+        Ok(())
     }
 
     async fn take_lease(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
@@ -123,7 +130,7 @@ impl PgKeeper {
                 .map_err(LogError::during("tell who holds the lease"))?;
             let Some((holder, seconds, epoch, until, length)) = found else { continue };
             let Some(expires_in) = row::wait(seconds) else { continue };
-            let length = length.and_then(row::wait).unwrap_or(ttl);
+            let length = length.and_then(row::wait);
             let held = Held { epoch, until, expires_in, length };
             match self.watch.look(held.clone(), Instant::now()) {
                 Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),

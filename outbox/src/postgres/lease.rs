@@ -3,7 +3,7 @@
 //! A holder stores the end of its lease by the database's clock. When that clock goes back, or another server takes over
 //! whose clock is behind, the lease seems to last for longer than it was granted. Then its end says nothing, but its
 //! holder, if it lives, renews it within its length. So it is watched by this machine's clock, which only counts on: a
-//! lease that nobody has touched for its whole length has ended.
+//! lease that nobody has touched for its whole length has ended. A holder of a release that stores no length is waited for.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub(super) struct Held {
     pub(super) until: String,
     /// How long from now that is by the database's clock.
     pub(super) expires_in: Duration,
-    /// For how long its holder asked.
-    pub(super) length: Duration,
+    /// For how long its holder asked, as far as it is stored.
+    pub(super) length: Option<Duration>,
 }
 
 /// What to do about it.
@@ -39,15 +39,14 @@ pub(super) struct Watch(Option<(Held, Instant)>);
 
 impl Watch {
     pub(super) fn look(&mut self, held: Held, now: Instant) -> Wait {
-        if held.expires_in <= held.length + ALLOWANCE {
+        let Some(length) = held.length.filter(|length| held.expires_in > *length + ALLOWANCE) else {
             self.0 = None;
             return Wait::For(held.expires_in);
-        }
+        };
         let since = match &self.0 {
             Some((known, since)) if known.epoch == held.epoch && known.until == held.until => *since,
             _ => now,
         };
-        let length = held.length;
         self.0 = Some((held, since));
         match length.checked_sub(now.duration_since(since)) {
             Some(left) if !left.is_zero() => Wait::For(left),
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     fn held(until: &str, expires_in: u64) -> Held {
-        let length = Duration::from_secs(15);
+        let length = Some(Duration::from_secs(15));
         Held { epoch: 3, until: until.to_owned(), expires_in: Duration::from_secs(expires_in), length }
     }
 
@@ -72,6 +71,17 @@ mod tests {
         for later in [0, 20] {
             let now = begun + Duration::from_secs(later);
             assert_eq!(watch.look(held("t", 12), now), Wait::For(Duration::from_secs(12)));
+        }
+    }
+
+    #[test]
+    fn a_lease_of_unknown_length_is_waited_for() {
+        let mut watch = Watch::default();
+        let begun = Instant::now();
+        for later in [0, 60, 600] {
+            let held = Held { length: None, ..held("t", 3_600) };
+            let now = begun + Duration::from_secs(later);
+            assert_eq!(watch.look(held, now), Wait::For(Duration::from_secs(3_600)));
         }
     }
 

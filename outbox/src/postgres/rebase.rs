@@ -9,9 +9,19 @@
 //! | nothing (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or below the first row of a transaction that was in flight; below every row when the sequence lies behind the floor | what is above the floor |
 //! | nothing, and this server has written rows itself | as before, with a floor below the first of these | what is above the floor |
 //!
-//! In the second and third case rows with a transaction id that this server would not call finished get the id 3, which is
+//! **Rows are rewritten only where every cursor is rebased.** When the log is another server's, or a row carries a
+//! transaction id that this server has not given out, rows with an id that it would not call finished get the id 3, which is
 //! visible in every mark taken from now on: the one documented exception to "rows are never updated". A function of the
-//! database does it with the owner's rights, and refuses where nothing was restored. Another one sets a sequence forwards.
+//! database does it with the owner's rights, and refuses otherwise. `ServerFacts::decide` is then a cause for each cursor, so
+//! each gets a snapshot that sees nothing: no base is left in which an id 3 hides what was not read.
+//!
+//! When only a cursor is another server's, no row is touched: what another pipeline has not read yet stays invisible in its
+//! base. Nor is it needed. Each row has an id below the next one of this server, so the snapshot of every mark from now on
+//! either sees it or lists its id as in flight (of a transaction here that happens to have the same id). Once seen it stays
+//! seen, and then the proof in `postgres/mod.rs` holds for it as for a row of that transaction.
+//!
+//! Another function sets a sequence forwards. Its lock waits for every open transaction that has enqueued, and other
+//! producers queue behind it: so it is tried for moments, with pauses in which nothing is locked.
 //!
 //! What stands beside the log stays what it is: the entries above the new floor are listed in `outbox_rebased`, and the
 //! reader leaves them out. What leaves again has the ids it had; the inbox drops it.
@@ -26,9 +36,18 @@ use crate::log::{Cursor, LogError, stored};
 use crate::postgres::facts::Questions;
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
+use crate::postgres::retention::is_in_use;
 
 /// How long a rebase may take: rewriting the rows of a restored log takes longer than any other call.
 const REBASE_MAX: Duration = Duration::from_secs(1_800);
+
+/// How often the lock of the sequence is tried, and the pause in between: 5 s in all.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(225);
+
+/// What a sequence that was set back does to rows that were written before and are not read yet.
+const OUT_OF_ORDER: &str = "; of rows not read yet, those written after the sequence was set back have the smaller ids and leave first, also \
+     within a key";
 
 /// What is counted at most of what leaves again.
 const COUNTED_MAX: i64 = 1_000_000;
@@ -46,6 +65,14 @@ pub(super) struct Rebase {
     rows: Statement,
     settled: Statement,
     above: Statement,
+    waited_for: Statement,
+}
+
+/// What a try came to.
+enum Tried {
+    Mended,
+    /// Somebody who may have taken an id has not ended.
+    InUse,
 }
 
 fn failed() -> impl FnOnce(sqlx::Error) -> LogError {
@@ -97,6 +124,18 @@ impl Rebase {
                 "SELECT count(*), min(id) FROM (
                      SELECT id FROM {schema}outbox_message WHERE id > $1 ORDER BY id LIMIT $2) AS again",
             ),
+            // Who keeps the sequence's lock away, the oldest transactions first.
+            waited_for: render(
+                "SELECT string_agg(who, ', ') FROM (
+                     SELECT coalesce('session ' || l.pid || coalesce(' (' || a.usename || ')', ''),
+                         'a prepared transaction') AS who
+                     FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a USING (pid)
+                     WHERE l.granted AND l.relation = '{schema}outbox_message'::regclass
+                         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                         AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+                         AND l.pid IS DISTINCT FROM pg_backend_pid()
+                     ORDER BY a.backend_xid IS NULL, age(a.backend_xid) DESC, l.pid LIMIT 5) AS oldest",
+            ),
         }
     }
 
@@ -107,25 +146,53 @@ impl Rebase {
         questions: &Questions,
     ) -> Result<(), LogError> {
         within(REBASE_MAX, async {
-            // Each statement sees what committed while a lock was waited for.
-            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-            let mut tx = connection.begin_with(begin).await.map_err(failed())?;
-            let limit = format!("{}s", REBASE_MAX.as_secs());
-            sqlx::query(
-                "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '5s', true)",
-            )
-            .bind(limit)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed())?;
-            sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
-            self.mend(&mut tx, questions).await?;
-            tx.commit().await.map_err(failed())
+            for attempt in 1..=TRIES {
+                match self.attempt(connection, questions).await? {
+                    Tried::Mended => return Ok(()),
+                    Tried::InUse if attempt < TRIES => tokio::time::sleep(PAUSE).await,
+                    Tried::InUse => {}
+                }
+            }
+            let who: Option<String> =
+                sqlx::query_scalar(&self.waited_for).fetch_one(connection).await.map_err(failed())?;
+            Err(LogError::Unavailable {
+                reason: format!(
+                    "the sequence outbox_message_id_seq was set back, and is not set forwards before transactions end that \
+                     have taken ids of it: {}",
+                    who.as_deref().unwrap_or("none at this moment")
+                ),
+                source: None,
+            })
         })
         .await
     }
 
-    async fn mend(&self, tx: &mut Transaction<'_, Postgres>, questions: &Questions) -> Result<(), LogError> {
+    async fn attempt(&self, connection: &mut PgConnection, questions: &Questions) -> Result<Tried, LogError> {
+        // Each statement sees what committed while a lock was waited for.
+        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+        let mut tx = connection.begin_with(begin).await.map_err(failed())?;
+        let limit = format!("{}s", REBASE_MAX.as_secs());
+        sqlx::query(
+            "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '5s', true)",
+        )
+        .bind(limit)
+        .execute(&mut *tx)
+        .await
+        .map_err(failed())?;
+        sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
+        let tried = self.mend(&mut tx, questions).await?;
+        match tried {
+            Tried::Mended => tx.commit().await.map_err(failed())?,
+            Tried::InUse => tx.rollback().await.map_err(failed())?,
+        }
+        Ok(tried)
+    }
+
+    async fn mend(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        questions: &Questions,
+    ) -> Result<Tried, LogError> {
         let relays: Vec<(String, i16, String)> =
             sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
         let cursors: Vec<Cursor> =
@@ -144,13 +211,14 @@ impl Rebase {
         let position = server.position;
         if known.max(server.newest_id).unwrap_or_default() > position {
             // Waits for those who have taken a low id and not ended, so that their rows are seen below.
-            let now: i64 = sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await.map_err(failed())?;
+            let now: i64 = match sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await {
+                Err(error) if is_in_use(&error) => return Ok(Tried::InUse),
+                answer => answer.map_err(failed())?,
+            };
             tracing::warn!(from = position, to = now, "the sequence outbox_message_id_seq is set forwards");
             server = ServerFacts { position, ..questions.server(tx).await? };
         }
         let mut rebased = Vec::new();
-        let mut foreign =
-            !matches!(server.decide(), Decision::Sound | Decision::Rebase(Cause::SequenceBehindRows { .. }));
         for ((relay, shard, _), cursor) in relays.iter().zip(&cursors) {
             let facts = questions.cursor(tx, cursor).await?;
             let Decision::Rebase(cause) = server.decide_about(&facts) else { continue };
@@ -158,26 +226,26 @@ impl Rebase {
                 // The cursor itself is sound.
                 continue;
             }
-            foreign |= !cause.keeps_transaction_ids();
             let base = self.base(tx, &server, &facts, &cause).await?;
             let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
             tracing::warn!(
                 relay,
-                "{cause}: the cursor is rebased; {}{count} messages that may have left leave again with the same ids{}",
+                "{cause}: the cursor is rebased; {}{count} messages that may have left leave again with the same ids{}{}",
                 if count >= COUNTED_MAX { "more than " } else { "up to " },
                 first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
+                if cause.keeps_transaction_ids() { OUT_OF_ORDER } else { "" },
             );
             rebased.push((relay, *shard, facts, base));
         }
         // While rows and cursors still tell that they are another server's.
-        if foreign {
+        if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut **tx).await.map_err(failed())?;
             tracing::warn!(rows, "transaction ids of another server are replaced in the log");
         }
         for (relay, shard, facts, base) in rebased {
             self.replace(tx, relay, shard, &facts, &base).await?;
         }
-        Ok(())
+        Ok(Tried::Mended)
     }
 
     async fn base(
@@ -203,9 +271,17 @@ impl Rebase {
             .fetch_one(&mut **tx)
             .await
             .map_err(failed())?;
-        if matches!(cause, Cause::CursorAhead { .. }) {
+        let is_own = match cause {
+            Cause::CursorOfOtherServer { .. } | Cause::CursorAhead { .. } => true,
+            Cause::RowAhead { .. } => facts.other_server(&server.history).is_some(),
+            // Since when its rows are written here is not known.
+            _ => false,
+        };
+        if is_own {
             floor = sqlx::query_scalar(&self.own).bind(floor).fetch_one(&mut **tx).await.map_err(failed())?;
-        } else if server.position < base.floor {
+        }
+        if server.position < base.floor && matches!(cause, Cause::OtherServer { .. } | Cause::RowAhead { .. })
+        {
             floor = 0;
         }
         Ok(PgMark { is_rebased: true, ..PgMark::before_all(floor) })

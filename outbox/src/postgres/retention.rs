@@ -77,7 +77,7 @@ impl PostgresLog {
 }
 
 /// `lock_not_available`, `deadlock_detected`.
-fn is_in_use(error: &sqlx::Error) -> bool {
+pub(super) fn is_in_use(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     matches!(code.as_deref(), Some("55P03" | "40P01"))
 }

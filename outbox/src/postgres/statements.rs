@@ -93,7 +93,7 @@ pub(super) struct Statements {
     pub(super) release: Statement,
     /// $1 relay, $2 to $3: entries that a rebased cursor leaves out.
     pub(super) left_out: Statement,
-    /// $1 relay: they are passed.
+    /// $1 relay, $2 epoch: they are passed.
     pub(super) forget_left_out: Statement,
 }
 
@@ -366,4 +366,9 @@ const LEFT_OUT: &str = "
 SELECT id, message_id::text FROM {schema}outbox_rebased
 WHERE relay = $1 AND shard = 0 AND id BETWEEN $2 AND $3";
 
-const FORGET_LEFT_OUT: &str = "DELETE FROM {schema}outbox_rebased WHERE relay = $1 AND shard = 0";
+// A rebase keeps everybody out of `outbox_relay` from before it writes the list until it has raised the epoch: this is
+// over before, or finds another epoch.
+const FORGET_LEFT_OUT: &str = "
+DELETE FROM {schema}outbox_rebased AS l USING {schema}outbox_relay AS r
+WHERE l.relay = $1 AND l.shard = 0 AND r.relay = l.relay AND r.shard = l.shard AND r.epoch = $2
+    AND r.holder IS NOT NULL";

@@ -35,7 +35,9 @@ fn refusal(cursor: &Cursor, position: i64) -> Result<Option<String>, LogError> {
              sqlite_sequence was set back, and entries written since are not told from those that have left; stop \
              producers and relays and run DELETE FROM sqlite_sequence WHERE name = 'outbox_message'; INSERT INTO \
              sqlite_sequence (name, seq) VALUES ('outbox_message', {reached}); and, so that everything in the log leaves \
-             again, UPDATE outbox_relay SET cursor = '{{\"base\":\"0\",\"progress\":null}}'"
+             again, also what is parked, dead or discarded (look at it first: what outbox_exception names by its id may \
+             be another entry by now), DELETE FROM outbox_exception; UPDATE outbox_relay SET cursor = \
+             '{{\"base\":\"0\",\"progress\":null}}'"
         )
     }))
 }

@@ -35,44 +35,13 @@ DO $migration$
 DECLARE
     home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass);
 BEGIN
-    -- Also where only a cursor tells that its transaction ids are another server's.
-    EXECUTE replace($function$
-        CREATE OR REPLACE FUNCTION %home%.outbox_rebase_rows() RETURNS bigint
-        LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-        SET search_path = pg_catalog, pg_temp
-        AS $body$
-        DECLARE
-            rewritten bigint;
-        BEGIN
-            LOCK TABLE %home%.outbox_relay IN ACCESS EXCLUSIVE MODE;
-            IF EXISTS (SELECT FROM %home%.outbox_identity AS i, pg_control_system() AS c
-                       WHERE i.system_identifier = c.system_identifier::text)
-                AND coalesce((SELECT m.xid FROM %home%.outbox_message AS m ORDER BY m.xid DESC LIMIT 1)
-                             < pg_snapshot_xmax(pg_current_snapshot()), true)
-                AND NOT EXISTS (
-                    SELECT FROM %home%.outbox_relay AS r
-                    CROSS JOIN LATERAL (VALUES (r.cursor::jsonb ->> 'base'), (r.cursor::jsonb -> 'progress' ->> 'head')) AS c(mark)
-                    WHERE pg_snapshot_xmax(split_part(c.mark, '@', 2)::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()))
-            THEN
-                RAISE EXCEPTION 'this cluster has written the log: there is nothing to rebase'
-                    USING ERRCODE = 'object_not_in_prerequisite_state';
-            END IF;
-            UPDATE %home%.outbox_message SET xid = '3' WHERE xid >= pg_snapshot_xmin(pg_current_snapshot());
-            GET DIAGNOSTICS rewritten = ROW_COUNT;
-            INSERT INTO %home%.outbox_identity (system_identifier)
-            SELECT c.system_identifier::text FROM pg_control_system() AS c
-            ON CONFLICT (singleton) DO UPDATE
-            SET system_identifier = EXCLUDED.system_identifier, recorded_at = clock_timestamp();
-            RETURN rewritten;
-        END
-        $body$
-    $function$, '%home%', home);
-
-    -- Only ever forwards. The lock waits until nobody has taken an id and not ended yet, and no id is taken meanwhile.
+    -- Only ever forwards. The lock is there when nobody has taken an id and not ended yet, and no id is taken meanwhile.
+    -- Producers queue behind one who waits for it, so nobody waits for long: a long transaction refuses it.
     EXECUTE replace($function$
         CREATE FUNCTION %home%.outbox_advance_sequence() RETURNS bigint
         LANGUAGE plpgsql VOLATILE SECURITY DEFINER
         SET search_path = pg_catalog, pg_temp
+        SET lock_timeout = '25ms'
         AS $body$
         DECLARE
             needed bigint;

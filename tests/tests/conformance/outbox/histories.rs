@@ -21,7 +21,11 @@ cases! { "outbox/histories":
         a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term,
         a_sequence_behind_the_rows_is_set_forward_for_the_producers,
         a_cursor_of_another_server_is_not_believed,
+        a_cursor_of_another_server_is_told_by_that_servers_name,
+        a_foreign_cursor_hides_nothing_from_another_relay,
         what_stands_beside_the_log_is_not_read_again_after_a_restore,
+        a_relay_that_was_held_up_forgets_nothing_that_is_left_out,
+        producers_go_on_while_the_sequence_waits_for_a_long_transaction,
         a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before,
         a_reader_of_another_server_refuses_the_cursor,
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
@@ -123,6 +127,116 @@ async fn a_cursor_of_another_server_is_not_believed() {
         db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
         db.enqueue(orders(10..12)).await;
         assert_eq!(read_anew(&db).await, ["10", "11"]);
+        db
+    })
+    .await;
+}
+
+async fn a_cursor_of_another_server_is_told_by_that_servers_name() {
+    each(async |db: Database<Postgres>| {
+        let (mut keeper, epoch, follower) = after_ten(&db).await;
+        let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
+        db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
+        db.enqueue(orders(10..12)).await;
+        // This server has given out as many transaction ids as the other one: they tell nothing.
+        let seen: String =
+            sqlx::query_scalar("SELECT pg_current_snapshot()::text").fetch_one(&db.admin).await.unwrap();
+        let there = "1/1/00000000-0000-4000-8000-000000000000";
+        let foreign = Cursor::at(Mark::new(format!("{floor}@{seen}@{there}")));
+        assert_eq!(keeper.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+        drop((keeper, follower));
+        assert_eq!(read_anew(&db).await, ["10", "11"]);
+        db
+    })
+    .await;
+}
+
+async fn a_foreign_cursor_hides_nothing_from_another_relay() {
+    each(async |db: Database<Postgres>| {
+        let other = outbox::log::RelayName::new("other").unwrap();
+        let (mut keeper, epoch, _) = after_ten(&db).await;
+        let (_, cursor) = granted(&mut db.log.keeper(&other, "o").await.unwrap()).await;
+        let mut sound = Follower::new(db.log.reader(&other).await.unwrap(), cursor);
+        assert_eq!(sound.all().await.len(), 10);
+        // As long as it is open no later transaction id counts as finished.
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+        db.enqueue(orders(10..12)).await;
+        let foreign = Cursor::at(Mark::new("10@9000000000:9000000000:"));
+        assert_eq!(keeper.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+        let (_, rebased) = granted(&mut db.keeper("a").await).await;
+        assert_eq!(keys(&sound.all().await), ["10", "11"]);
+        late.commit().await.unwrap();
+        assert_eq!(keys(&sound.all().await), ["late"]);
+        let again = keys(&Follower::new(db.reader().await, rebased).all().await);
+        assert!(["late", "10", "11"].iter().all(|key| again.iter().any(|found| found == key)), "{again:?}");
+        db
+    })
+    .await;
+}
+
+/// Waits until somebody waits for a lock on a table.
+async fn somebody_waits_for(db: &Database<Postgres>, table: &str) {
+    let question = format!(
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{table}'::regclass \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    );
+    tests::eventually("somebody waits", || async { Ok((db.number(&question).await > 0).then_some(())) })
+        .await
+        .unwrap();
+}
+
+async fn a_relay_that_was_held_up_forgets_nothing_that_is_left_out() {
+    each(async |db: Database<Postgres>| {
+        let (mut keeper, _, follower) = after_ten(&db).await;
+        drop(follower);
+        let mut rebase = db.admin.begin().await.unwrap();
+        sqlx::query("LOCK TABLE outbox_server_run IN ACCESS EXCLUSIVE MODE").execute(&mut *rebase).await.unwrap();
+        // With the lease that it took before, which is over when it goes on.
+        let held_up = async {
+            if let Acquired::Granted { lease, .. } = keeper.acquire(TTL).await.unwrap() {
+                assert_eq!(keeper.renew(lease.epoch, TTL).await.unwrap(), Fenced::Lost);
+            }
+        };
+        let meanwhile = async {
+            // It has its lease and its cursor, and compares them now.
+            somebody_waits_for(&db, "outbox_server_run").await;
+            for statement in [
+                "UPDATE outbox_relay SET epoch = epoch + 1, holder = 'b', cursor = '{\"base\":\"5@1:1:@@rebased\"}'",
+                "INSERT INTO outbox_rebased (relay, id, message_id) VALUES ('main', 7, gen_random_uuid())",
+            ] {
+                sqlx::query(statement).execute(&mut *rebase).await.unwrap();
+            }
+            rebase.commit().await.unwrap();
+        };
+        tokio::join!(held_up, meanwhile);
+        assert_eq!(db.number("SELECT count(*) FROM outbox_rebased").await, 1);
+        db
+    })
+    .await;
+}
+
+async fn producers_go_on_while_the_sequence_waits_for_a_long_transaction() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        let mut long = db.outbox.begin(&db.pool).await.unwrap();
+        long.enqueue(NewMessage::new("orders").key("long")).await.unwrap();
+        let mut keeper = db.keeper("a").await;
+        let acquire = keeper.acquire(TTL);
+        tokio::pin!(acquire);
+        let error = loop {
+            // As an INSERT has it.
+            let producer = db.run("SET lock_timeout = '2s'; BEGIN; LOCK TABLE ONLY outbox_message IN ROW EXCLUSIVE MODE; COMMIT");
+            tokio::select! {
+                acquired = &mut acquire => break acquired.unwrap_err(),
+                _ = producer => {}
+            }
+        };
+        assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("session "), "{error}");
+        long.commit().await.unwrap();
+        assert_eq!(read_anew(&db).await, ["long"]);
         db
     })
     .await;
@@ -274,7 +388,8 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
         let (lease, cursor) = granted(&mut keeper).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         assert_eq!(follower.all().await.len(), 10);
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        let dead = [parked(2, message::MessageId::new().to_string(), ExceptionState::Dead)];
+        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &dead).await.unwrap(), Fenced::Held);
         db.run("DELETE FROM outbox_message").await;
         // What retention has emptied is no reason.
         let (lease, _) = granted(&mut keeper).await;
@@ -284,11 +399,14 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
         let error = keeper.acquire(TTL).await.unwrap_err().to_string();
         assert!(error.contains("read up to the entry 10") && error.contains("ids up to 2"), "{error}");
         let (_, commands) = error.split_once(" and run ").unwrap();
-        for command in
-            commands.replace("; and, so that everything in the log leaves again, ", "; ").split("; ")
-        {
+        for command in commands.split("; ") {
+            let command = match command.strip_prefix("and, so that everything in the log leaves again") {
+                Some(rest) => rest.split_once("), ").unwrap().1,
+                None => command,
+            };
             db.run(command).await;
         }
+        assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
         let (_, cursor) = granted(&mut keeper).await;
         assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
         db
