@@ -44,7 +44,12 @@ pub(crate) const ERROR_BYTES_MAX: usize = 4_096;
 pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |error| error.source());
     let texts: Vec<_> = chain.map(ToString::to_string).collect();
-    let mut text = texts.join(": ").replace('\0', "\u{fffd}");
+    storable(&texts.join(": "))
+}
+
+/// A text cut to [`ERROR_BYTES_MAX`], without the NUL characters that PostgreSQL does not store.
+pub(crate) fn storable(text: &str) -> String {
+    let mut text = text.replace('\0', "\u{fffd}");
     let cut = (0..=ERROR_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(cut.unwrap_or(0));
     text

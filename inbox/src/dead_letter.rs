@@ -14,6 +14,7 @@ use message::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::attempts::storable;
 use crate::day::Day;
 use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
 use crate::guard::identity;
@@ -234,7 +235,7 @@ impl DeadLetter {
             trace: None,
             payload: Bytes::new(),
             reason,
-            error,
+            error: storable(&error),
             attempts,
             deliveries: 1,
             origin: clean(&delivery.origin),

@@ -98,6 +98,15 @@ pub enum Outcome<DB: Backend> {
     Gone,
 }
 
+/// What names a transaction to [`parts::Guards::interrupt`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// The server's process.
+    pub process: i32,
+    /// The number of the transaction that it is in.
+    pub transaction: i64,
+}
+
 /// What became of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
@@ -106,7 +115,7 @@ pub enum Inserted {
         /// When, by the database.
         processed_at: OffsetDateTime,
         /// What names the database's session to [`parts::Guards::interrupt`], where it has a name.
-        session: Option<i32>,
+        session: Option<Session>,
     },
     /// The row was there.
     Exists(Stored),
@@ -175,11 +184,11 @@ pub mod parts {
             marked: &[Key<'_>],
         ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
-        /// Ends what a session is doing at this moment; its transaction is aborted by that. Nothing where sessions have no
-        /// names.
+        /// Ends what a session is doing at this moment, if it is still in that transaction, which is aborted by that. Nothing
+        /// where sessions have no names.
         fn interrupt(
             connection: &mut Self::Connection,
-            session: i32,
+            session: Session,
         ) -> impl Future<Output = Result<()>> + Send;
 
         /// Stores the result of a row; how many rows there were.

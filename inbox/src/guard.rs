@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use crate::crash_points;
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
+use crate::dialect::{Dialect, Inserted, Key, Mark, Session, Stored};
 use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
@@ -50,7 +50,7 @@ pub struct Guard<DB: Dialect> {
     scope: Scope,
     id: MessageId,
     /// The database's session that holds the transaction, where it has a name.
-    session: Option<i32>,
+    session: Option<Session>,
 }
 
 impl<DB: Dialect> Guard<DB> {
@@ -59,7 +59,7 @@ impl<DB: Dialect> Guard<DB> {
         consumer: &ConsumerName,
         scope: &Scope,
         message: &Message,
-        session: Option<i32>,
+        session: Option<Session>,
     ) -> Self {
         let (consumer, scope) = (consumer.clone(), scope.clone());
         Self { inbox: inbox.clone(), consumer, scope, id: message.id, session }

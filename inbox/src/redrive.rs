@@ -4,11 +4,13 @@
 //! that closes the dead letter. Whoever redrives twice, or at the same time as a late delivery, finds the row or the
 //! mark.
 
+use std::time::Duration;
+
 use message::Message;
 use time::OffsetDateTime;
 
 use crate::attempts::error_text;
-use crate::day::Day;
+use crate::day::{Day, ahead};
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
 use crate::decision::{Action, Decision, Signature};
 use crate::dialect::{Dialect, Inserted, Stored};
@@ -20,6 +22,9 @@ use crate::name::{ConsumerName, Scope};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
+
+/// How far ahead a day can be made; a day less than the database's own limit, whatever time it is there.
+const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// How to redrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -164,6 +169,13 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Resolution, RedriveError> {
         let Some(message) = letter.row() else { return Ok(Resolution::Discarded) };
         let day = Day::of_id(message);
+        if !DB::DAYS_ARE_IMPLICIT && self.is_beyond(day) {
+            self.refresh_on(tx).await?;
+            if self.is_beyond(day) {
+                // No row can be stored for so late a day: copies are refused by their time until then.
+                return Ok(Resolution::Discarded);
+            }
+        }
         if !self.knows_day(day) {
             self.ensure_day(day).await.map_err(|error| RedriveError::Admit(error.into()))?;
         }
@@ -185,6 +197,11 @@ impl<DB: Dialect> Inbox<DB> {
             }
             _ => Ok(Resolution::Discarded),
         }
+    }
+
+    /// Whether a day is too far ahead for the database to make it.
+    fn is_beyond(&self, day: Day) -> bool {
+        day > Day::of(ahead(self.window().now, AHEAD_MAX))
     }
 
     pub(crate) async fn open_letter(

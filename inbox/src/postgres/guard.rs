@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::statements::Statements;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
+use crate::dialect::{Inserted, Key, Mark, Outcome, Session, Stored, parts};
 
 impl parts::Guards for Postgres {
     type Statements = Statements;
@@ -62,8 +62,8 @@ impl parts::Guards for Postgres {
         // RETURNING has no order of its own.
         let mut found: HashMap<_, _> = inserted
             .into_iter()
-            .map(|(id, scope, processed_at, session)| {
-                ((id, scope), Inserted::New { processed_at, session: Some(session) })
+            .map(|(id, scope, processed_at, process, transaction)| {
+                ((id, scope), Inserted::New { processed_at, session: Some(Session { process, transaction }) })
             })
             .collect();
         let rest: Vec<_> =
@@ -111,8 +111,17 @@ impl parts::Guards for Postgres {
         }
     }
 
-    async fn interrupt(connection: &mut PgConnection, session: i32) -> Result<(), sqlx::Error> {
-        sqlx::query("SELECT pg_cancel_backend($1)").bind(session).execute(connection).await?;
+    /// Only while the session is in that very transaction: it may serve another one by now. The server shows the low 32 bits of
+    /// the transaction's number there.
+    async fn interrupt(connection: &mut PgConnection, session: Session) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
+             WHERE pid = $1 AND backend_xid::text::bigint = ($2 & 4294967295)",
+        )
+        .bind(session.process)
+        .bind(session.transaction)
+        .execute(connection)
+        .await?;
         Ok(())
     }
 
@@ -143,7 +152,7 @@ async fn insert_some(
     statements: &Statements,
     rows: &[&(Key<'_>, Fingerprint)],
     mark: Mark,
-) -> Result<Vec<(Uuid, String, OffsetDateTime, i32)>, sqlx::Error> {
+) -> Result<Vec<(Uuid, String, OffsetDateTime, i32, i64)>, sqlx::Error> {
     let Some((Key { consumer, .. }, _)) = rows.first() else { return Ok(Vec::new()) };
     let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
     let Columns { ids, scopes } = Columns::of(&keys);
@@ -163,10 +172,12 @@ pub(super) async fn inserted_or_found(
     connection: &mut PgConnection,
     statements: &Statements,
     key: Key<'_>,
-    inserted: Result<Option<(OffsetDateTime, i32)>, sqlx::Error>,
+    inserted: Result<Option<(OffsetDateTime, i32, i64)>, sqlx::Error>,
 ) -> Result<Inserted, sqlx::Error> {
     match inserted {
-        Ok(Some((processed_at, session))) => Ok(Inserted::New { processed_at, session: Some(session) }),
+        Ok(Some((processed_at, process, transaction))) => {
+            Ok(Inserted::New { processed_at, session: Some(Session { process, transaction }) })
+        }
         Ok(None) => match <Postgres as parts::Guards>::find(connection, statements, key).await? {
             Some(stored) => Ok(Inserted::Exists(stored)),
             // Only a row that was removed by hand between the two statements.

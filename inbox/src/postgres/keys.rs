@@ -84,7 +84,8 @@ const REPLACE: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operatio
     WHERE current_setting('idempotency.holder', true) = $5::text \
     ON CONFLICT (scope, operation, key) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, \
         state = EXCLUDED.state, attempt = EXCLUDED.attempt, lease_until = EXCLUDED.lease_until, outcome = NULL, \
-        claimed_at = EXCLUDED.claimed_at, processed_at = NULL, expires_at = EXCLUDED.expires_at, \
+        claimed_at = EXCLUDED.claimed_at, processed_at = NULL, \
+        expires_at = greatest(k.expires_at, EXCLUDED.expires_at), \
         refuses = EXCLUDED.refuses, reported_at = NULL \
     WHERE k.holder = $10 AND k.state = $11 AND CASE WHEN k.state = 'in_progress' \
         THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT FROM $12";
@@ -99,13 +100,15 @@ const FINISH: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operation
         state = EXCLUDED.state, attempt = EXCLUDED.attempt, lease_until = NULL, outcome = EXCLUDED.outcome, \
         claimed_at = EXCLUDED.claimed_at, processed_at = EXCLUDED.processed_at, refuses = EXCLUDED.refuses, \
         reported_at = NULL, \
-        expires_at = CASE WHEN k.holder = EXCLUDED.holder THEN k.expires_at ELSE EXCLUDED.expires_at END \
+        expires_at = CASE WHEN k.holder = EXCLUDED.holder THEN k.expires_at \
+            ELSE greatest(k.expires_at, EXCLUDED.expires_at) END \
     WHERE (k.holder = EXCLUDED.holder AND k.state = 'in_progress') OR (k.attempt = EXCLUDED.attempt - 1 \
         AND (k.state IN ('in_progress', 'released') OR k.expires_at <= statement_timestamp()))";
 
 const CHANGE: &str = concat!(
     "UPDATE {schema}idempotency_key AS k SET state = $5, outcome = $6, reported_at = NULL, \
-        expires_at = statement_timestamp() + (k.expires_at - k.claimed_at), claimed_at = statement_timestamp(), \
+        expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)), \
+        claimed_at = statement_timestamp(), \
         lease_until = CASE WHEN $5 = 'in_progress' THEN greatest(k.lease_until, statement_timestamp() + $7) END, \
         processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END \
      WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4 AND k.state = 'in_progress' RETURNING ",
@@ -118,26 +121,37 @@ const LAPSE: &str = concat!(
 );
 const DECIDE: &str = "UPDATE {schema}idempotency_key AS k SET state = $4, lease_until = NULL, decided_by = $5, \
         processed_at = CASE WHEN $4 = 'failed' THEN statement_timestamp() END, \
-        expires_at = statement_timestamp() + (k.expires_at - k.claimed_at), claimed_at = statement_timestamp() \
+        expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)), \
+        claimed_at = statement_timestamp() \
     WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress' \
-        AND k.lease_until <= statement_timestamp()";
+        AND coalesce(k.lease_until, k.claimed_at) <= statement_timestamp()";
 
 macro_rules! stuck_columns {
     () => {
-        "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at, k.lease_until, k.refuses"
+        "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at, \
+         coalesce(k.lease_until, k.claimed_at) AS lease_until, k.refuses"
+    };
+}
+/// Keys in progress whose lease has expired, by its index. One without a lease is found when it has outlived the retention, by
+/// the index on that: looking earlier would be a look at every row.
+macro_rules! is_stuck {
+    () => {
+        "k.state = 'in_progress' \
+         AND (k.lease_until <= statement_timestamp() OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp()))"
     };
 }
 const STUCK: &str = concat!(
     "SELECT ",
     stuck_columns!(),
-    " FROM {schema}idempotency_key AS k WHERE k.state = 'in_progress' AND k.lease_until <= clock_timestamp() \
-     ORDER BY k.lease_until LIMIT $1"
+    " FROM {schema}idempotency_key AS k WHERE ",
+    is_stuck!(),
+    " ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1"
 );
 const REPORT: &str = concat!(
     "UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp() \
-     WHERE k.ctid = ANY (ARRAY(SELECT f.ctid FROM {schema}idempotency_key AS f WHERE f.state = 'in_progress' \
-         AND f.lease_until <= statement_timestamp() AND f.reported_at IS NULL \
-         ORDER BY f.lease_until LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING ",
+     WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE ",
+    is_stuck!(),
+    " AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING ",
     stuck_columns!()
 );
 const FORGET: &str = "DELETE FROM {schema}idempotency_key AS k \

@@ -49,14 +49,14 @@ statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or takes over.
     insert = concat!(
         "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)",
-        returning!("processed_at, pg_backend_pid()", "$5"),
+        returning!("processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint", "$5"),
     );
     /// The guard for many, ordered so that two racing batches wait for each other and do not deadlock.
     insert_batch = concat!(
         "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) SELECT id, $1, scope, fingerprint \
          FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
          ORDER BY id, scope COLLATE pg_catalog.\"C\"",
-        returning!("message_id, scope, processed_at, pg_backend_pid()", "$5"),
+        returning!("message_id, scope, processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint", "$5"),
     );
     find = "SELECT fingerprint, result, processed_at, dead_letter FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -89,11 +89,14 @@ statements! {
         $4";
     remove_set = "DELETE FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4";
-    incomplete = "SELECT * FROM {schema}inbox_chunk_set WHERE ($1::timestamptz IS NULL OR begun_at < $1) ORDER BY begun_at \
-        LIMIT $2";
-    /// For its expiry; one that a transaction is completing is left alone.
-    lock_set = "SELECT * FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
-        fingerprint = $4 FOR UPDATE SKIP LOCKED";
+    /// All, or those that are to expire: a message that has failed was whole, and is tried again.
+    incomplete = "SELECT * FROM {schema}inbox_chunk_set AS s WHERE $1::timestamptz IS NULL OR (begun_at < $1 AND NOT EXISTS \
+        (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
+        a.message_id = s.message_id)) ORDER BY begun_at LIMIT $2";
+    /// For its expiry; one that a transaction is completing, or that is tried again, is left alone.
+    lock_set = "SELECT * FROM {schema}inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+        fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND \
+        a.scope = s.scope AND a.message_id = s.message_id) FOR UPDATE OF s SKIP LOCKED";
 
     /// The wall clock, not the transaction's start.
     clock = "SELECT clock_timestamp(), (SELECT retained_from FROM {schema}inbox_retention)";
@@ -116,16 +119,27 @@ statements! {
     forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE first_failed_at < $1";
 
+    /// One letter of a delivery, unless the one there is was given up: then nobody waits for that one any more. An open letter
+    /// takes what happened last, except for what would keep it from being redriven.
     bury = "INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, \
         key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
         origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
-        ON CONFLICT (consumer, scope, subject, fingerprint) DO UPDATE SET deliveries = d.deliveries + 1 RETURNING id";
+        ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS DISTINCT FROM 'discarded' DO UPDATE SET \
+        deliveries = d.deliveries + 1, \
+        reason = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+            THEN EXCLUDED.reason ELSE d.reason END, \
+        error = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+            THEN EXCLUDED.error ELSE d.error END, \
+        attempts = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+            THEN EXCLUDED.attempts ELSE d.attempts END \
+        RETURNING id";
     dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
     dead_letters = "SELECT * FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
         AND ($2 OR resolution IS NULL) AND ($3::uuid IS NULL OR id > $3) ORDER BY id LIMIT $4";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
-        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at, pg_backend_pid()";
+        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
+        RETURNING processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint";
     clear_dead = concat!(
         "UPDATE {schema}inbox_message SET dead_letter = NULL \
          WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING ",

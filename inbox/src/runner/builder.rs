@@ -148,7 +148,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// blocks its thread instead of waiting cannot be ended; it is logged and counted (`inbox_handlers_blocked`).
     ///
     /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility timeout or poll interval; in a
-    /// batch it holds for each message.
+    /// batch it holds for each message. On PostgreSQL a handler that waits for something else than its transaction needs a pool
+    /// with a longer `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
     #[must_use]
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;

@@ -8,7 +8,7 @@ use uuid::fmt::Hyphenated;
 use super::statements::{COMPLETE, COUNT, FIND, INSERT, Statements};
 use super::values;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Inserted, Key, Mark, Outcome, Stored, parts};
+use crate::dialect::{Inserted, Key, Mark, Outcome, Session, Stored, parts};
 
 /// Fingerprint, result, when, and the dead letter that it ended as.
 type StoredTuple = (Vec<u8>, Option<Vec<u8>>, i64, Option<Hyphenated>);
@@ -96,7 +96,7 @@ impl parts::Guards for Sqlite {
     }
 
     /// Nothing: a session is a thread of this process, and its statements are short.
-    async fn interrupt(_connection: &mut SqliteConnection, _session: i32) -> Result<(), sqlx::Error> {
+    async fn interrupt(_connection: &mut SqliteConnection, _session: Session) -> Result<(), sqlx::Error> {
         Ok(())
     }
 

@@ -35,10 +35,14 @@ pub(super) const REMOVE_CHUNKS: &str =
     "DELETE FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
 pub(super) const REMOVE_SET: &str =
     "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
-pub(super) const INCOMPLETE: &str =
-    "SELECT * FROM inbox_chunk_set WHERE ($1 IS NULL OR begun_at < $1) ORDER BY begun_at LIMIT $2";
-/// For its expiry: a writing transaction excludes all others.
-pub(super) const LOCK_SET: &str = "SELECT * FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
+/// All, or those that are to expire: a message that has failed was whole, and is tried again.
+pub(super) const INCOMPLETE: &str = "SELECT * FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 AND NOT EXISTS \
+    (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
+    a.message_id = s.message_id)) ORDER BY begun_at LIMIT $2";
+/// For its expiry, unless it is tried again: a writing transaction excludes all others.
+pub(super) const LOCK_SET: &str = "SELECT * FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+    AND fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND \
+    a.scope = s.scope AND a.message_id = s.message_id)";
 
 pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
     (SELECT retained_from FROM inbox_retention)";
@@ -64,10 +68,19 @@ pub(super) const FORGET_ATTEMPTS: &str =
     "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE first_failed_at < $1";
 
-pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, \
+/// As on PostgreSQL.
+pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, \
     topic, key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
     origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
-    ON CONFLICT (consumer, scope, subject, fingerprint) DO UPDATE SET deliveries = deliveries + 1 RETURNING id";
+    ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS NOT 'discarded' DO UPDATE SET \
+    deliveries = d.deliveries + 1, \
+    reason = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        THEN EXCLUDED.reason ELSE d.reason END, \
+    error = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        THEN EXCLUDED.error ELSE d.error END, \
+    attempts = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        THEN EXCLUDED.attempts ELSE d.attempts END \
+    RETURNING id";
 pub(super) const DEAD_LETTER: &str = "SELECT * FROM inbox_dead_letter WHERE id = $1";
 pub(super) const DEAD_LETTERS: &str = "SELECT * FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
     AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";

@@ -7,11 +7,12 @@ ALTER TABLE {schema}inbox_message ADD COLUMN dead_letter uuid;
 COMMENT ON COLUMN {schema}inbox_message.dead_letter IS
     'the dead letter that the message ended as; null when it took effect';
 
--- The dead letters that are there already, as far as memory reaches.
+-- The dead letters that are there already, as far as memory reaches: what is open and was handled, and what was given up.
 INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, processed_at, dead_letter)
 SELECT d.message_id, d.consumer, d.scope, d.fingerprint, d.dead_at, d.id
 FROM {schema}inbox_dead_letter AS d
-WHERE d.reason IN ('poison', 'rejected') AND (d.resolution IS NULL OR d.resolution = 'discarded')
+WHERE ((d.reason IN ('poison', 'rejected') AND d.resolution IS NULL)
+        OR (d.resolution = 'discarded' AND d.reason NOT IN ('malformed', 'incomplete')))
     AND d.message_id IS NOT NULL AND d.headers::text NOT LIKE '%"ce_chunk%'
     AND EXISTS (
         SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -19,6 +20,7 @@ WHERE d.reason IN ('poison', 'rejected') AND (d.resolution IS NULL OR d.resoluti
             AND c.relname = 'inbox_message_' || to_char(to_timestamp(
                 ('x' || left(replace(d.message_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) AT TIME ZONE 'UTC',
                 'YYYYMMDD'))
+ORDER BY d.resolution NULLS FIRST
 ON CONFLICT (message_id, consumer, scope) DO NOTHING;
 
 -- 0: it failed, and nothing shows that it is the message's own failure.
@@ -30,6 +32,12 @@ ALTER TABLE {schema}inbox_dead_letter
     DROP CONSTRAINT inbox_dead_letter_reason_is_known,
     ADD CONSTRAINT inbox_dead_letter_reason_is_known CHECK (reason IN
         ('poison', 'rejected', 'key_reused', 'too_old', 'from_the_future', 'malformed', 'incomplete', 'no_scope'));
+
+-- A delivery that dies again is counted and not stored twice. One that was given up gets another letter: nobody would look
+-- at the closed one.
+ALTER TABLE {schema}inbox_dead_letter DROP CONSTRAINT inbox_dead_letter_delivery_key;
+CREATE UNIQUE INDEX inbox_dead_letter_delivery_idx ON {schema}inbox_dead_letter (consumer, scope, subject, fingerprint)
+    WHERE resolution IS DISTINCT FROM 'discarded';
 
 -- How a dead letter was closed stays as it is, and only what is closed can be removed. A late application is never
 -- removed: its dead letter is the only record of the effect.

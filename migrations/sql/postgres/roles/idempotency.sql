@@ -19,7 +19,7 @@ $roles$;
 
 REVOKE ALL ON {schema}idempotency_key FROM PUBLIC, {claimant}, {observer};
 
--- Services claim, complete and forget keys; the policies of the table keep a stored outcome as it is until it has expired.
+-- Services claim, complete and forget keys; the triggers of the table keep a stored outcome as it is until it has expired.
 -- Deciding about stuck keys writes decided_by, and is the owner's, or whose it is granted to.
 GRANT SELECT, DELETE ON {schema}idempotency_key TO {claimant};
 GRANT INSERT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, outcome, claimed_at, processed_at,

@@ -28,7 +28,7 @@ REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expi
 GRANT SELECT, INSERT, UPDATE (result, dead_letter) ON {schema}inbox_message TO {consumer};
 GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
-GRANT SELECT, INSERT, UPDATE (deliveries, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};
+GRANT SELECT, INSERT, UPDATE (deliveries, reason, error, attempts, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};
 -- Decisions are added, and closed once; a trigger keeps how a dead letter was closed.
 GRANT SELECT, INSERT, UPDATE (outcome, done_at) ON {schema}inbox_audit TO {consumer};
 -- The right to change one column is the right to lock a row.

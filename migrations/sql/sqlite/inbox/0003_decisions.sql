@@ -5,12 +5,14 @@
 -- message that took effect does; a redrive clears it in the transaction of the effect.
 ALTER TABLE inbox_message ADD COLUMN dead_letter TEXT;
 
--- The dead letters that are there already, as far as memory reaches.
+-- The dead letters that are there already, as far as memory reaches: what is open and was handled, and what was given up.
 INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, processed_at, dead_letter)
 SELECT message_id, consumer, scope, fingerprint, dead_at, id FROM inbox_dead_letter
-WHERE reason IN ('poison', 'rejected') AND (resolution IS NULL OR resolution = 'discarded')
+WHERE ((reason IN ('poison', 'rejected') AND resolution IS NULL)
+        OR (resolution = 'discarded' AND reason NOT IN ('malformed', 'incomplete')))
     AND message_id IS NOT NULL AND headers NOT LIKE '%"ce_chunk%'
     AND message_id >= (SELECT id_floor FROM inbox_retention)
+ORDER BY resolution
 ON CONFLICT (message_id, consumer, scope) DO NOTHING;
 
 -- SQLite changes no constraint of a table, so these move into new ones: attempts that count nothing
@@ -63,8 +65,6 @@ CREATE TABLE inbox_dead_letter_new (
     resolution   TEXT,
     resolved_at  INTEGER,
     CONSTRAINT inbox_dead_letter_pkey PRIMARY KEY (id),
-    -- A delivery that dies again, because its settlement was lost, is counted and not stored twice.
-    CONSTRAINT inbox_dead_letter_delivery_key UNIQUE (consumer, scope, subject, fingerprint),
     CONSTRAINT inbox_dead_letter_reason_is_known CHECK (reason IN
         ('poison', 'rejected', 'key_reused', 'too_old', 'from_the_future', 'malformed', 'incomplete', 'no_scope')),
     CONSTRAINT inbox_dead_letter_resolution_is_known CHECK (resolution IN
@@ -82,6 +82,10 @@ FROM inbox_dead_letter;
 DROP TABLE inbox_dead_letter;
 ALTER TABLE inbox_dead_letter_new RENAME TO inbox_dead_letter;
 
+-- A delivery that dies again is counted and not stored twice. One that was given up gets another letter: nobody would look
+-- at the closed one.
+CREATE UNIQUE INDEX inbox_dead_letter_delivery_idx ON inbox_dead_letter (consumer, scope, subject, fingerprint)
+    WHERE resolution IS NOT 'discarded';
 -- Serves listing what is open, oldest first.
 CREATE INDEX inbox_dead_letter_open_idx ON inbox_dead_letter (consumer, id) WHERE resolution IS NULL;
 -- Serves the purge of what was resolved long ago.

@@ -52,7 +52,7 @@ struct Line {
     id: String,
     consumer: String,
     topic: String,
-    /// `requested`, `requested before`, or how it is closed; `open` in a dry run.
+    /// `requested`, `requested before`, or how it is closed; `open` in a dry run; `not decided` with the error.
     outcome: String,
 }
 
@@ -88,7 +88,8 @@ impl Decide {
             return Err(Failure::new(Exit::Usage, "not confirmed; nothing was decided"));
         }
         let mut lines = Vec::with_capacity(letters.len());
-        let mut failed = None;
+        let mut failed: Option<Failure> = None;
+        let mut decided = 0;
         for letter in &letters {
             let outcome = if self.dry_run {
                 Ok(letter.resolved.map_or("open", |(resolution, _)| resolution.as_str()))
@@ -96,16 +97,25 @@ impl Decide {
                 self.decide_one(inbox, letter.id, action, options).await
             };
             match outcome {
-                Ok(outcome) => lines.push(Line::of(letter, outcome)),
+                Ok(outcome) => {
+                    decided += 1;
+                    lines.push(Line::of(letter, outcome));
+                }
                 Err(error) => {
-                    let done = format!("{} of {} were decided about", lines.len(), letters.len());
-                    failed = Some(Failure::with_help(error.exit(), error, done));
-                    break;
+                    lines.push(Line::of(letter, &format!("not decided: {error}")));
+                    let is_away = error.exit() == Exit::Unavailable;
+                    // An outage is told before what is the matter with one letter.
+                    failed = Some(failed.filter(|_| !is_away).unwrap_or(error));
+                    if is_away {
+                        break;
+                    }
                 }
             }
         }
         format.print(&lines, |lines| shown(lines))?;
-        failed.map_or(Ok(Exit::Success), Err)
+        let Some(error) = failed else { return Ok(Exit::Success) };
+        let done = format!("{decided} of {} were decided about", letters.len());
+        Err(Failure::with_help(error.exit(), error, done))
     }
 
     async fn decide_one(

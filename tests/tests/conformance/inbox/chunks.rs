@@ -28,6 +28,7 @@ cases! { "inbox/chunks":
         racing_consumers_of_chunks_apply_once,
         a_crash_between_chunks_is_harmless,
         chunks_of_two_splits_do_not_mix,
+        a_whole_that_is_tried_again_does_not_expire,
         missing_chunks_expire_for_all_to_see,
         hostile_chunks_are_refused_and_harm_nobody,
         a_damaged_whole_is_dead_lettered_before_any_effect,
@@ -281,6 +282,23 @@ async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(database: &Datab
     broker.drained().await;
     running.stop().await;
     assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
+}
+
+/// Nobody holds its chunks while it waits for its next attempt.
+async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let (whole, billing) = (large("one"), consumer("billing"));
+    assert!(!consume(&inbox, &chunks_of(&whole)[0]).await.unwrap().0);
+    let backoff = Some(inbox::Backoff::MESSAGES);
+    let failures = inbox.record_failure(&billing, &inbox::Scope::none(), whole.id, "not yet", backoff).await;
+    assert_eq!(failures.unwrap().attempts, 1);
+    two_days_pass(database).await;
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
+    assert_eq!(inbox.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1, "it is still told");
+    let mut tx = database.admin.begin().await.unwrap();
+    DB::sql(&mut tx, "DELETE FROM inbox_attempt").await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1, "nobody tries it any more");
 }
 
 async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: &Database<DB>) {

@@ -19,6 +19,8 @@ cases! { "inbox/dead_letters":
     every {
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
+        a_letter_that_dies_again_tells_what_happened_last,
+        an_error_is_stored_whatever_it_holds,
         a_redrive_applies_once,
         a_late_message_is_redriven_only_when_accepted_and_only_once,
         a_failed_redrive_leaves_the_dead_letter_open,
@@ -104,6 +106,40 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert!(rest.len() == 1 && rest[0].id > id);
     let nobody = DeadLetterQuery { consumer: Some(consumer("nobody")), ..DeadLetterQuery::default() };
     assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
+}
+
+/// Its scope function is repaired, an old offset is read again, and now its handler fails.
+async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let (open, given_up) = (message("open"), message("given up"));
+    let id = bury(&inbox, &open, Reason::NoScope).await;
+    let closed = bury(&inbox, &given_up, Reason::NoScope).await;
+    assert_eq!(inbox.discard(closed, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
+    assert_eq!(bury(&inbox, &open, Reason::Poison).await, id);
+    let successor = bury(&inbox, &given_up, Reason::Poison).await;
+    assert_ne!(successor, closed, "nobody looks at what was given up");
+    // The function breaks again: what is known stays.
+    assert_eq!(bury(&inbox, &open, Reason::NoScope).await, id);
+    for (id, deliveries) in [(id, 3), (successor, 1)] {
+        let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
+        assert_eq!((letter.reason, letter.deliveries, letter.resolved), (Reason::Poison, deliveries, None));
+        let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
+        assert_eq!(redriven, Redriven::Now(Resolution::Applied));
+        let copy = delivery(Ok(letter.message().unwrap()));
+        let cause = (Reason::TooOld, String::from("it took effect long ago"), 0);
+        drop(inbox.dead_letter(&billing(), &Scope::none(), &copy, cause).await.unwrap());
+        let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
+        assert_eq!((letter.reason, letter.deliveries), (Reason::Poison, deliveries + 1), "as it was closed");
+    }
+}
+
+async fn an_error_is_stored_whatever_it_holds<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let cause = (Reason::NoScope, format!("tenant \0 {}", "ä".repeat(5_000)), 0);
+    let dead = delivery(Ok(message("one")));
+    drop(inbox.dead_letter(&billing(), &Scope::none(), &dead, cause).await.unwrap());
+    let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
+    assert!(letter.error.starts_with("tenant \u{fffd} ä") && letter.error.len() <= 4_096, "{}", letter.error);
 }
 
 async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
@@ -271,6 +307,10 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     // One whose day is forgotten is refused by its time.
     let gone = message_of(now - Duration::from_secs(90 * 86_400), "gone");
     let id = bury(&inbox, &gone, Reason::TooOld).await;
+    assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
+    // One whose day lies further ahead than days are made is refused by its time as well.
+    let far = message_of(now + Duration::from_secs(800 * 86_400), "far");
+    let id = bury(&inbox, &far, Reason::FromTheFuture).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
     // One that took effect meanwhile says so.
     let early = message_of(now + Duration::from_secs(7_000), "applied");

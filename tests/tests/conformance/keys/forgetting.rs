@@ -250,12 +250,24 @@ async fn a_service_changes_and_removes_no_outcome_that_counts(db: Database<Postg
     let keys = open(&db).await;
     assert_eq!(run(&keys, "k").await, "acquired");
     let Claimed::Acquired(_holder) = claim(&keys, "running", "a").await else { panic!() };
-    let affected =
-        async |sql: &'static str| sqlx::query(sql).execute(&db.service).await.unwrap().rows_affected();
-    const CHANGE: &str = "UPDATE idempotency_key SET outcome = 'other' WHERE key = 'k'";
     const REMOVE: &str = "DELETE FROM idempotency_key";
-    assert_eq!((affected(CHANGE).await, affected(REMOVE).await), (0, 0));
+    for sql in [
+        "UPDATE idempotency_key SET outcome = 'other' WHERE key = 'k'",
+        "UPDATE idempotency_key SET expires_at = claimed_at WHERE key = 'k'",
+        "UPDATE idempotency_key SET state = 'released', expires_at = claimed_at WHERE key = 'running'",
+        "DELETE FROM idempotency_key WHERE key = 'k'",
+        "DELETE FROM idempotency_key WHERE key = 'running'",
+    ] {
+        let refused = sqlx::query(sql).execute(&db.service).await.expect_err(sql);
+        let code =
+            refused.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+        assert_eq!(code, "42501", "{sql}: {refused}");
+    }
     assert_eq!(run(&keys, "k").await, "replay");
     db.execute(Postgres::EXPIRE).await.unwrap();
-    assert_eq!(affected(REMOVE).await, 1, "only what has ended and expired");
+    let all = sqlx::query(REMOVE).execute(&db.service).await;
+    assert!(all.is_err(), "a key in progress stays, whenever it expires");
+    let ended = format!("{REMOVE} WHERE state <> 'in_progress'");
+    let removed = sqlx::query(sqlx::AssertSqlSafe(ended)).execute(&db.service).await.unwrap();
+    assert_eq!(removed.rows_affected(), 1, "only what has ended and expired");
 }
