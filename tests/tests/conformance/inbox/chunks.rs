@@ -290,7 +290,7 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     let (whole, billing) = (large("one"), consumer("billing"));
     assert!(!consume(&inbox, &chunks_of(&whole)[0]).await.unwrap().0);
     let backoff = Some(inbox::Backoff::MESSAGES);
-    let failures = inbox.record_failure(&billing, &inbox::Scope::none(), whole.id, "not yet", backoff).await;
+    let failures = inbox.record_failure(&billing, &Scope::none(), whole.id, "not yet", backoff).await;
     assert_eq!(failures.unwrap().attempts, 1);
     two_days_pass(database).await;
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
