@@ -5,8 +5,13 @@
 //! was away that had not committed yet, and everything there is when an offset is out of range. So
 //! that property is `earliest`, always, and "latest" is a commit: once, before a group that has no
 //! offset in a topic joins, the ends of all its partitions are committed.
+//!
+//! Once per subscriber and topic: what comes into a topic that did not exist yet, or was made anew, is read.
+//! And each partition gets an offset with its first delivery (`ledger.rs`), so that a topic that is being read
+//! is not new any more, although nothing of it is done.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use message::SubscriptionError;
@@ -16,8 +21,16 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::inflow::Callbacks;
 
+/// The shortest time that a broker gets for an answer. librdkafka takes zero for "as long as it takes".
+const PATIENCE_MIN: Duration = Duration::from_millis(10);
+/// How long to wait before asking again for partitions whose leaders did not answer.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A partition: topic and number.
+type Place<'t> = (&'t str, i32);
+
 /// Commits the ends of those topics that the group has no offset in. Blocks for at most about
-/// `timeout`.
+/// `timeout` for each question, however many partitions there are.
 ///
 /// # Errors
 /// [`SubscriptionError`] when the cluster does not answer: then nothing is known, and nothing was
@@ -28,7 +41,7 @@ pub(super) fn begin_at_the_end(
     origin: &str,
     timeout: Duration,
 ) -> Result<(), SubscriptionError> {
-    let cluster = Cluster { consumer, deadline: Instant::now() + timeout };
+    let cluster = Cluster { consumer, timeout };
     match cluster.begin(topics) {
         Ok(None) => Ok(()),
         Ok(Some(refusal)) => {
@@ -59,78 +72,134 @@ fn has_members(code: Code) -> bool {
 
 struct Cluster<'a> {
     consumer: &'a BaseConsumer<Callbacks>,
-    deadline: Instant,
+    timeout: Duration,
 }
 
 impl Cluster<'_> {
-    /// The time that is left. librdkafka takes zero for "as long as it takes".
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
-    }
-
     /// Commits the ends of the topics that are new to the group. Returns why not, when it has members.
     fn begin(&self, topics: &HashSet<&str>) -> Result<Option<KafkaError>, KafkaError> {
-        let new = self.new_topics(topics)?;
-        let mut positions = TopicPartitionList::new();
-        for (topic, partitions) in &new {
-            self.add_ends(topic, partitions, &mut positions)?;
-        }
-        if positions.count() == 0 {
+        let new = self.new_places(topics)?;
+        if new.is_empty() {
             return Ok(None);
         }
-        match self.consumer.commit(&positions, CommitMode::Sync) {
+        match self.consumer.commit(&self.ends(new)?, CommitMode::Sync) {
             Err(error) if error.rdkafka_error_code().is_some_and(has_members) => {
                 // A member that started at the same time may have done it.
-                Ok((!self.new_topics(topics)?.is_empty()).then_some(error))
+                Ok((!self.new_places(topics)?.is_empty()).then_some(error))
             }
             committed => committed.map(|()| None),
         }
     }
 
-    /// The topics that are new to the group, and their partitions.
-    fn new_topics<'t>(&self, topics: &HashSet<&'t str>) -> Result<Vec<(&'t str, Vec<i32>)>, KafkaError> {
-        let mut new = Vec::new();
+    /// The partitions of the topics that are new to the group.
+    fn new_places<'t>(&self, topics: &HashSet<&'t str>) -> Result<BTreeSet<Place<'t>>, KafkaError> {
+        let mut places = Vec::new();
         for topic in topics {
-            let partitions = self.partitions(topic)?;
-            if is_new(&self.committed(topic, &partitions)?) && !partitions.is_empty() {
-                new.push((*topic, partitions));
-            }
+            places.extend(self.leaders(topic)?.into_iter().map(|(partition, _)| (*topic, partition)));
         }
-        Ok(new)
-    }
-
-    /// The partitions of a topic; none of one that does not exist: all of it is still to come.
-    fn partitions(&self, topic: &str) -> Result<Vec<i32>, KafkaError> {
-        let metadata = self.consumer.fetch_metadata(Some(topic), self.left())?;
-        let found = metadata.topics().iter().find(|found| found.name() == topic);
-        Ok(found
-            .map(|found| found.partitions().iter().map(|partition| partition.id()).collect())
-            .unwrap_or_default())
-    }
-
-    fn committed(&self, topic: &str, partitions: &[i32]) -> Result<Vec<Offset>, KafkaError> {
-        let mut list = TopicPartitionList::with_capacity(partitions.len());
-        for partition in partitions {
+        if places.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let mut list = TopicPartitionList::with_capacity(places.len());
+        for (topic, partition) in &places {
             list.add_partition(topic, *partition);
         }
-        let committed = self.consumer.committed_offsets(list, self.left())?;
-        committed.elements().iter().map(|element| element.error().map(|()| element.offset())).collect()
+        let committed = self.consumer.committed_offsets(list, self.timeout)?;
+        let mut known: HashMap<String, Vec<Offset>> = HashMap::new();
+        for element in committed.elements() {
+            element.error()?;
+            known.entry(element.topic().to_owned()).or_default().push(element.offset());
+        }
+        places.retain(|(topic, _)| known.get(*topic).is_none_or(|committed| is_new(committed)));
+        Ok(places.into_iter().collect())
     }
 
-    fn add_ends(
-        &self,
-        topic: &str,
-        partitions: &[i32],
-        positions: &mut TopicPartitionList,
-    ) -> Result<(), KafkaError> {
-        let mut skipped = 0;
-        for partition in partitions {
-            let (oldest, end) = self.consumer.fetch_watermarks(topic, *partition, self.left())?;
-            skipped += end - oldest;
-            positions.add_partition_offset(topic, *partition, Offset::Offset(end))?;
+    /// The partitions of a topic and who leads them; none of one that does not exist: all of it is still to come.
+    fn leaders(&self, topic: &str) -> Result<Vec<(i32, i32)>, KafkaError> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let partitions = found.map(|found| found.partitions()).unwrap_or_default();
+        Ok(partitions.iter().map(|partition| (partition.id(), partition.leader())).collect())
+    }
+
+    /// The ends of as many of these partitions as have a leader that answers in time; of one at least.
+    fn ends(&self, mut left: BTreeSet<Place<'_>>) -> Result<TopicPartitionList, KafkaError> {
+        let (count, deadline) = (left.len(), Instant::now() + self.timeout);
+        let mut ends = TopicPartitionList::with_capacity(count);
+        let mut failure = KafkaError::MetadataFetch(Code::LeaderNotAvailable);
+        loop {
+            match self.by_leader(&left) {
+                Err(error) => failure = error,
+                Ok(groups) => {
+                    for places in groups.into_values() {
+                        // A broker that hangs leaves time for the others.
+                        let patience = deadline.saturating_duration_since(Instant::now()) / 2;
+                        match self.ask_ends(&places, patience.max(PATIENCE_MIN)) {
+                            Err(error) => failure = error,
+                            Ok(found) => {
+                                for (place, end) in found {
+                                    left.remove(&place);
+                                    ends.add_partition_offset(place.0, place.1, Offset::Offset(end))?;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            if left.is_empty() || Instant::now() >= deadline {
+                break;
+            }
+            thread::sleep(AGAIN);
         }
-        tracing::info!(target: "brokers::kafka", topic, partitions = partitions.len(), skipped, "a new group begins at the end");
-        Ok(())
+        if ends.count() == 0 {
+            return Err(failure);
+        }
+        if !left.is_empty() {
+            tracing::warn!(
+                target: "brokers::kafka", partitions = ?left, error = %failure,
+                "start = \"latest\" does not hold for partitions whose leaders do not answer: they begin at their oldest messages"
+            );
+        }
+        tracing::info!(target: "brokers::kafka", partitions = ends.count(), of = count, "a new group begins at the end");
+        Ok(ends)
+    }
+
+    /// Those of the partitions that have a leader, by leader: one request asks for all of a leader's.
+    fn by_leader<'t>(
+        &self,
+        places: &BTreeSet<Place<'t>>,
+    ) -> Result<BTreeMap<i32, Vec<Place<'t>>>, KafkaError> {
+        let topics: BTreeSet<&str> = places.iter().map(|(topic, _)| *topic).collect();
+        let mut groups: BTreeMap<i32, Vec<Place<'t>>> = BTreeMap::new();
+        for topic in topics {
+            let led = self.leaders(topic)?.into_iter().filter(|(_, leader)| *leader >= 0);
+            for (partition, leader) in led {
+                groups.entry(leader).or_default().extend(places.get(&(topic, partition)));
+            }
+        }
+        groups.retain(|_, places| !places.is_empty());
+        Ok(groups)
+    }
+
+    /// The ends that are known within `patience`.
+    fn ask_ends<'t>(
+        &self,
+        places: &[Place<'t>],
+        patience: Duration,
+    ) -> Result<Vec<(Place<'t>, i64)>, KafkaError> {
+        let mut list = TopicPartitionList::with_capacity(places.len());
+        for (topic, partition) in places {
+            list.add_partition_offset(topic, *partition, Offset::End)?;
+        }
+        let answered = self.consumer.offsets_for_times(list, patience)?;
+        let end_of = |(topic, partition): &Place<'_>| {
+            let found = answered.find_partition(topic, *partition)?;
+            match (found.error(), found.offset()) {
+                (Ok(()), Offset::Offset(end)) => Some(end),
+                _ => None,
+            }
+        };
+        Ok(places.iter().filter_map(|place| Some((*place, end_of(place)?))).collect())
     }
 }
 

@@ -53,8 +53,13 @@ pub enum Start {
     Earliest,
     /// At the end, once: when the group has no offset in any partition of a topic and no members,
     /// the ends of all partitions are committed before it joins, and everything older is skipped.
-    /// Nothing else is ever skipped: partitions that are added later are read from their beginning,
-    /// and an offset that is out of range goes to the oldest message.
+    /// A subscriber decides that once for each topic, at its first subscription. Nothing else is
+    /// ever skipped: a topic that does not exist then and partitions that are added later are read
+    /// from their beginning, as are partitions whose leaders do not answer within the connect
+    /// timeout while others do; an offset that is out of range goes to the oldest message.
+    ///
+    /// A group has an offset in a partition from the first delivery on. Until then a new process
+    /// cannot know of an earlier one that found no topic: what came between them is skipped.
     Latest,
 }
 

@@ -62,8 +62,10 @@ impl Ledger {
             self.tokens.remove(&entry.token);
         });
         // Below the position only an offset reset leads, as for a topic that was made anew: what is
-        // there now is not done.
-        lane.position = lane.position.map(|position| position.min(offset));
+        // there now is not done. The first delivery is a position, too: a partition that was begun is told
+        // from one that was not, although nothing in it is done.
+        lane.moved |= lane.position.is_none();
+        lane.position = Some(lane.position.map_or(offset, |position| position.min(offset)));
         let redelivered = offset < lane.next;
         lane.next = lane.next.max(offset + 1);
         lane.entries.push_back(Entry { offset, token, done: false });
@@ -142,6 +144,7 @@ mod tests {
         let mut ledger = Ledger::default();
         // Offsets have holes: compacted records, transaction markers.
         let tokens = deliver(&mut ledger, 0, &[10, 11, 14, 15]);
+        assert_eq!(ledger.moved(), [(place(0), 10)], "where it begins");
         ledger.done(tokens[1]);
         ledger.done(tokens[2]);
         assert!(ledger.moved().is_empty());
@@ -157,6 +160,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let tokens = deliver(&mut ledger, 0, &[1, 2, 3]);
         let other = deliver(&mut ledger, 1, &[7]);
+        assert_eq!(ledger.moved().len(), 2, "where they begin");
         ledger.done(tokens[2]);
         assert_eq!(ledger.release(tokens[1]), Some((place(0), 2)));
         assert!(ledger.release(tokens[2]).is_none());
@@ -188,7 +192,17 @@ mod tests {
         let stale = deliver(&mut earlier, 0, &[1]);
         deliver(&mut ledger, 0, &[1]);
         ledger.done(stale[0]);
-        assert!(ledger.release(stale[0]).is_none() && ledger.positions().is_empty());
+        assert!(ledger.release(stale[0]).is_none());
+        assert_eq!(ledger.positions(), [(place(0), 1)]);
+    }
+
+    #[test]
+    fn a_partition_has_a_position_from_its_first_delivery() {
+        let mut ledger = Ledger::default();
+        let tokens = deliver(&mut ledger, 0, &[7, 8]);
+        assert!(ledger.release(tokens[0]).is_some(), "nothing can be finished");
+        assert_eq!(ledger.moved(), [(place(0), 7)]);
+        assert_eq!(ledger.forget(&place(0)), Some(7));
     }
 
     #[test]
@@ -202,7 +216,7 @@ mod tests {
         // The partition comes back and begins anew.
         let again = deliver(&mut ledger, 0, &[2]);
         ledger.done(tokens[1]);
-        assert!(ledger.positions().is_empty());
+        assert_eq!(ledger.positions(), [(place(0), 2)]);
         ledger.done(again[0]);
         assert_eq!(ledger.positions(), [(place(0), 3)]);
     }

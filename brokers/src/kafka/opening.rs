@@ -72,12 +72,18 @@ impl Openings {
         Arc::clone(topics.entry(topic).or_insert(partitions))
     }
 
-    /// A message was confirmed in this partition: what waits there may go.
-    pub(super) fn opened(&self, topic: &str, partition: i32) {
+    /// A message was confirmed in this partition: what waits there may go. Returns whether the topic still has the
+    /// partitions that were noted. When some were added, librdkafka puts keys into other partitions than their gates
+    /// stand for, and what waits there would wait for good: the session has to end.
+    #[must_use]
+    pub(super) fn opened(&self, topic: &str, partition: i32, key: Option<&[u8]>) -> bool {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let partitions = topics.iter().find(|(name, _)| name.as_str() == topic).map(|(_, found)| found);
-        let Some((partitions, place)) = partitions.zip(usize::try_from(partition).ok()) else { return };
-        let Some(mut gate) = partitions.gate(place) else { return };
+        let Some((partitions, place)) = partitions.zip(usize::try_from(partition).ok()) else { return true };
+        let Some(mut gate) = partitions.gate(place) else { return false };
+        if key.is_some_and(|key| partition_of(key, partitions.0.len()) != place) {
+            return false;
+        }
         match &*gate {
             Gate::Opening(waiting) if waiting.is_empty() => *gate = Gate::Open,
             Gate::Fresh => *gate = Gate::Open,
@@ -90,6 +96,7 @@ impl Openings {
             }
             Gate::Open => {}
         }
+        true
     }
 
     /// Hands over what waits for partitions that are open, in order, until `hand_over` has no room. Called by one thread.
@@ -182,7 +189,7 @@ mod tests {
         assert!(partitions.admit("a", waiting(1)).is_some());
         assert!(partitions.admit("b", waiting(2)).is_none() && partitions.admit("a", waiting(3)).is_none());
         openings.flush(|_| panic!("nothing is confirmed"));
-        openings.opened("orders", 0);
+        assert!(openings.opened("orders", 0, Some(b"a")));
         let mut room = 1;
         let mut gone = Vec::new();
         let mut hand_over = |waiting: Waiting| {
@@ -215,5 +222,19 @@ mod tests {
         assert!(partitions.admit(in_place(0), waiting(2)).is_none());
         assert!(partitions.admit(in_place(1), waiting(3)).is_some());
         assert_eq!(openings.abandon().len(), 1);
+    }
+    #[test]
+    fn partitions_that_were_added_are_noticed_by_where_messages_arrive() {
+        let openings = Openings::default();
+        openings.note(Topic::new("orders").unwrap(), 2);
+        let keys: Vec<String> = (0..50).map(|n| format!("k{n}")).collect();
+        for added in 3..=5 {
+            for key in keys.iter().map(String::as_bytes) {
+                let (noted, actual) = (partition_of(key, 2), partition_of(key, added));
+                assert_eq!(openings.opened("orders", actual as i32, Some(key)), actual == noted);
+            }
+            assert!(!openings.opened("orders", added as i32 - 1, None), "no key tells, but the number does");
+        }
+        assert!(openings.opened("orders", 1, None) && openings.opened("unknown", 7, None));
     }
 }

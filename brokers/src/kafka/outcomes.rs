@@ -245,12 +245,16 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: usize) {
+        let mut added = None;
         let outcome = match result {
             // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
             Ok(message) => {
-                self.openings.opened(message.topic(), message.partition());
-                self.flush();
+                if self.openings.opened(message.topic(), message.partition(), message.key()) {
+                    self.flush();
+                } else if self.batches {
+                    added = Some(message.topic().to_owned());
+                }
                 Ok(())
             }
             Err((error, message)) => {
@@ -261,5 +265,11 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
         self.receipts.send(Ticket(ticket as u64), outcome);
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         self.progress.notify_waiters();
+        // After the receipt: behind a failure nothing of the session succeeds.
+        if let Some(topic) = added {
+            let reason =
+                format!("partitions were added to kafka topic {topic:?}; the next session knows them");
+            self.fail(Fault::Broker, reason);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Opens subscriptions.
 
+use std::collections::HashSet;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
@@ -29,6 +30,8 @@ pub struct Subscriber {
     group: GroupConfig,
     /// What the latest subscription reads.
     latest: Arc<Mutex<Weak<Inflow>>>,
+    /// The topics whose beginning was decided: at their ends, or at what comes into them later.
+    begun: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Subscriber {
@@ -40,7 +43,7 @@ impl Subscriber {
         config.check()?;
         group.check()?;
         config.warn();
-        Ok(Self { config, group, latest: Arc::default() })
+        Ok(Self { config, group, latest: Arc::default(), begun: Arc::default() })
     }
 
     /// What the latest subscription reads, with all clones of this subscriber; nothing when there
@@ -96,7 +99,7 @@ impl Subscriber {
         });
         let origin = self.group.origin();
         if self.group.start == Start::Latest {
-            begin_at_the_end(&consumer, &self.group.all_topics(), &origin, self.config.connect_timeout())?;
+            self.begin(&consumer, &origin)?;
         }
         self.start(&consumer, &inflow).map_err(|error| {
             SubscriptionError::operator(format!("{origin}: cannot subscribe: {error}")).with_source(error)
@@ -104,6 +107,18 @@ impl Subscriber {
         let mut pump = Pump { consumer, inflow, origin, commits: Commits::default() };
         pump.reach(self.config.connect_timeout())?;
         Ok(pump)
+    }
+
+    /// Begins at the ends of topics that are new to the group; decides that once for each topic.
+    fn begin(&self, consumer: &BaseConsumer<Callbacks>, origin: &str) -> Result<(), SubscriptionError> {
+        let mut topics = self.group.all_topics();
+        let begun = || self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        topics.retain(|topic| !begun().contains(*topic));
+        if !topics.is_empty() {
+            begin_at_the_end(consumer, &topics, origin, self.config.connect_timeout())?;
+            begun().extend(topics.into_iter().map(str::to_owned));
+        }
+        Ok(())
     }
 
     fn start(&self, consumer: &BaseConsumer<Callbacks>, inflow: &Inflow) -> Result<(), KafkaError> {

@@ -1,5 +1,6 @@
 //! The adapter against librdkafka's mock cluster, over real sockets; its decisions on a model of it in `partitions.rs`.
 
+mod beginning;
 mod consume;
 mod partitions;
 mod publish;
