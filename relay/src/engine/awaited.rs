@@ -67,6 +67,12 @@ impl Awaited {
         self.ids.contains(&id)
     }
 
+    /// When an entry was submitted that is waited for.
+    #[must_use]
+    pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
+        self.tickets.values().find(|unanswered| unanswered.id == id).map(|unanswered| unanswered.submitted)
+    }
+
     /// Whether any message of the topic is waited for.
     #[must_use]
     pub fn has_topic(&self, topic: &str) -> bool {

@@ -64,6 +64,12 @@ impl Lanes {
         self.ready.pop_front()
     }
 
+    /// The first entry that `may` leave, past others that may not.
+    pub fn pop_where(&mut self, mut may: impl FnMut(Ticket) -> bool) -> Option<Ticket> {
+        let place = self.ready.iter().position(|ticket| may(*ticket))?;
+        self.ready.remove(place)
+    }
+
     /// How many messages of one key may be in flight.
     #[must_use]
     pub fn window(&self) -> KeyWindow {
@@ -102,6 +108,15 @@ mod tests {
         lanes.settled(Some(&a));
         lanes.push(Ticket(6), Some(&a));
         assert_eq!(drain(&mut lanes), [6], "an empty lane is forgotten");
+    }
+
+    #[test]
+    fn entries_that_may_not_leave_keep_their_places() {
+        let mut lanes = Lanes::new(KeyWindow::Pipelined);
+        (1..=4).for_each(|ticket| lanes.push(Ticket(ticket), None));
+        assert_eq!(lanes.pop_where(|ticket| ticket.0 == 3), Some(Ticket(3)));
+        assert_eq!(lanes.pop_where(|_| false), None);
+        assert_eq!(drain(&mut lanes), [1, 2, 4]);
     }
 
     #[test]

@@ -118,6 +118,12 @@ impl Silence {
         self.now.saturating_sub(submitted.at) >= self.patience / IMPATIENCE
     }
 
+    /// Whether so old a submission is silent, whoever else is answered.
+    #[must_use]
+    pub fn is_overdue(&self, submitted: Submitted) -> bool {
+        self.now.saturating_sub(submitted.at) >= self.patience
+    }
+
     /// How far the silence about a message reaches, if it has lasted too long. `urgent`: others wait for room in the window.
     /// `partly`: the topic is known to be silent in part.
     #[must_use]

@@ -28,7 +28,7 @@ impl Machine {
         self.change(id, ExceptionChange::Resolve(id));
     }
 
-    fn change(&mut self, id: EntryId, change: ExceptionChange) {
+    pub(super) fn change(&mut self, id: EntryId, change: ExceptionChange) {
         let is_held = held(&change).is_some();
         if let Some(before) = self.changes.insert(id, change)
             && let (Some(queue), false) = (held(&before), is_held)

@@ -36,7 +36,7 @@ mod submissions;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use message::KeyWindow;
-use outbox::log::{Cursor, EntryId, ExceptionChange};
+use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
 
 use crate::engine::awaited::Awaited;
 use crate::engine::blocks::Blocks;
@@ -89,6 +89,8 @@ pub struct Machine {
     /// Topics that stay blocked although one of their messages was answered: it may have been the one to find out, so
     /// they are unblocked with the next session at the latest.
     kept_blocked: BTreeSet<String>,
+    /// Those that were due meanwhile, as they are put off.
+    postponed: HashMap<EntryId, Parked>,
     /// Entries held for a topic that was only guessed to be silent.
     held_on_a_guess: usize,
     events: Vec<Event>,
@@ -120,6 +122,7 @@ impl Machine {
             silence: Silence::new(settings.silent_after),
             awaited: Awaited::default(),
             kept_blocked: BTreeSet::new(),
+            postponed: HashMap::new(),
             held_on_a_guess: 0,
             events: Vec::new(),
             settings,

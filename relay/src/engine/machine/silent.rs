@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, KeyWindow, PublishError, Scope, Ticket, Topic};
-use outbox::log::{Exception, ExceptionState};
+use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
 use super::{Event, Machine};
@@ -138,6 +138,7 @@ impl Machine {
         match outcome {
             Ok(()) => {
                 self.fruitless = 0;
+                self.postponed.remove(&id);
                 self.silence.confirmed(&message.topic, submitted);
                 self.resolve(key, id);
                 self.blocks.take_out(message.topic.as_str(), key, id);
@@ -149,6 +150,7 @@ impl Machine {
                 if key.is_none() {
                     self.blocks.read_again(message.topic.as_str(), id);
                 }
+                self.bring_forward(id);
                 if error.scope() == Scope::Message {
                     self.unblock_topic(message.topic.as_str());
                 }
@@ -156,19 +158,46 @@ impl Machine {
         }
     }
 
-    /// Whether an exception that was read is still waited for. One that is due is looked at again later.
+    /// Whether an exception that was read is still waited for. One that is due is put off: its receipt or the end of the
+    /// session makes it due again. The one that probes its topic is looked at sooner.
     pub(super) fn is_awaited(&mut self, exception: &Exception, uniform: f64) -> bool {
-        let id = exception.entry.id;
+        let (entry, id) = (&exception.entry, exception.entry.id);
         if exception.state == ExceptionState::Discarded || !self.awaited.contains(id) {
+            self.postponed.remove(&id);
             return false;
         }
         if exception.state == ExceptionState::Retrying {
-            let due_in = Some(self.retry_in(id, Fault::Broker, uniform));
-            let failure = (Fault::Broker, String::from("the broker has still not answered for it"));
-            let (state, attempts) = (exception.state, exception.attempts);
-            self.park(parked_entry(&exception.entry, state, attempts, due_in, Some(failure)));
+            let overdue = self.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
+            if self.blocks.is_probe(entry.topic(), id) && overdue {
+                // It finds nothing out before it is answered, and the rest of its topic may be answered.
+                self.unblock_topic(entry.topic());
+            }
+            let due_in = if self.blocks.is_probe(entry.topic(), id) {
+                self.retry_in(id, Fault::Broker, uniform)
+            } else {
+                self.settings.retry.delay_max
+            };
+            let failure = Some((Fault::Broker, String::from("the broker has still not answered for it")));
+            let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);
+            // Nothing has happened, so nothing is told.
+            self.change(id, ExceptionChange::Park(parked.clone()));
+            self.postponed.insert(id, parked);
         }
         true
+    }
+
+    /// An entry that was looked at while it was waited for is due again: its receipt says that it failed.
+    fn bring_forward(&mut self, id: EntryId) {
+        if let Some(parked) = self.postponed.remove(&id) {
+            let parked = Parked { due_in: Some(Duration::ZERO), ..parked };
+            self.change(id, ExceptionChange::Park(parked));
+        }
+    }
+
+    /// The receipts of a session will not come: whatever was put off for them is due.
+    pub(super) fn bring_all_forward(&mut self) {
+        let ids: Vec<EntryId> = self.postponed.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.bring_forward(id));
     }
 
     /// Whether a topic stays blocked although one of its messages was answered: its silent part would pile up.

@@ -1,6 +1,6 @@
 //! What leaves for the publisher.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use message::{KeyWindow, Submission, Ticket};
@@ -37,6 +37,7 @@ impl Machine {
         for topic in std::mem::take(&mut self.kept_blocked) {
             self.unblock_topic(&topic);
         }
+        self.bring_all_forward();
         self.silence.session_started();
         for (_, ticket) in self.window.open_tickets() {
             if let Some(item) = self.window.get_mut(ticket) {
@@ -52,6 +53,36 @@ impl Machine {
         self.fruitless >= FRUITLESS_BEFORE_CARE
     }
 
+    /// Whether everything in flight has waited for so long that its destination may be silent.
+    fn is_overdue(&self) -> bool {
+        let mut in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
+        self.in_flight == 0 || in_flight.all(|submitted| self.silence.is_overdue(submitted))
+    }
+
+    /// The next entry to submit. While messages go one by one and one is overdue, others are tried: one more at a time, of
+    /// another topic and another key. If any is answered, it is known who is silent.
+    fn next_ready(&mut self) -> Option<Ticket> {
+        if !self.is_careful() || self.in_flight == 0 {
+            return self.lanes.pop();
+        }
+        let (mut topics, mut keys) = (HashSet::new(), HashSet::new());
+        for (_, item) in self.window.open().filter(|(_, item)| item.in_flight.is_some()) {
+            topics.insert(item.message.topic.clone());
+            keys.extend(item.message.key.clone());
+        }
+        let window = &mut self.window;
+        self.lanes.pop_where(|ticket| {
+            let Some(item) = window.get_mut(ticket) else { return true };
+            let key = item.message.key.as_ref();
+            let may = !topics.contains(&item.message.topic) && key.is_none_or(|key| !keys.contains(key));
+            if !may {
+                // Nothing of its key passes it.
+                keys.extend(key.cloned());
+            }
+            may
+        })
+    }
+
     /// Whether the publisher must be closed and a new one connected.
     #[must_use]
     pub fn session_broken(&self) -> bool {
@@ -60,14 +91,14 @@ impl Machine {
 
     /// What to hand to the publisher now, at most `len` messages, in order. Empty while the session is broken.
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
-        if self.session_broken || (self.is_careful() && self.in_flight > 0) {
+        if self.session_broken || (self.is_careful() && !self.is_overdue()) {
             return Vec::new();
         }
         self.look_again();
         let len = if self.is_careful() { 1 } else { len };
         let mut batch = Vec::with_capacity(len.min(self.lanes.ready_len()));
         while batch.len() < len
-            && let Some(ticket) = self.lanes.pop()
+            && let Some(ticket) = self.next_ready()
         {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = Some(self.silence.submitted());

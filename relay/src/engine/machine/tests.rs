@@ -745,6 +745,124 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     assert_eq!(bench.machine.blocked().1, 0);
 }
 
+/// Topic `t` is silent for its first message, `u` is not.
+fn with_a_silent_topic() -> (Bench, Message, message::Ticket) {
+    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let silent = message_for("t", "a");
+    bench.read(&silent);
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    bench.at(290);
+    bench.read(&message_for("u", "c"));
+    let others = bench.machine.submissions(9);
+    bench.confirm(others[0].ticket);
+    bench.at(300);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.blocked().1, 1);
+    bench.cursor();
+    bench.machine.take_events();
+    (bench, silent, ticket)
+}
+
+fn stored(bench: &mut Bench) -> Vec<(EntryId, Option<Duration>)> {
+    let changes = bench.machine.checkpoint().map(|checkpoint| checkpoint.changes).unwrap_or_default();
+    bench.machine.checkpointed();
+    let parked = changes.into_iter().filter_map(|change| match change {
+        ExceptionChange::Park(parked) => Some((parked.id, parked.due_in)),
+        ExceptionChange::Resolve(_) => None,
+    });
+    parked.collect()
+}
+
+#[test]
+fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
+    let (mut bench, silent, _) = with_a_silent_topic();
+    let alive = message_for("t", "alive");
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    assert_eq!(bench.machine.blocked(), (1, 0), "its key waits, its topic does not");
+    bench.read(&alive);
+    bench.read(&silent);
+    let next = bench.machine.submissions(9);
+    assert_eq!(next.len(), 1);
+    assert_eq!(next[0].message.key, alive.key);
+    // That one is silent as well: it probes, and lets others try when it has waited for long.
+    bench.at(310);
+    bench.read(&message_for("u", "c"));
+    let others = bench.machine.submissions(9);
+    bench.at(370);
+    bench.confirm(others[0].ticket);
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.blocked().1, 1);
+    bench.cursor();
+    bench.machine.due(vec![exception(3, &alive, ExceptionState::Retrying)], 0.5);
+    assert_eq!(bench.machine.blocked().1, 1, "not for long enough");
+    bench.cursor();
+    bench.at(600);
+    bench.machine.due(vec![exception(3, &alive, ExceptionState::Retrying)], 0.5);
+    assert_eq!(bench.machine.blocked().1, 0);
+}
+
+#[test]
+fn an_entry_that_is_waited_for_is_put_off_for_long_and_without_a_word() {
+    let (mut bench, silent, ticket) = with_a_silent_topic();
+    let delay_max = settings().retry.delay_max;
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    let told = bench.machine.take_events();
+    assert!(told.iter().all(|event| !matches!(event, Event::Parked(_))));
+    assert_eq!(stored(&mut bench), [(EntryId(1), Some(delay_max))]);
+    let lost = PublishError::session_lost("gone");
+    bench.machine.receipt(Receipt { ticket, outcome: Err(lost) }, 0.5);
+    assert_eq!(stored(&mut bench), [(EntryId(1), Some(Duration::ZERO))], "its receipt makes it due");
+}
+
+#[test]
+fn the_end_of_a_session_makes_due_what_was_put_off_and_a_late_receipt_settles_it() {
+    let (mut bench, silent, _) = with_a_silent_topic();
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    bench.cursor();
+    bench.machine.session_started(KeyWindow::Pipelined);
+    assert_eq!(stored(&mut bench), [(EntryId(1), Some(Duration::ZERO))]);
+    let (mut bench, silent, late) = with_a_silent_topic();
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    bench.cursor();
+    bench.confirm(late);
+    bench.machine.session_started(KeyWindow::Pipelined);
+    assert!(stored(&mut bench).is_empty(), "it is published");
+    // An operator discards one meanwhile: nothing brings it back.
+    let (mut bench, silent, _) = with_a_silent_topic();
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    bench.cursor();
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Discarded)], 0.5);
+    bench.machine.session_started(KeyWindow::Pipelined);
+    assert!(stored(&mut bench).is_empty());
+}
+
+#[test]
+fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
+    let mut bench = Bench::new(KeyWindow::Pipelined);
+    for (topic, key) in [("t", "a"), ("t", "b"), ("u", "a"), ("u", "c"), ("v", "d")] {
+        bench.read(&message_for(topic, key));
+    }
+    for _ in 0..3 {
+        let ticket = bench.machine.submissions(9)[0].ticket;
+        let lost = PublishError::session_lost("gone");
+        bench.machine.receipt(Receipt { ticket, outcome: Err(lost) }, 0.5);
+        bench.machine.session_started(KeyWindow::Pipelined);
+    }
+    assert_eq!(bench.machine.submissions(9).len(), 1, "one by one");
+    bench.at(299);
+    assert!(bench.machine.submissions(9).is_empty());
+    bench.at(300);
+    let next = bench.machine.submissions(9);
+    assert_eq!(next.len(), 1);
+    let key = next[0].message.key.as_ref().map(OrderingKey::as_str);
+    assert_eq!((next[0].message.topic.as_str(), key), ("u", Some("c")), "no key passes the silent one");
+    assert!(bench.machine.submissions(9).is_empty(), "one more at a time");
+    bench.confirm(next[0].ticket);
+    assert_eq!(bench.machine.submissions(9).len(), 3, "the broker answers: no more care");
+    bench.machine.look_for_silence(0.5);
+    assert_eq!(bench.machine.awaited_len(), 2, "it is known which topic is silent");
+}
+
 /// A log of two entries of one key, the second of which commits first.
 #[test]
 fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
