@@ -169,6 +169,8 @@ impl Blocks {
     /// An entry waits behind its key or topic.
     pub fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
+        // One that was tried again and fell silent behind another is stuck no longer: it would wait for itself.
+        self.stuck.remove(queue, id);
         self.held.hold(queue, id);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
         self.held.stop(queue);
@@ -288,6 +290,18 @@ mod tests {
         answer(&mut blocks, 2, All);
         assert_eq!(blocks.place("t", K), Place::Free);
         assert!(blocks.is_empty());
+    }
+
+    #[test]
+    fn an_entry_that_was_stuck_and_is_held_does_not_wait_for_itself() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(1));
+        blocks.block(K, EntryId(3));
+        blocks.hold("t", K, EntryId(3));
+        store(&mut blocks, &[3]);
+        assert!(froms(&mut blocks).is_empty(), "entry 1 is stuck");
+        blocks.resolve(K, EntryId(1));
+        assert_eq!(froms(&mut blocks), [3]);
     }
 
     #[test]
