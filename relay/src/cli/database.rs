@@ -5,10 +5,14 @@ use std::sync::Arc;
 use clap::Args;
 use migrations::{Dialect, Identifier};
 use outbox::admin::{self, LogAdmin};
+use outbox::connect::{postgres_options, sqlite_options};
 use outbox::log::{self, LogError, LogOptions, LogStore};
 use outbox::retention::{self, LogRetention};
 use secrecy::{ExposeSecret as _, SecretString};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 
+use super::config::OnePipeline;
 use super::failure::Failure;
 use crate::config::{Database, PipelineConfig};
 
@@ -33,6 +37,32 @@ pub(crate) struct NamedDatabase {
     /// Accept an unencrypted connection to another machine (with --database).
     #[arg(long, requires = "database")]
     allow_plaintext: bool,
+}
+
+/// The database of tables beside the log: one that is named, or that of a pipeline.
+#[derive(Debug, Args)]
+pub(crate) struct TablesDatabase {
+    #[command(flatten)]
+    named: NamedDatabase,
+
+    #[command(flatten)]
+    pipeline: OnePipeline,
+}
+
+impl TablesDatabase {
+    /// The database, checked.
+    pub(crate) fn goal(&self) -> Result<Goal, Failure> {
+        match self.named.goal() {
+            Some(goal) => Ok(goal),
+            None => self.named.of(&self.pipeline.read()?),
+        }
+    }
+}
+
+/// How to connect, by dialect.
+pub(crate) enum ConnectOptions {
+    Postgres(PgConnectOptions),
+    Sqlite(SqliteConnectOptions),
 }
 
 /// A database to work on.
@@ -61,6 +91,18 @@ impl Goal {
     /// Where it is, with its password.
     pub(crate) fn url(&self) -> &str {
         self.url.expose_secret()
+    }
+
+    /// How to connect, under an application name where the database shows one.
+    pub(crate) fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, Failure> {
+        let invalid = |error| Failure::from(LogError::from(error));
+        Ok(match self.dialect()? {
+            Dialect::Postgres => {
+                let options = postgres_options(self.url(), self.options.allow_plaintext).map_err(invalid)?;
+                ConnectOptions::Postgres(options.application_name(application_name))
+            }
+            Dialect::Sqlite => ConnectOptions::Sqlite(sqlite_options(self.url()).map_err(invalid)?),
+        })
     }
 
     /// What it is; refuses a URL that cannot be used.

@@ -154,3 +154,11 @@ impl From<std::io::Error> for Failure {
         Self::new(Exit::Unavailable, format_args!("the output could not be written: {error}"))
     }
 }
+
+/// An error with its cause: what the database said.
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

@@ -5,16 +5,13 @@ use std::num::NonZeroU32;
 use clap::{Args, Subcommand};
 use inbox::keys::{ClaimError, Decision, IdempotencyKeys, KeyId, KeyOptions, StuckKey};
 use inbox::{Dialect as Store, StoreError};
-use migrations::{Dialect, Identifier};
-use outbox::connect::{postgres_options, sqlite_options};
-use outbox::log::LogError;
+use migrations::Identifier;
 use serde::Serialize;
 use sqlx::{Connection, Postgres, Sqlite};
 
-use super::config::OnePipeline;
-use super::database::NamedDatabase;
+use super::database::{ConnectOptions, TablesDatabase};
 use super::exit::Exit;
-use super::failure::{Failure, exit_of};
+use super::failure::{Failure, exit_of, told};
 use super::output::{Format, table};
 
 /// What to do with keys whose lease has expired.
@@ -28,21 +25,11 @@ pub enum Keys {
     Discard(Decide),
 }
 
-/// Where the tables are.
-#[derive(Debug, Args)]
-struct Place {
-    #[command(flatten)]
-    named: NamedDatabase,
-
-    #[command(flatten)]
-    pipeline: OnePipeline,
-}
-
 /// What to list.
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
-    place: Place,
+    place: TablesDatabase,
 
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value = "100")]
@@ -53,7 +40,7 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Decide {
     #[command(flatten)]
-    place: Place,
+    place: TablesDatabase,
 
     /// Whose key: tenant or account.
     #[arg(long, value_name = "SCOPE")]
@@ -100,7 +87,7 @@ impl Keys {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
             Self::List(List { place, limit }) => {
-                let keys = place.open().await?;
+                let keys = Opened::of(&place).await?;
                 let stuck = keys.stuck(limit).await?;
                 keys.close().await;
                 let lines: Vec<Line> = stuck.iter().map(Line::of).collect();
@@ -123,7 +110,7 @@ impl Decide {
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        let keys = self.place.open().await?;
+        let keys = Opened::of(&self.place).await?;
         let was_stuck = keys.decide(&id, decision, &self.actor).await?;
         keys.close().await;
         if !was_stuck {
@@ -135,20 +122,13 @@ impl Decide {
     }
 }
 
-impl Place {
-    async fn open(&self) -> Result<Opened, Failure> {
-        let goal = match self.named.goal() {
-            Some(goal) => goal,
-            None => self.named.of(&self.pipeline.read()?)?,
-        };
-        let (url, schema) = (goal.url(), goal.options.schema.clone());
-        let invalid = |error| Failure::from(LogError::from(error));
-        Ok(match goal.dialect()? {
-            Dialect::Postgres => {
-                let options = postgres_options(url, goal.options.allow_plaintext).map_err(invalid)?;
-                Opened::Postgres(open(options.application_name("relay keys"), schema).await?)
-            }
-            Dialect::Sqlite => Opened::Sqlite(open(sqlite_options(url).map_err(invalid)?, schema).await?),
+impl Opened {
+    async fn of(database: &TablesDatabase) -> Result<Self, Failure> {
+        let goal = database.goal()?;
+        let schema = goal.options.schema.clone();
+        Ok(match goal.connect_options("relay keys")? {
+            ConnectOptions::Postgres(options) => Self::Postgres(open(options, schema).await?),
+            ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
         })
     }
 }
@@ -192,14 +172,6 @@ impl Opened {
 
 fn refused(error: StoreError) -> Failure {
     Failure::new(exit_of(error.fault()), told(&error))
-}
-
-/// With what the database said.
-fn told(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 impl Line {

@@ -4,11 +4,12 @@ use ::inbox::{Action, DeadLetter, DeadLetterId, RedriveOptions, Redriven, Reques
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
+use super::super::database::TablesDatabase;
 use super::super::dead::{Signature, confirm};
 use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, table};
-use super::place::{Opened, Place};
+use super::place::Opened;
 use super::select::{self, Selection};
 
 /// Which dead letters, and who decides.
@@ -17,7 +18,7 @@ use super::select::{self, Selection};
     .args(["ids", "consumer", "topic", "reason", "older_than", "newer_than", "all"]))]
 pub struct Decide {
     #[command(flatten)]
-    place: Place,
+    place: TablesDatabase,
 
     /// The dead letter. May be repeated.
     #[arg(
@@ -63,7 +64,7 @@ impl Decide {
         accept_late: bool,
         format: Format,
     ) -> Result<Exit, Failure> {
-        let inbox = self.place.open().await?;
+        let inbox = Opened::of(&self.place).await?;
         let decided = self.decide(&inbox, action, RedriveOptions { accept_late }, format).await;
         inbox.close().await;
         decided

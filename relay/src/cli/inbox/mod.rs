@@ -10,11 +10,12 @@ use std::num::NonZeroU32;
 use ::inbox::{Action, DeadLetterId};
 use clap::{Args, Subcommand};
 
+use super::database::TablesDatabase;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
 use decide::Decide;
-use place::Place;
+use place::Opened;
 use select::Selection;
 
 /// What to look at.
@@ -46,7 +47,7 @@ pub enum Dead {
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
-    place: Place,
+    place: TablesDatabase,
 
     #[command(flatten)]
     selection: Selection,
@@ -64,7 +65,7 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]
-    place: Place,
+    place: TablesDatabase,
 
     /// The dead letter. May be repeated.
     #[arg(long = "id", value_name = "ID", required = true)]
@@ -86,7 +87,7 @@ pub struct Redrive {
 #[derive(Debug, Args)]
 pub struct Audit {
     #[command(flatten)]
-    place: Place,
+    place: TablesDatabase,
 
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value = "100")]
@@ -98,13 +99,13 @@ impl Inbox {
         let Self::Dead(dead) = self;
         match dead {
             Dead::List(List { place, selection, closed, limit }) => {
-                let inbox = place.open().await?;
+                let inbox = Opened::of(&place).await?;
                 let letters = selection.read(&inbox, closed, limit).await?;
                 inbox.close().await;
                 show::list(&letters, format)
             }
             Dead::Show(Show { place, ids }) => {
-                let inbox = place.open().await?;
+                let inbox = Opened::of(&place).await?;
                 let letters = select::by_id(&inbox, &ids).await?;
                 inbox.close().await;
                 show::each(&letters, format)
@@ -114,7 +115,7 @@ impl Inbox {
             }
             Dead::Discard(decide) => decide.execute(Action::Discard, false, format).await,
             Dead::Audit(Audit { place, limit }) => {
-                let inbox = place.open().await?;
+                let inbox = Opened::of(&place).await?;
                 let decisions = inbox.decisions(limit).await?;
                 inbox.close().await;
                 show::audit(&decisions, format)

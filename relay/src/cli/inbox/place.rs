@@ -6,26 +6,12 @@ use ::inbox::{
     DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, InboxOptions, OpenError,
     RedriveError, RedriveOptions, Redriven, Requested, Signature, StoreError,
 };
-use clap::Args;
-use migrations::{Dialect, Identifier};
-use outbox::connect::{postgres_options, sqlite_options};
-use outbox::log::LogError;
+use migrations::Identifier;
 use sqlx::{Connection, Postgres, Sqlite};
 
-use super::super::config::OnePipeline;
-use super::super::database::NamedDatabase;
+use super::super::database::{ConnectOptions, TablesDatabase};
 use super::super::exit::Exit;
-use super::super::failure::{Failure, exit_of};
-
-/// Where the tables are: a database that is named, or that of a pipeline.
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    #[command(flatten)]
-    named: NamedDatabase,
-
-    #[command(flatten)]
-    pipeline: OnePipeline,
-}
+use super::super::failure::{Failure, exit_of, told};
 
 /// An open inbox.
 pub(crate) enum Opened {
@@ -33,20 +19,13 @@ pub(crate) enum Opened {
     Sqlite(::inbox::Inbox<Sqlite>),
 }
 
-impl Place {
-    pub(crate) async fn open(&self) -> Result<Opened, Failure> {
-        let goal = match self.named.goal() {
-            Some(goal) => goal,
-            None => self.named.of(&self.pipeline.read()?)?,
-        };
-        let (url, schema) = (goal.url(), goal.options.schema.clone());
-        let invalid = |error| Failure::from(LogError::from(error));
-        Ok(match goal.dialect()? {
-            Dialect::Postgres => {
-                let options = postgres_options(url, goal.options.allow_plaintext).map_err(invalid)?;
-                Opened::Postgres(open(options.application_name("relay inbox"), schema).await?)
-            }
-            Dialect::Sqlite => Opened::Sqlite(open(sqlite_options(url).map_err(invalid)?, schema).await?),
+impl Opened {
+    pub(crate) async fn of(database: &TablesDatabase) -> Result<Self, Failure> {
+        let goal = database.goal()?;
+        let schema = goal.options.schema.clone();
+        Ok(match goal.connect_options("relay inbox")? {
+            ConnectOptions::Postgres(options) => Self::Postgres(open(options, schema).await?),
+            ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
         })
     }
 }
@@ -112,13 +91,5 @@ fn refused(error: RedriveError) -> Failure {
     match error {
         RedriveError::Store(error) => failed(error),
         error => Failure::new(Exit::Usage, error.report()),
-    }
-}
-
-/// With what the database said.
-fn told(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
