@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::fault::{Decision, FaultKind, Moment};
 use crate::fleet::Fleet;
 use crate::process::ProcessId;
-use crate::schedule::Schedule;
+use crate::schedule::{MISSING, Schedule};
 use crate::world::{State, World, pass};
 
 /// Everything that goes wrong. Hands back what still lets paused processes go on.
@@ -130,13 +130,19 @@ impl State {
         }
     }
 
-    /// From here on everything works.
+    /// From here on everything works but for the topic that is missing.
     pub(crate) fn heal(&mut self) {
         self.note(format_args!("healed"));
         self.armed = Default::default();
         self.outbox.down_until = None;
         self.inbox.down_until = None;
         self.broker.down_until = None;
+        self.broker.topics_down.retain(|topic, _| *topic == MISSING);
+    }
+
+    /// Somebody creates the topic that was missing.
+    pub(crate) fn create_missing_topic(&mut self) {
+        self.note(format_args!("topic t{MISSING} is created"));
         self.broker.topics_down.clear();
     }
 }

@@ -16,7 +16,7 @@ use crate::fleet::Fleet;
 use crate::history::history;
 use crate::producers::produce;
 use crate::schedule::{HEALED_AT, Schedule};
-use crate::world::{Finding, World, pass};
+use crate::world::{Finding, State, World, pass};
 
 /// How long after healing everything must be quiet, in simulated time. The longest pauses between attempts are 10 s.
 pub const QUIET_WITHIN: Duration = Duration::from_secs(60);
@@ -100,15 +100,25 @@ async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bo
     judge(&world, operations, is_quiet, failures, start)
 }
 
-/// Ends all trouble, and waits until nothing is left to do. Whether that came.
+/// Ends all trouble, and waits until nothing is left to do: first without the topic that is missing, then with it. Whether
+/// that came.
 async fn heal(world: &Arc<World>, fleet: &Fleet) -> bool {
     world.lock().heal();
     fleet.resume_all();
+    if !comes(world, |state| state.outbox.is_quiet_but_for_missing()).await {
+        return false;
+    }
+    world.lock().create_missing_topic();
+    comes(world, |state| state.outbox.is_quiet() && state.broker.is_quiet()).await
+}
+
+/// Waits until something is so, with an operator who edits what is dead.
+async fn comes(world: &World, is_so: impl Fn(&State) -> bool) -> bool {
     let deadline = Instant::now() + QUIET_WITHIN;
     while Instant::now() < deadline {
         {
             let mut state = world.lock();
-            if state.outbox.is_quiet() && state.broker.is_quiet() {
+            if is_so(&state) {
                 return true;
             }
             state.decide(Decision::Edit);

@@ -11,6 +11,9 @@ use crate::fault::{Fault, FaultKind};
 /// From here on nothing goes wrong any more, in milliseconds after the start.
 pub const HEALED_AT: u32 = 3_000;
 
+/// A topic that exists only after everything else has come to rest: nothing else may wait for it.
+pub const MISSING: u8 = 3;
+
 /// The plan. The same plan takes the same course.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
@@ -114,7 +117,7 @@ impl Schedule {
         if rng.random_bool(0.25) {
             late_commit(&mut rng, &mut transactions, &mut faults);
         }
-        Self {
+        let mut schedule = Self {
             seed,
             relays,
             consumers,
@@ -127,7 +130,11 @@ impl Schedule {
             transactions,
             faults,
             submission_len: rng.random_range(1..=5),
+        };
+        if rng.random_bool(0.3) {
+            to_missing_topic(&mut rng, &mut schedule.transactions);
         }
+        schedule
     }
 
     /// How many messages it enqueues.
@@ -212,6 +219,23 @@ fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: 
     let kind = FaultKind::TopicMissing { topic, for_ms: away_for };
     let place = faults.partition_point(|fault| fault.at <= begins_at);
     faults.insert(place, Fault { at: begins_at, kind });
+}
+
+/// Messages to the topic that is missing, each with a key of its own; and one to another topic when these have been alone
+/// for a while.
+fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
+    let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
+    let mut write = |enqueued_at, key, topic| {
+        number += 1;
+        let trouble = Trouble::None;
+        let messages = vec![Draft { number, enqueued_at, key, topic, deliver_after: None, trouble }];
+        let (begins_at, ends_at, ending) = (enqueued_at, enqueued_at + 1, Ending::Committed);
+        transactions.push(Transaction { begins_at, ends_at, ending, messages });
+    };
+    for place in 0..rng.random_range(1..=4) {
+        write(rng.random_range(0..HEALED_AT / 2), rng.random_bool(0.7).then_some(100 + place), MISSING);
+    }
+    write(HEALED_AT + rng.random_range(1_000..6_000), None, rng.random_range(0..MISSING));
 }
 
 impl fmt::Display for Schedule {

@@ -210,6 +210,12 @@ impl Blocks {
         self.topics.get(topic) == Some(&id)
     }
 
+    /// Whether the topic is blocked, and another entry than this one finds out when it is no more.
+    #[must_use]
+    pub fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
+        self.topics.get(topic).is_some_and(|probe| *probe != id)
+    }
+
     /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the topic was blocked until
     /// now.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {
@@ -270,7 +276,7 @@ mod tests {
 
     fn answer(blocks: &mut Blocks, from: i64, read: crate::engine::held::Read) {
         assert!(blocks.held.answered(queue(), EntryId(from)));
-        blocks.held.read(queue(), read, |_| false);
+        blocks.held.read(queue(), read);
     }
 
     use crate::engine::held::Read::{All, StoppedAt, UpTo};
@@ -310,15 +316,22 @@ mod tests {
         blocks.block(K, EntryId(1));
         blocks.hold("t", K, EntryId(2));
         blocks.resolve(K, EntryId(1));
-        assert_eq!(froms(&mut blocks), [2]);
-        answer(&mut blocks, 2, All);
-        assert_eq!(blocks.place("t", K), Place::Wait);
-        assert!(blocks.held.wants_store() && froms(&mut blocks).is_empty(), "it cannot be read yet");
+        assert!(froms(&mut blocks).is_empty() && blocks.held.wants_store(), "it cannot be read yet");
         store(&mut blocks, &[2]);
         assert_eq!(froms(&mut blocks), [2]);
+        blocks.hold("t", K, EntryId(3));
         answer(&mut blocks, 2, UpTo(EntryId(2)));
+        assert!(froms(&mut blocks).is_empty());
+        assert_eq!(blocks.place("t", K), Place::Hold, "more may be stored");
+        store(&mut blocks, &[3]);
         assert_eq!(froms(&mut blocks), [3]);
+        blocks.hold("t", K, EntryId(4));
         answer(&mut blocks, 3, All);
+        assert_eq!(blocks.place("t", K), Place::Wait);
+        assert!(blocks.held.wants_store() && froms(&mut blocks).is_empty(), "it cannot be read yet");
+        store(&mut blocks, &[4]);
+        assert_eq!(froms(&mut blocks), [4]);
+        answer(&mut blocks, 4, All);
         assert!(blocks.is_empty());
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Connector, Host};
+use message::{Connector, Host, Scope};
 use outbox::log::{Cursor, ExceptionChange, ExceptionState, Lease, LogError, LogKeeper, LogReader};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -16,7 +16,7 @@ use crate::engine::blocks::Blocks;
 use crate::engine::due::Due;
 use crate::engine::keeper::{Command, Keeper, KeeperEnd, Stored};
 use crate::engine::link::{Link, LinkEvent};
-use crate::engine::machine::{Checkpoint, Machine};
+use crate::engine::machine::{Checkpoint, Machine, SessionEnd};
 use crate::engine::reader::{Answer, Ask, ReadPage, Reader};
 use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
@@ -52,6 +52,10 @@ pub(crate) struct Lead {
 
 /// Checkpoints with many changes are stored at once: memory stays bounded while a topic is down.
 const CHANGES_MAX: usize = 1_000;
+
+/// How long a session that ends with a refused message may wait for confirmations of what was sent before. Publishers end
+/// the wait sooner when nothing more is confirmed.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often silent destinations are looked for while one falls silent.
 const SILENCE_LOOKS: u32 = 20;
@@ -209,8 +213,10 @@ impl Driver {
             }
             permit.send(batch);
         }
-        if self.machine.session_broken() && self.link.is_up() {
-            self.link.close(Duration::ZERO);
+        match self.machine.session_end().filter(|_| self.link.is_up()) {
+            Some(SessionEnd::Lost) => self.link.close(Duration::ZERO),
+            Some(SessionEnd::Refused) => self.link.close(CONFIRMED_WITHIN),
+            None => {}
         }
         self.machine.give_way();
         if self.machine.changes_len() >= CHANGES_MAX || self.machine.wants_store() {
@@ -231,7 +237,9 @@ impl Driver {
                 for receipt in receipts {
                     if receipt.outcome.is_ok() {
                         reached(crash_points::AFTER_CONFIRM);
-                        self.link.confirmed();
+                    }
+                    if receipt.outcome.as_ref().err().is_none_or(|error| error.scope() != Scope::Session) {
+                        self.link.answered();
                     }
                     self.telemetry.receipt(&receipt);
                     self.machine.receipt(receipt, self.host.uniform());

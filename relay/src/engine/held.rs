@@ -13,8 +13,8 @@
 //! # Why nothing is passed over
 //! `from` is never above an entry that is held and has not been read back. Holding an entry lowers it; an answer raises it
 //! to behind its last entry, but not above those that were not stored when the question was asked (`unstored`, `missed`).
-//! An answer to a question from a higher place than `from` is now does not count. Changes are stored in the order in which
-//! the log was read, so what an answer shows is never without something of the same queue that must leave before it.
+//! An answer to a question from a higher place than `from` is now does not count. An answer ends before the first entry
+//! that was not stored when it was asked: it can show what was held behind that one long ago (`shown`).
 //!
 //! # Why nothing rests for ever
 //! A queue rests only while something stops its first entry, and whatever ends that releases it:
@@ -84,11 +84,19 @@ struct Active {
     /// From where on it was asked for.
     asked: Option<EntryId>,
     /// Entries that were stored since it was asked for: the answer need not show them.
-    missed: Vec<EntryId>,
+    missed: BTreeSet<EntryId>,
     /// Everything that was stored has been read: new entries wait in the window.
     is_closing: bool,
     /// They.
     waiting: Vec<Ticket>,
+}
+
+impl Active {
+    /// Whether it cannot be read before a checkpoint: its first entry is not stored, or nothing else is left of it.
+    fn waits_for_store(&self, unstored: Option<&BTreeSet<EntryId>>) -> bool {
+        let unstored = unstored.and_then(BTreeSet::first);
+        unstored.is_some_and(|unstored| self.is_closing || self.from.is_some_and(|from| *unstored <= from))
+    }
 }
 
 /// A walk over the names of queues in the database.
@@ -107,7 +115,7 @@ pub enum Read {
     UpTo(EntryId),
     /// An entry must go on waiting, and all behind it.
     StoppedAt(EntryId),
-    /// An entry was found that memory has held anew, which is not stored yet.
+    /// To this entry, which was not stored when the question was asked.
     Unstored(EntryId),
     /// Everything that is stored.
     All,
@@ -176,10 +184,15 @@ impl Held {
         self.active.get(&queue).is_some_and(|active| active.is_closing)
     }
 
-    /// Whether the entry is held by a change that is not stored.
-    #[must_use]
-    pub fn is_unstored(&self, queue: QueueHash, id: EntryId) -> bool {
-        self.unstored.get(&queue).is_some_and(|ids| ids.contains(&id))
+    /// An answer shows this entry. Returns the first one before it that was not stored when it was asked and that the
+    /// answer has not shown: nothing may pass it. Or the entry itself, if memory has held it anew.
+    pub fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
+        let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
+        let missed = self.active.get_mut(&queue).and_then(|active| {
+            active.missed.remove(&id);
+            active.missed.first().copied()
+        });
+        unstored.into_iter().chain(missed).min().filter(|first| *first <= id)
     }
 
     /// An entry is held; its change is not stored yet.
@@ -200,7 +213,7 @@ impl Held {
         if let Some(active) = self.active.get_mut(&queue)
             && active.asked.is_some()
         {
-            active.missed.push(id);
+            active.missed.insert(id);
         }
         let is_first_stored = self.unread(queue).is_none_or(|from| unstored.is_none_or(|id| from < id));
         if is_first_stored && self.recheck.remove(&queue) {
@@ -284,7 +297,7 @@ impl Held {
             let Some(from) = self.resting.get(&queue).copied() else { continue };
             if may_leave(queue, from) {
                 self.resting.remove(&queue);
-                let (asked, missed, waiting) = (None, Vec::new(), Vec::new());
+                let (asked, missed, waiting) = (None, BTreeSet::new(), Vec::new());
                 let active = Active { name, from: Some(from), asked, missed, is_closing: false, waiting };
                 self.active.insert(queue, active);
             }
@@ -292,8 +305,8 @@ impl Held {
         let unstored = &self.unstored;
         let mut asks = Vec::new();
         for (queue, active) in &mut self.active {
-            let is_waiting_for_store = active.is_closing && unstored.contains_key(queue);
-            if let (Some(from), None, false) = (active.from, active.asked, is_waiting_for_store) {
+            let waits = active.waits_for_store(unstored.get(queue));
+            if let (Some(from), None, false) = (active.from, active.asked, waits) {
                 active.asked = Some(from);
                 active.missed.clear();
                 asks.push(HeldAsk { queue: active.name.clone(), from });
@@ -306,7 +319,7 @@ impl Held {
     #[must_use]
     pub fn wants_asks(&self) -> bool {
         let is_askable = |(queue, active): (&QueueHash, &Active)| {
-            active.asked.is_none() && !(active.is_closing && self.unstored.contains_key(queue))
+            active.asked.is_none() && !active.waits_for_store(self.unstored.get(queue))
         };
         (self.active.len() < ACTIVE_MAX && !self.ready.is_empty()) || self.active.iter().any(is_askable)
     }
@@ -314,7 +327,7 @@ impl Held {
     /// Whether a checkpoint is all that queues wait for.
     #[must_use]
     pub fn wants_store(&self) -> bool {
-        self.active.iter().any(|(queue, active)| active.is_closing && self.unstored.contains_key(queue))
+        self.active.iter().any(|(queue, active)| active.waits_for_store(self.unstored.get(queue)))
     }
 
     /// An answer has come. Whether it counts: nothing before its place was held since.
@@ -327,8 +340,8 @@ impl Held {
         active.from == Some(asked_from)
     }
 
-    /// Notes how far an answer that counted has been taken in; `is_taken` tells which entries are in the window.
-    pub fn read(&mut self, queue: QueueHash, read: Read, is_taken: impl Fn(EntryId) -> bool) {
+    /// Notes how far an answer that counted has been taken in.
+    pub fn read(&mut self, queue: QueueHash, read: Read) {
         let next = match read {
             Read::UpTo(last) => Some(EntryId(last.0.saturating_add(1))),
             Read::StoppedAt(id) | Read::Unstored(id) => Some(id),
@@ -337,20 +350,12 @@ impl Held {
         let unstored = self.unstored.get(&queue).and_then(|ids| ids.first().copied());
         // Without it, something of it got stuck while it was taken in.
         let Some(active) = self.active.get_mut(&queue) else { return };
-        let missed = active.missed.drain(..).filter(|id| !is_taken(*id)).min();
+        let missed = std::mem::take(&mut active.missed).first().copied();
         active.from = [next, unstored, missed].into_iter().flatten().min();
-        active.is_closing |= matches!(read, Read::All | Read::Unstored(_));
+        active.is_closing |= matches!(read, Read::All);
         match read {
-            Read::StoppedAt(id) => {
-                let (name, from) = (active.name.clone(), active.from);
-                self.rest(queue);
-                // What stops that entry does not stop one that was held before it meanwhile.
-                if unstored.is_some_and(|unstored| from == Some(unstored)) {
-                    self.recheck(queue);
-                } else if from < Some(id) {
-                    self.release(name);
-                }
-            }
+            // It is the first one: what was not stored before it would have ended the answer sooner.
+            Read::StoppedAt(_) => self.rest(queue),
             Read::UpTo(_) if !active.is_closing && !self.ready.is_empty() => {
                 // A page each.
                 let name = active.name.clone();

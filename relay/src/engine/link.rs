@@ -137,8 +137,8 @@ impl Link {
         }
     }
 
-    /// The broker works: the next broken session is followed by a short pause again.
-    pub(crate) fn confirmed(&mut self) {
+    /// The broker answers for a message, whatever it says: the next broken session is followed by a short pause again.
+    pub(crate) fn answered(&mut self) {
         self.failures = 0;
     }
 

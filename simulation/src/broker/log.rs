@@ -14,7 +14,7 @@ use super::group::Group;
 use super::silence::{Arrival, HeldKeys, Silence, topic};
 use crate::breakage::Breakage;
 use crate::process::ProcessId;
-use crate::schedule::{Schedule, Trouble};
+use crate::schedule::{MISSING, Schedule, Trouble};
 use crate::world::{State, World};
 
 /// A session of a publisher, as the broker sees it.
@@ -27,6 +27,8 @@ pub(super) struct Session {
     pub(super) is_severed: bool,
     /// A message of a pipelined session failed.
     is_failed: bool,
+    /// The client of a pipelined session refused one by itself, and takes no more.
+    is_over: bool,
     /// Handed over and not answered, in order.
     pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,
     /// Keys of which something was lost on its way: nothing behind it arrives.
@@ -35,6 +37,9 @@ pub(super) struct Session {
     /// Keys of which something waits for a topic that is silent.
     held: HeldKeys,
 }
+
+/// Longer than a schedule takes.
+const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 /// Something that the broker does at some time.
 #[derive(Debug)]
@@ -75,7 +80,7 @@ impl Broker {
             tasks: BTreeMap::new(),
             numbers: 0,
             down_until: None,
-            topics_down: BTreeMap::new(),
+            topics_down: BTreeMap::from([(MISSING, (Instant::now() + FOR_GOOD, true))]),
             silence: Silence::new(breakage == Some(Breakage::SilenceSpreads)),
             group: Group::new(schedule.is_key_exclusive),
             confirmed: Vec::new(),
@@ -107,16 +112,18 @@ impl Broker {
         self.numbers
     }
 
-    pub(super) fn connect(&mut self, process: ProcessId, receipts: Receipts) -> u64 {
+    /// A session begins; the first message arrives after `warm_up` at the earliest.
+    pub(super) fn connect(&mut self, process: ProcessId, receipts: Receipts, warm_up: Duration) -> u64 {
         let number = self.number();
         let session = Session {
             process,
             receipts: Some(receipts),
             is_severed: false,
             is_failed: false,
+            is_over: false,
             outstanding: BTreeMap::new(),
             cut: HashSet::new(),
-            last_arrival: Instant::now(),
+            last_arrival: Instant::now() + warm_up,
             held: HeldKeys::new(),
         };
         self.sessions.insert(number, session);
@@ -126,6 +133,24 @@ impl Broker {
     fn schedule(&mut self, at: Instant, task: Task) {
         let number = self.number();
         self.tasks.insert((at, number), task);
+    }
+
+    /// What a pipelined client refuses without asking the broker: a topic that is missing, and all that comes behind that.
+    /// What it has sent before is still answered.
+    fn turn_away(&mut self, number: u64, message: &Message) -> Option<PublishError> {
+        let is_missing = self.topics_down.get(&topic(message)).is_some_and(|(_, is_missing)| *is_missing);
+        let error = self.topic_failure(message).filter(|_| is_missing);
+        let session = self.sessions.get_mut(&number)?;
+        if session.is_over {
+            return Some(lost("an earlier message of the session was refused"));
+        }
+        session.is_over = error.is_some();
+        error
+    }
+
+    /// What a session has yet to answer.
+    pub(super) fn outstanding_len(&self, number: u64) -> usize {
+        self.sessions.get(&number).map_or(0, |session| session.outstanding.len())
     }
 
     fn topic_failure(&self, message: &Message) -> Option<PublishError> {
@@ -151,6 +176,10 @@ impl State {
         }
         session.outstanding.insert(ticket, (submission.message.id, submission.message.key.clone()));
         let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        if is_pipelined && let Some(error) = self.broker.turn_away(number, &submission.message) {
+            return self.broker.schedule(Instant::now(), Task::Answer(number, ticket, Err(error)));
+        }
+        let Some(session) = self.broker.sessions.get_mut(&number) else { return };
         let at = if is_pipelined { at.max(session.last_arrival) } else { at };
         session.last_arrival = at;
         self.broker.schedule(at, Task::Arrive(number, submission));

@@ -33,7 +33,8 @@ impl Connector for SimulatedBroker {
         if state.broker.is_down() {
             return Err(PublishError::session_lost("simulated: the broker is away"));
         }
-        let number = state.broker.connect(self.process, receipts);
+        let warm_up = Duration::from_millis(state.rng.random_range(0..WARM_UP_MS));
+        let number = state.broker.connect(self.process, receipts, warm_up);
         let profile = Profile { key_window: state.broker.key_window, batch_len: state.broker.submission_len };
         state.note(format_args!("{} connects, session {number}", self.process));
         drop(state);
@@ -41,6 +42,12 @@ impl Connector for SimulatedBroker {
         Ok(Box::new(SimulatedPublisher { world, process: self.process, number, profile }))
     }
 }
+
+/// A client learns who leads a partition, and a producer is given its id, before the first message leaves.
+const WARM_UP_MS: u64 = 150;
+
+/// How long a session that ends waits for the next confirmation.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 
 struct SimulatedPublisher {
     world: Arc<World>,
@@ -73,7 +80,20 @@ impl Publisher for SimulatedPublisher {
         pass(latency).await;
     }
 
-    async fn close(self: Box<Self>, _grace: Duration) {
+    async fn close(self: Box<Self>, grace: Duration) {
+        let end = Instant::now() + grace;
+        let mut patient_until = Instant::now() + CLOSE_PATIENCE;
+        let mut left = usize::MAX;
+        while Instant::now() < end.min(patient_until) {
+            let outstanding = self.world.lock().broker.outstanding_len(self.number);
+            if outstanding == 0 {
+                break;
+            }
+            if outstanding < left {
+                (left, patient_until) = (outstanding, Instant::now() + CLOSE_PATIENCE);
+            }
+            pass(5).await;
+        }
         self.world.lock().sever(self.number, true);
     }
 }

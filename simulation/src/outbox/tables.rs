@@ -9,6 +9,7 @@ use outbox::log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntr
 use tokio::time::Instant;
 
 use crate::process::ProcessId;
+use crate::schedule::MISSING;
 
 /// The name of the one lease, for the checker.
 pub(super) const LEASE: &str = "relay";
@@ -141,8 +142,14 @@ impl OutboxTables {
 
     /// Whether the relay has nothing left to do.
     pub(crate) fn is_quiet(&self) -> bool {
+        self.exceptions.is_empty() && self.is_quiet_but_for_missing()
+    }
+
+    /// Whether it waits for nothing but the topic that is missing.
+    pub(crate) fn is_quiet_but_for_missing(&self) -> bool {
         let is_passed = |(id, row): (&i64, &Row)| Self::is_passed(&self.relay.cursor, *id, row);
-        self.exceptions.is_empty() && self.rows.iter().all(is_passed)
+        let missing = format!("t{MISSING}");
+        self.exceptions.values().all(|aside| aside.parked.topic == missing) && self.rows.iter().all(is_passed)
     }
 
     pub(super) fn wrote(&mut self, process: ProcessId, epoch: i64, is_applied: bool, what: &str) {

@@ -110,6 +110,11 @@ impl Machine {
                     self.blocks.take_out(exception.entry.topic(), exception.entry.key(), id);
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
+                // Another one probes its topic; this one waits like the rest.
+                ExceptionState::Retrying if self.blocks.waits_for_probe(exception.entry.topic(), id) => {
+                    let Exception { entry, attempts, .. } = &exception;
+                    self.park(parked_entry(entry, ExceptionState::Held, *attempts, None, None));
+                }
                 ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {
                     self.waits(exception.entry.topic(), id);
                 }
@@ -184,8 +189,7 @@ impl Machine {
             let queue = QueueHash::of_name(&ask.queue);
             if self.blocks.held.answered(queue, ask.from) {
                 let read = self.held_page(queue, ask.from, page);
-                let aside = &self.aside;
-                self.blocks.held.read(queue, read, |id| aside.contains(&id));
+                self.blocks.held.read(queue, read);
             }
         }
         self.answered();
@@ -196,8 +200,8 @@ impl Machine {
         let mut last = EntryId(from.0.saturating_sub(1));
         for exception in page.exceptions {
             let (id, entry) = (exception.entry.id, &exception.entry);
-            if self.blocks.held.is_unstored(queue, id) {
-                return Read::Unstored(id);
+            if let Some(unstored) = self.blocks.held.shown(queue, id) {
+                return Read::Unstored(unstored);
             }
             if self.awaited.contains(id) {
                 // It is with the publisher already, and read again if it fails. One with a key stops its queue.

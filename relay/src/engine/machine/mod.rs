@@ -50,6 +50,16 @@ pub use event::{Checkpoint, Event};
 /// Changes that are not stored, at most: then nothing new is read. What is in the window already may add to them.
 pub const UNSTORED_MAX: usize = 8_000;
 
+/// Why a session must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind it. The broker works:
+    /// what was sent is still confirmed.
+    Refused,
+    /// Nobody knows what became of what was sent.
+    Lost,
+}
+
 /// The state machine of one lease.
 #[derive(Debug)]
 pub struct Machine {
@@ -78,11 +88,12 @@ pub struct Machine {
     failures: HashMap<EntryId, u32>,
     stored: Cursor,
     in_flight: usize,
-    /// Sessions in a row that broke before anything was confirmed.
+    /// Sessions in a row that broke before anything was confirmed, and without a word about any message.
     fruitless: u32,
     /// Something was blocked: queued entries must be looked at again before the next submission.
     requeue: bool,
-    session_broken: bool,
+    /// Why the session must end, if it must: the first cause.
+    end: Option<SessionEnd>,
     silence: Silence,
     /// Messages that were set aside for their silence, and may still be answered.
     awaited: Awaited,
@@ -118,7 +129,7 @@ impl Machine {
             in_flight: 0,
             fruitless: 0,
             requeue: false,
-            session_broken: false,
+            end: None,
             silence: Silence::new(settings.silent_after),
             awaited: Awaited::default(),
             kept_blocked: BTreeSet::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use message::{Fault, KeyWindow, PublishError, Receipt, Scope, Ticket};
 use outbox::log::{EntryId, ExceptionState, Parked};
 
-use super::{Event, Machine};
+use super::{Event, Machine, SessionEnd};
 use crate::engine::backoff;
 use crate::engine::judge::{Verdict, judge};
 use crate::engine::window::Origin;
@@ -47,8 +47,10 @@ impl Machine {
     }
 
     fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
-        if self.lanes.window() == KeyWindow::Pipelined || error.scope() == Scope::Session {
-            self.session_broken = true;
+        if error.scope() == Scope::Session {
+            self.end_session(SessionEnd::Lost);
+        } else if self.lanes.window() == KeyWindow::Pipelined {
+            self.end_session(SessionEnd::Refused);
         }
         if self.window.get_mut(ticket).is_none() {
             return self.late(ticket, Err(error));
@@ -61,7 +63,7 @@ impl Machine {
         let Some(item) = self.window.get_mut(ticket) else { return };
         let was_in_flight = item.in_flight.take().is_some();
         let (id, attempts) = (item.id, item.attempts);
-        let (topic, probe) = (item.message.topic.clone(), item.origin == Origin::Due);
+        let topic = item.message.topic.clone();
         self.in_flight -= usize::from(was_in_flight);
         let scope = match error.scope() {
             // Alone in flight, again and again: whatever breaks the session, the others must not wait for it.
@@ -89,8 +91,8 @@ impl Machine {
                     self.events.push(Event::TopicBlocked { topic: topic.to_string(), fault, reason });
                 }
                 self.settle_lane(ticket);
-                if block_topic && !news && !probe {
-                    // The topic has its probe; this one waits like the rest.
+                if block_topic && !news && !self.blocks.is_probe(topic.as_str(), id) {
+                    // Another one probes the topic; this one waits like the rest.
                     self.set_aside(ticket, ExceptionState::Held, None, None, Some(failure));
                     return;
                 }

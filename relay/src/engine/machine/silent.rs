@@ -11,7 +11,7 @@ use message::{Fault, KeyWindow, PublishError, Scope, Ticket, Topic};
 use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
-use super::{Event, Machine};
+use super::{Event, Machine, SessionEnd};
 use crate::engine::awaited::Unanswered;
 use crate::engine::silence::Stall;
 
@@ -27,7 +27,7 @@ impl Machine {
     /// Looks for destinations that have stopped answering, and sets their messages aside. `uniform` in `0.0..1.0` spreads
     /// the retries.
     pub fn look_for_silence(&mut self, uniform: f64) {
-        if self.session_broken || self.in_flight == 0 {
+        if self.end.is_some() || self.in_flight == 0 {
             return;
         }
         let is_full = !self.has_room_in_window();
@@ -59,7 +59,7 @@ impl Machine {
             self.settings.window_entries.saturating_mul(AWAITED_WINDOWS_MAX),
             self.settings.window_bytes.saturating_mul(AWAITED_WINDOWS_MAX),
         ) {
-            self.session_broken = true;
+            self.end_session(SessionEnd::Lost);
         }
     }
 
@@ -87,7 +87,7 @@ impl Machine {
         let oldest = self.window.open().find_map(|(_, item)| Some((&item.message.topic, item.in_flight?)));
         let Some((topic, submitted)) = oldest else { return };
         match self.silence.stall(topic, submitted) {
-            Some(Stall::Reconnect) => self.session_broken = true,
+            Some(Stall::Reconnect) => self.end_session(SessionEnd::Lost),
             Some(Stall::Guess(scope)) => {
                 self.held_on_a_guess = 0;
                 if scope == Scope::Topic {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use message::{KeyWindow, Submission, Ticket};
 use outbox::log::{EntryId, ExceptionState};
 
-use super::Machine;
+use super::{Machine, SessionEnd};
 use crate::engine::awaited::Unanswered;
 use crate::engine::blocks::Place;
 use crate::engine::lanes::Lanes;
@@ -19,7 +19,7 @@ impl Machine {
     /// A publisher is connected: everything unsettled is queued again, in order.
     pub fn session_started(&mut self, window: KeyWindow) {
         self.lanes = Lanes::new(window);
-        if std::mem::take(&mut self.session_broken) {
+        if self.end.take() == Some(SessionEnd::Lost) {
             self.fruitless = self.fruitless.saturating_add(1);
         }
         self.in_flight = 0;
@@ -83,15 +83,19 @@ impl Machine {
         })
     }
 
-    /// Whether the publisher must be closed and a new one connected.
+    /// Why the publisher must be closed and a new one connected, if it must.
     #[must_use]
-    pub fn session_broken(&self) -> bool {
-        self.session_broken
+    pub fn session_end(&self) -> Option<SessionEnd> {
+        self.end
+    }
+
+    pub(super) fn end_session(&mut self, cause: SessionEnd) {
+        self.end.get_or_insert(cause);
     }
 
     /// What to hand to the publisher now, at most `len` messages, in order. Empty while the session is broken.
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
-        if self.session_broken || (self.is_careful() && !self.is_overdue()) {
+        if self.end.is_some() || (self.is_careful() && !self.is_overdue()) {
             return Vec::new();
         }
         self.look_again();
@@ -111,7 +115,8 @@ impl Machine {
 
     /// Looks at all queued entries again, if something was blocked since: those whose key or topic is blocked by
     /// now are held. Before anything else is queued, because a held entry that is read back queues at the end. In the
-    /// order of ids: a held entry comes into the window after entries of the log that wait for it.
+    /// order of ids: a held entry comes into the window after entries of the log that wait for it. Retries come last: one
+    /// that fails ends the session of a pipelined publisher, and what comes behind it must wait for the next one.
     pub(super) fn look_again(&mut self) {
         self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
@@ -126,6 +131,7 @@ impl Machine {
                 self.lanes.occupy(item.message.key.as_ref());
             }
         }
+        let mut retries = Vec::new();
         for (id, ticket) in open {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
                 continue;
@@ -136,7 +142,7 @@ impl Machine {
                 if self.blocks.has_before(item.key(), id) {
                     self.withdraw(ticket);
                 } else {
-                    self.lanes.push(ticket, key.as_ref());
+                    retries.push((ticket, key));
                 }
                 continue;
             }
@@ -148,6 +154,9 @@ impl Machine {
                     self.lanes.push(ticket, key.as_ref());
                 }
             }
+        }
+        for (ticket, key) in retries {
+            self.lanes.push(ticket, key.as_ref());
         }
     }
 

@@ -16,7 +16,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::engine::held::{QueueHash, Read};
+use crate::engine::held::QueueHash;
 use crate::engine::settings::DeadPolicy;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
@@ -427,7 +427,7 @@ impl World {
             }
             96 if !self.healed && self.rng.random_bool(0.2) => self.take_over(),
             _ => {
-                if self.machine.session_broken() {
+                if self.machine.session_end().is_some() {
                     self.end_session();
                 }
             }
@@ -651,7 +651,7 @@ fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
     let next = bench.machine.submissions(9);
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].message.key, alive.key);
-    assert!(!bench.machine.session_broken());
+    assert!(bench.machine.session_end().is_none());
     // The session ends: what was waited for is submitted again, in order.
     let lost = || Err(PublishError::session_lost("gone"));
     bench.machine.receipt(Receipt { ticket: tickets[0], outcome: lost() }, 0.5);
@@ -674,7 +674,7 @@ fn an_outage_of_everything_sets_nothing_aside() {
     assert_eq!(bench.machine.submissions(9).len(), 2);
     bench.at(60_000);
     bench.machine.look_for_silence(0.5);
-    assert_eq!((bench.machine.in_flight_len(), bench.machine.session_broken()), (2, false));
+    assert_eq!((bench.machine.in_flight_len(), bench.machine.session_end()), (2, None));
 }
 
 /// What is held for a queue while its page is on the way can be its first entry, and stand before what stops the page.
@@ -691,9 +691,6 @@ fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     assert_eq!(blocks.asks()[0].from, id(4));
     blocks.hold("t", Some("k"), id(2));
     assert!(!blocks.held.answered(queue, id(4)), "entry 2 stands before the place of the question");
-    assert_eq!(blocks.asks()[0].from, id(2));
-    assert!(blocks.held.answered(queue, id(2)));
-    blocks.held.read(queue, Read::StoppedAt(id(6)), |_| false);
     assert!(blocks.has_before(Some("k"), id(5)) && blocks.asks().is_empty(), "entry 2 is not stored");
     blocks.held.stored(&name, id(2));
     assert_eq!(blocks.asks()[0].from, id(2));
@@ -861,6 +858,75 @@ fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
     assert_eq!(bench.machine.submissions(9).len(), 3, "the broker answers: no more care");
     bench.machine.look_for_silence(0.5);
     assert_eq!(bench.machine.awaited_len(), 2, "it is known which topic is silent");
+}
+
+/// Its retries end one session after another, and each of them is due again before the next session is open.
+#[test]
+fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
+    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let (missing, also_missing) = (message_for("missing", "a"), message_for("missing", "b"));
+    bench.read(&missing);
+    bench.read(&also_missing);
+    // A pipelined publisher turns away what comes behind a failure.
+    let refuse = |bench: &mut Bench| {
+        let mut error = PublishError::topic_unavailable("no such topic");
+        let batch = bench.machine.submissions(9);
+        let topics: Vec<String> = batch.iter().map(|one| one.message.topic.to_string()).collect();
+        for Submission { ticket, .. } in batch {
+            bench.machine.receipt(Receipt { ticket, outcome: Err(error) }, 0.5);
+            error = PublishError::session_lost("an earlier message failed");
+        }
+        bench.machine.session_started(KeyWindow::Pipelined);
+        bench.cursor();
+        topics
+    };
+    assert_eq!(refuse(&mut bench).len(), 2);
+    for _ in 0..9 {
+        bench.machine.due(vec![exception(1, &missing, ExceptionState::Retrying)], 0.5);
+        assert_eq!(refuse(&mut bench), ["missing"]);
+    }
+    bench.machine.due(vec![exception(1, &missing, ExceptionState::Retrying)], 0.5);
+    for key in ["c", "d"] {
+        bench.read(&message_for("orders", key));
+    }
+    bench.machine.session_started(KeyWindow::Pipelined);
+    let batch = bench.machine.submissions(9);
+    let topics: Vec<&str> = batch.iter().map(|one| one.message.topic.as_str()).collect();
+    assert_eq!(topics, ["orders", "orders", "missing"], "nobody waits for the retry, and none goes alone");
+}
+
+#[test]
+fn a_topic_that_is_missing_is_retried_by_one_of_its_messages() {
+    let mut bench = Bench::new(KeyWindow::One);
+    let (first, second) = (message_for("missing", "a"), message_for("missing", "b"));
+    let refuse = |bench: &mut Bench| {
+        let batch = bench.machine.submissions(9);
+        for Submission { ticket, .. } in &batch {
+            let error = PublishError::topic_unavailable("no such topic");
+            bench.machine.receipt(Receipt { ticket: *ticket, outcome: Err(error) }, 0.5);
+        }
+        bench.cursor();
+        batch.len()
+    };
+    // Whoever led before had two messages that were both retried.
+    let due =
+        [exception(1, &first, ExceptionState::Retrying), exception(2, &second, ExceptionState::Retrying)];
+    bench.machine.due(due.to_vec(), 0.5);
+    assert_eq!(refuse(&mut bench), 2);
+    bench.machine.due(due[..1].to_vec(), 0.5);
+    assert_eq!(refuse(&mut bench), 1, "this one is retried");
+    bench.machine.due(due[1..].to_vec(), 0.5);
+    assert_eq!(refuse(&mut bench), 0, "an operator made this one due: it is held for its topic");
+    bench.machine.due(due[..1].to_vec(), 0.5);
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    bench.confirm(ticket);
+    bench.cursor();
+    assert_eq!(bench.machine.blocked().1, 0);
+    let name = QueueName::of("missing", Some("b"));
+    let queue = HeldQueue { name, first: EntryId(2), topic: "missing".into() };
+    bench.machine.names(HeldQueues { queues: vec![queue], exhausted: true });
+    bench.read_back(&[exception(2, &second, ExceptionState::Held)]);
+    assert_eq!(bench.machine.submissions(9).len(), 1, "the topic is there, and it leaves");
 }
 
 /// A log of two entries of one key, the second of which commits first.
