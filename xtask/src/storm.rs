@@ -29,24 +29,42 @@ pub(crate) struct Storm {
     arguments: Vec<String>,
 }
 
-/// A storm over every pair, some seconds each; then one in which the inbox's guard is off, which must be found out.
+/// A storm over every pair, some seconds each; one at the full rate in which members of consumer groups come and go while
+/// the database is slow; then one in which the inbox's guard is off, which must be found out.
 pub(crate) fn short() -> Result<(), String> {
     let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
     let whole = stage.storm(&["--minutes", "0.1", "--require", "all"]).status();
+    let loaded = stage.storm(&LOADED).status();
     let planted = stage.storm(&PLANTED).stderr(Stdio::inherit()).output();
     stage.clear();
-    let ended = whole.map_err(|error| format!("cannot run the storm over every pair: {error}"))?;
-    match ended.code() {
-        Some(0) => {}
-        Some(1) => return Err("the storm over every pair found something broken".to_owned()),
-        Some(3) => return Err("the storm has no verdict: something was still on its way".to_owned()),
-        _ => return Err(format!("the storm over every pair could not be run ({ended})")),
+    for (name, ended) in [("over every pair", whole), ("at the full rate", loaded)] {
+        let ended = ended.map_err(|error| format!("cannot run the storm {name}: {error}"))?;
+        match ended.code() {
+            Some(0) => {}
+            Some(1) => return Err(format!("the storm {name} found something broken")),
+            Some(3) => {
+                return Err(format!("the storm {name} has no verdict: something was still on its way"));
+            }
+            _ => return Err(format!("the storm {name} could not be run ({ended})")),
+        }
     }
     let planted = planted.map_err(|error| format!("cannot run the storm: {error}"))?;
     let doubled = doubled(&planted.stdout)?;
     println!("without the inbox's guard: {doubled} messages took effect twice, and the storm found them");
     Ok(())
 }
+
+/// Load is what it takes to lose a partition: a group's session ends while its reader waits for the database.
+const LOADED: [&str; 8] = [
+    "--minutes",
+    "1",
+    "--database",
+    "postgres",
+    "--broker",
+    "kafka",
+    "--fault",
+    "group-rebalances,slow-commits,table-lock,pause,tcp-latency,tcp-bandwidth,tcp-partition,broker-restart",
+];
 
 /// Crashes make relays publish again.
 const PLANTED: [&str; 11] = [
