@@ -216,6 +216,12 @@ impl Blocks {
         self.topics.get(topic).is_some_and(|probe| *probe != id)
     }
 
+    /// The blocked topics and their probes.
+    #[cfg(test)]
+    pub fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
+        self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
+    }
+
     /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the topic was blocked until
     /// now.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {

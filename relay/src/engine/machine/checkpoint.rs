@@ -8,6 +8,10 @@ use crate::engine::window::PARKED_MAX;
 
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
+        if parked.state != ExceptionState::Retrying && self.blocks.is_probe(&parked.topic, parked.id) {
+            // It is not going to find out; the next one that its topic refuses is.
+            self.unblock_topic(&parked.topic);
+        }
         let key = parked.key.as_deref();
         match parked.state {
             ExceptionState::Retrying => self.blocks.block(key, parked.id),

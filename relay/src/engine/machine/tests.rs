@@ -435,6 +435,22 @@ impl World {
         let _ = self.machine.take_events();
         if self.rng.random_bool(0.1) {
             self.check_rest();
+            self.check_probes();
+        }
+    }
+
+    /// A topic is blocked only while one of its entries is going to be retried.
+    fn check_probes(&self) {
+        let is_kept = |topic: &str| self.machine.kept_blocked.contains(topic);
+        for (topic, id) in self.machine.blocks.probes().filter(|(topic, _)| !is_kept(topic)) {
+            let change = self.machine.changes.get(id).or_else(|| self.machine.storing.get(id));
+            let state = match change {
+                Some(ExceptionChange::Park(parked)) => Some(parked.state),
+                Some(ExceptionChange::Resolve(_)) => None,
+                None => self.log.rows.get(id).map(|row| row.parked.state),
+            };
+            let is_retried = self.machine.aside.contains(id) || state == Some(ExceptionState::Retrying);
+            assert!(is_retried, "entry {} is {state:?}, and topic {topic} waits for it", id.0);
         }
     }
 
