@@ -21,21 +21,26 @@ pub struct LagSeries {
     pub samples: Vec<LagSample>,
     /// When producers stopped.
     pub producers_ended: Duration,
-    /// When the lag has to be gone; see [`LagSeries::limit`].
+    /// When the lag has to be gone, unless it goes down all along; see [`LagSeries::producers_end`].
     pub limit: Duration,
+    /// The longest time in which it may stand still.
+    pub reaction: Duration,
 }
 
 /// Effects of one message: one for each of two consumers.
 const EFFECTS: f64 = 2.0;
 /// See [`LagSeries::slack`].
 const SLACK: u32 = 4;
+/// Fewer held entries than this come and go.
+const HELD_MANY: u64 = 100;
 /// Lines of a series that are shown.
 const SHOWN: usize = 20;
 
 impl LagSeries {
     /// Producers stop: derives from what was seen until now when the lag has to be gone. Whatever had piled up when the
     /// last fault was healed goes as fast as producers send, besides what they send; nothing else may take longer than
-    /// the pauses that are made on purpose.
+    /// the pauses that are made on purpose. A machine with other work is slower than that, and the lag goes down all the
+    /// same.
     pub fn producers_end(&mut self, at: Duration, reaction: Duration) {
         let lag = |sample: &LagSample| sample.pending.lag() as f64 / EFFECTS;
         let (first, last) = (self.samples.first(), self.samples.last());
@@ -45,6 +50,7 @@ impl LagSeries {
             .map_or(0, |(first, last)| last.pending.messages.saturating_sub(first.pending.messages));
         let per_second = (sent as f64 / at.as_secs_f64().max(1.0)).max(1.0);
         self.producers_ended = at;
+        self.reaction = reaction;
         self.limit = at + reaction + Duration::from_secs_f64(backlog / per_second);
     }
 
@@ -63,9 +69,43 @@ impl LagSeries {
         pauses.max().unwrap_or_default() * SLACK
     }
 
-    /// Says what is wrong: the lag was not gone in time.
+    /// The longest time after producers had stopped in which the lag did not go down.
+    fn stood_still(&self) -> Duration {
+        let (mut least, mut since, mut longest) = (u64::MAX, self.producers_ended, Duration::ZERO);
+        for LagSample { at, pending } in
+            self.samples.iter().filter(|sample| sample.at >= self.producers_ended)
+        {
+            longest = longest.max(at.saturating_sub(since));
+            if pending.lag() < least {
+                (least, since) = (pending.lag(), *at);
+            }
+            if least == 0 {
+                break;
+            }
+        }
+        longest
+    }
+
+    /// Says what is wrong: what was held did not drain while producers went on.
+    fn held_under_load(&self) -> Option<String> {
+        let mut under_load = self.samples.iter().filter(|sample| sample.at < self.producers_ended);
+        let first = under_load.next()?.pending.held;
+        let last = under_load.next_back()?.pending.held;
+        (first >= HELD_MANY && last >= first).then(|| {
+            format!("{first} entries were held after healing, and {last} when producers stopped\n{self}")
+        })
+    }
+
+    /// Says what is wrong: the lag was not gone in time, and did not go down all along.
     #[must_use]
     pub fn breach(&self) -> Option<String> {
+        self.held_under_load().or_else(|| self.late())
+    }
+
+    fn late(&self) -> Option<String> {
+        if self.stood_still() <= self.reaction + self.slack() {
+            return None;
+        }
         let limit = self.limit + self.slack();
         let late = match self.caught_up() {
             Some(at) if at <= limit => return None,
@@ -128,6 +168,29 @@ mod tests {
         let series = series(&[2_000; 60]);
         let breach = series.breach().expect("a breach");
         assert!(breach.contains("was 2000 after 59 s") && breach.lines().count() > 10, "{breach}");
+    }
+
+    #[test]
+    fn a_lag_that_goes_down_slowly_all_along_is_fine() {
+        let falling: Vec<u64> = (0..=200).rev().map(|second| second * 10).collect();
+        let series = series(&falling);
+        assert!(series.caught_up() > Some(series.limit * 2) && series.breach().is_none());
+    }
+
+    #[test]
+    fn entries_that_stay_held_while_producers_go_on_are_a_breach() {
+        let held = |held| Pending { held, ..Pending::default() };
+        let with = |lags: [u64; 3]| {
+            let mut series = LagSeries::default();
+            for (second, lag) in (0..).zip(lags) {
+                series.samples.push(LagSample { at: SECOND * second, pending: held(lag) });
+            }
+            series.producers_end(SECOND * 3, SECOND * 20);
+            series.breach()
+        };
+        assert!(with([300, 400, 300]).unwrap().starts_with("300 entries were held"));
+        assert_eq!(with([300, 400, 299]), None);
+        assert_eq!(with([0, 5, 0]), None);
     }
 
     #[test]

@@ -185,6 +185,10 @@ async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<
     }
 }
 
+/// Becomes the program in its arguments, if the process named by `$0` is still the parent: one that was gone before the
+/// kernel was asked to watch it is never missed.
+const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+
 /// Starts a process, unless it is `over`. That is asked for with the slots locked: whoever ends a role says so first and
 /// signals afterwards, so that a process is either not started or signalled.
 fn start(
@@ -200,7 +204,8 @@ fn start(
     let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
     // The kernel kills it when this process is gone, whichever way that went: no storm leaves anybody behind.
     let child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "--"])
+        .args(["--pdeathsig", "KILL", "--", "sh", "-c", UNLESS_ORPHANED])
+        .arg(std::process::id().to_string())
         .arg(&slot.recipe.program)
         .args(&slot.recipe.arguments)
         .envs(&slot.recipe.environment)
