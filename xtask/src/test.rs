@@ -18,6 +18,10 @@ use std::{
 /// With the value `all`, a test whose service is missing fails instead of being ignored.
 const REQUIRE_VARIABLE: &str = "OUTBOX_REQUIRE";
 
+/// The relay that tests start, and the folder of the examples that they start: nobody builds them then.
+const RELAY_VARIABLE: &str = "OUTBOX_RELAY";
+const EXAMPLES_VARIABLE: &str = "OUTBOX_EXAMPLES";
+
 /// Bring the services up, run every test of the workspace, end with `N passed, N failed, N skipped`.
 #[derive(Debug, Args)]
 pub(crate) struct Test {
@@ -94,7 +98,14 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     backends.hand_over(&mut build)?;
     cargo::step("building the tests", &mut build)?;
 
+    // Beforehand: a test that built them itself would have the time of one test for it.
+    cargo::step("building the relay", &mut cargo(["build", "--package", "relay", "--bin", "relay"])?)?;
+    let mut examples = cargo(["build", "--package", "examples", "--bins"])?;
+    cargo::step("building the examples", examples.args(["--features", "crash-points"]))?;
+
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"])?;
+    let folder = cargo::programs(false)?;
+    tests.env(RELAY_VARIABLE, folder.join("relay")).env(EXAMPLES_VARIABLE, folder);
     tests.args(&options.filter);
     if !options.arguments.is_empty() {
         tests.arg("--").args(&options.arguments);
