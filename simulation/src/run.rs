@@ -31,6 +31,8 @@ pub enum Failure {
     Violation(Violation),
     /// Somebody who looked on found it.
     Promise(Promise),
+    /// A relay held more in memory than its bounds allow.
+    Memory,
     /// It did not come to rest.
     NotQuiet,
     /// It did not stop when it was asked to.
@@ -157,8 +159,7 @@ fn judge(
     let mut state = world.lock();
     let history = history(&state, operations, is_quiet);
     let verdict = checker::Verdict::of(&history);
-    let seen =
-        state.findings.iter().map(|Finding { promise, text }| (Failure::Promise(*promise), text.clone()));
+    let seen = state.findings.iter().map(|Finding { failure, text }| (*failure, text.clone()));
     failures.extend(seen);
     failures
         .extend(verdict.breaches().map(|breach| (Failure::Violation(breach.violation), breach.to_string())));
