@@ -24,12 +24,14 @@
 //! | [`breakage`] | ways to break the surroundings, each of which must be found |
 //! | [`mod@search`] | many schedules, on every core |
 //! | [`containment`] | one topic falls silent under load: what becomes of the others |
+//! | [`draining`] | a topic comes back under load: whether what was held leaves |
 //! | [`trace`] | the course of events |
 
 pub mod breakage;
 mod broker;
 mod chaos;
 pub mod containment;
+pub mod draining;
 pub mod fault;
 mod fleet;
 mod history;

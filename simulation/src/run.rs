@@ -56,6 +56,8 @@ pub struct Outcome {
     pub confirmed: Vec<(u64, u32)>,
     /// How often each message was sent to the broker, by its number.
     pub sent: BTreeMap<u32, u32>,
+    /// How many entries were held after each checkpoint: milliseconds after the start, and the number.
+    pub held: Vec<(u64, usize)>,
 }
 
 impl Outcome {
@@ -172,5 +174,6 @@ fn judge(
         lines: trace.into_lines(),
         confirmed: std::mem::take(&mut state.broker.confirmed),
         sent: std::mem::take(&mut state.broker.sent),
+        held: std::mem::take(&mut state.held),
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub(crate) inbox: InboxTables,
     pub(crate) armed: Armed,
     pub(crate) findings: Vec<Finding>,
+    /// How many entries were held after each checkpoint, and when.
+    pub(crate) held: Vec<(u64, usize)>,
     pub(crate) breakage: Option<Breakage>,
     /// The messages by their numbers in the schedule, and what is wrong with them.
     pub(crate) names: HashMap<MessageId, (u32, Trouble)>,
@@ -103,6 +105,7 @@ impl World {
             inbox: InboxTables::default(),
             armed: Armed::default(),
             findings: Vec::new(),
+            held: Vec::new(),
             breakage,
             names: HashMap::new(),
             leases: BTreeMap::new(),

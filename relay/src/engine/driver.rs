@@ -295,10 +295,10 @@ impl Driver {
 
     fn question(&mut self, kind: usize) -> Option<Ask> {
         match kind {
-            0 if self.machine.has_room_for_held() => {
+            0 if self.machine.has_room_for_exceptions() => {
                 Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
             }
-            1 if self.machine.has_room_for_due() => self.due.wanted().map(Ask::Due),
+            1 if self.machine.has_room_for_exceptions() => self.due.wanted().map(Ask::Due),
             2 => self.machine.wanted_names().map(Ask::Names),
             _ => None,
         }

@@ -40,6 +40,8 @@ impl State {
             }
         }
         self.note(format_args!("  stored {cursor:?}"));
+        let held = (self.millis(), self.outbox.held_len());
+        self.held.push(held);
         self.look_behind();
         Ok(fenced)
     }

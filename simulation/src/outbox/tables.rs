@@ -136,6 +136,12 @@ impl OutboxTables {
         Exception { entry, state: aside.parked.state, attempts: aside.parked.attempts }
     }
 
+    /// How many entries are held.
+    pub(super) fn held_len(&self) -> usize {
+        let is_held = |aside: &&Aside| aside.parked.state == ExceptionState::Held;
+        self.exceptions.values().filter(is_held).count()
+    }
+
     /// The first dead entry.
     pub(crate) fn first_dead(&self) -> Option<EntryId> {
         let is_dead = |aside: &Aside| aside.parked.state == ExceptionState::Dead;

@@ -156,15 +156,10 @@ impl Machine {
         self.window.has_room(self.blocks.held.is_reading().then_some(4))
     }
 
-    /// Whether held entries may be taken in.
+    /// Whether entries beside the log may be taken in, held or due. Each that leaves is a change: they could leave faster
+    /// than changes are stored.
     #[must_use]
-    pub fn has_room_for_held(&self) -> bool {
-        self.window.has_room(None)
-    }
-
-    /// Whether entries that are due may be taken in.
-    #[must_use]
-    pub fn has_room_for_due(&self) -> bool {
+    pub fn has_room_for_exceptions(&self) -> bool {
         self.window.has_room(None) && self.has_room_for_changes()
     }
 
