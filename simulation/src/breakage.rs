@@ -29,6 +29,8 @@ pub enum Breakage {
     RetentionByReader,
     /// Rows of transactions that were rolled back are visible.
     DirtyRead,
+    /// A mark of before the database went back is believed.
+    HistoryBelieved,
     /// While one topic is silent, nothing of any topic is confirmed.
     SilenceSpreads,
 }

@@ -81,6 +81,8 @@ impl State {
             FaultKind::Handler { fault } => self.armed.handlers.push(fault),
             FaultKind::Operator { decision } => self.decide(decision),
             FaultKind::Retention => self.remove_settled(),
+            FaultKind::Backup => self.back_up(),
+            FaultKind::Restore { is_pooled } => self.restore(is_pooled),
             FaultKind::Zombie { moment, for_ms } => self.armed.stalls.push((moment, for_ms)),
             // Not of this world.
             FaultKind::Crash { .. } | FaultKind::Pause { .. } | FaultKind::Stop { .. } => {}

@@ -106,7 +106,12 @@ fn load(seed: u64) -> Schedule {
         batch: None,
         shuffle: 0.0,
         window_entries: rng.random_range(40..=80),
+        window_bytes: 12 << 20,
         page_entries: 10,
+        page_bytes: 2 << 20,
+        unstored_max: 8_000,
+        checkpoint_changes: 1_000,
+        commit_ms: 0,
         transactions,
         faults: Vec::new(),
     }

@@ -198,6 +198,10 @@ pub enum FaultKind {
     Operator { decision: Decision },
     /// Retention runs.
     Retention,
+    /// The state is kept to which the relays' database goes back.
+    Backup,
+    /// The relays' database goes back to it. Behind a pooler, connections do not notice.
+    Restore { is_pooled: bool },
 }
 
 impl FaultKind {

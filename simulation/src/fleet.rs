@@ -17,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::broker::{SimulatedBroker, subscribe};
 use crate::fault::Slot;
 use crate::inbox::SimulatedInbox;
+use crate::memory;
 use crate::outbox::SimulatedLog;
 use crate::process::{Process, ProcessId};
 use crate::schedule::Schedule;
@@ -24,6 +25,9 @@ use crate::world::{World, pass};
 
 /// More bytes than the destination takes.
 pub(crate) const OVERSIZE: usize = 4_000;
+
+/// More bytes than any other message takes, with its envelope.
+pub(crate) const MESSAGE_BYTES: usize = 1_000;
 
 /// One process and how to stop it.
 #[derive(Debug, Clone)]
@@ -146,15 +150,22 @@ async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
 
 async fn relay(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedule, stop: CancellationToken) {
     let Ok(name) = RelayName::new("relay") else { return };
+    let settings = settings(&schedule);
+    let observer = memory::observer(&world, id, &settings);
     let store = Arc::new(SimulatedLog { world: Arc::clone(&world), process: id });
     let connector = Arc::new(SimulatedBroker { world, process: id });
-    Pipeline::new(name, store, connector, settings(&schedule)).with_host(host).run(stop).await;
+    let pipeline = Pipeline::new(name, store, connector, settings).with_host(host);
+    pipeline.with_observer(observer).run(stop).await;
 }
 
 fn settings(schedule: &Schedule) -> Settings {
     Settings {
         window_entries: schedule.window_entries.into(),
         page_entries: schedule.page_entries.into(),
+        window_bytes: usize::try_from(schedule.window_bytes).unwrap_or(usize::MAX),
+        page_bytes: usize::try_from(schedule.page_bytes).unwrap_or(usize::MAX),
+        unstored_max: schedule.unstored_max.into(),
+        checkpoint_changes: schedule.checkpoint_changes.into(),
         lease_ttl: Duration::from_millis(1_500),
         // Seldom, because most polls find nothing and would take most of a schedule's time.
         poll_min: Duration::from_millis(15),

@@ -1,5 +1,6 @@
 //! What the checker is shown.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use checker::{
@@ -14,7 +15,9 @@ use crate::outbox::OutboxTables;
 use crate::world::State;
 
 /// Everything that was seen.
-pub(crate) fn history(state: &State, operations: Vec<Operation>, is_quiet: bool) -> History {
+pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: bool) -> History {
+    let undone: HashSet<_> = state.outbox.undone.iter().map(|id| id.as_uuid()).collect();
+    operations.retain(|operation| operation.messages.iter().all(|message| !undone.contains(&message.id)));
     History {
         quiet: is_quiet,
         operations: Some(operations),
@@ -27,6 +30,11 @@ pub(crate) fn history(state: &State, operations: Vec<Operation>, is_quiet: bool)
         leases: Some(state.outbox.leases.clone()),
         leaks: Some(leaks(state)),
     }
+}
+
+/// What was undone when the database went back is as if it had never been.
+fn is_undone(state: &State, id: MessageId) -> bool {
+    state.outbox.undone.contains(&id)
 }
 
 /// What an operator edited differs from what its producer wrote, and must.
@@ -78,21 +86,25 @@ fn tap(state: &State) -> Tap {
         place: Arc::from("log"),
         content: known(state, message.id, content(message)),
     };
-    Tap { ordered: true, complete: true, occurrences: state.broker.log.iter().map(occurrence).collect() }
+    let log = state.broker.log.iter().filter(|message| !is_undone(state, message.id));
+    Tap { ordered: true, complete: true, occurrences: log.map(occurrence).collect() }
 }
 
 fn consumer(state: &State) -> Consumer {
-    let inbox = state.inbox.rows.iter().map(|(id, row)| InboxRow {
+    let inbox = state.inbox.rows.iter().filter(|(id, _)| !is_undone(state, **id));
+    let inbox = inbox.map(|(id, row)| InboxRow {
         id: id.as_uuid(),
         scope: Arc::from(""),
         content: known(state, *id, row.content.clone()),
     });
-    let effects = state.inbox.effects.iter().map(|(id, content)| Effect {
+    let effects = state.inbox.effects.iter().filter(|(id, _)| !is_undone(state, *id));
+    let effects = effects.map(|(id, content)| Effect {
         id: id.as_uuid(),
         scope: Arc::from(""),
         content: known(state, *id, content.clone()),
     });
-    let dead = state.inbox.dead.iter().map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
+    let dead = state.inbox.dead.iter().filter(|id| !is_undone(state, **id));
+    let dead = dead.map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
     Consumer {
         name: Arc::from("billing"),
         topics: None,

@@ -9,7 +9,8 @@
 //! After a while everything heals; then the system must come to rest within a bound of simulated time, stop in order,
 //! and [`checker`] must find every promise kept. What only somebody who looks on can see is checked while it happens:
 //! at every checkpoint, everything that the cursor has passed is at the broker or parked; nobody publishes without the
-//! lease; a key has one message in flight; a connection that failed is not used again.
+//! lease; a key has one message in flight; a connection that failed is not used again; a relay's memory stays within its
+//! bounds at every step.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -19,19 +20,23 @@
 //! | `fleet`, `producers`, `chaos` | processes, transactions and faults, at their time |
 //! | [`mod@run`], `history` | one schedule to its end, and what the checker is shown |
 //! | [`mod@shrink`] | a failing schedule made small |
+//! | `memory` | what a relay may hold, looked at after every step |
 //! | [`breakage`] | ways to break the surroundings, each of which must be found |
 //! | [`mod@search`] | many schedules, on every core |
 //! | [`containment`] | one topic falls silent under load: what becomes of the others |
+//! | [`draining`] | a topic comes back under load: whether what was held leaves |
 //! | [`trace`] | the course of events |
 
 pub mod breakage;
 mod broker;
 mod chaos;
 pub mod containment;
+pub mod draining;
 pub mod fault;
 mod fleet;
 mod history;
 mod inbox;
+mod memory;
 mod outbox;
 pub mod process;
 mod producers;

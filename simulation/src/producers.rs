@@ -21,12 +21,21 @@ pub(crate) async fn produce(world: Arc<World>, schedule: Schedule) -> Vec<Operat
         .map(|index| Operation { id: Arc::from(format!("transaction {index}")), ..Operation::default() })
         .collect();
     let mut rows: Vec<Vec<i64>> = vec![Vec::new(); operations.len()];
+    // In which history each transaction began: it ends with it.
+    let mut histories = vec![0; operations.len()];
     for (tick, step) in (0..).zip(steps) {
         tokio::time::sleep_until(start + Duration::from_millis(step.at.into())).await;
         let operation = &mut operations[step.transaction];
         let mut state = world.lock();
         match step.act {
-            Act::Begin => operation.started = Some(tick),
+            Act::Begin => {
+                operation.started = Some(tick);
+                histories[step.transaction] = state.outbox.history;
+            }
+            Act::Enqueue(_) if histories[step.transaction] != state.outbox.history => {}
+            Act::End(_) if histories[step.transaction] != state.outbox.history => {
+                (operation.outcome, operation.ended) = (Outcome::Failed, Some(tick));
+            }
             Act::Enqueue(draft) => {
                 let Some(message) = message(draft, start, schedule.seed) else { continue };
                 state.names.insert(message.id, (draft.number, draft.trouble));

@@ -31,6 +31,8 @@ pub enum Failure {
     Violation(Violation),
     /// Somebody who looked on found it.
     Promise(Promise),
+    /// A relay held more in memory than its bounds allow.
+    Memory,
     /// It did not come to rest.
     NotQuiet,
     /// It did not stop when it was asked to.
@@ -54,6 +56,8 @@ pub struct Outcome {
     pub confirmed: Vec<(u64, u32)>,
     /// How often each message was sent to the broker, by its number.
     pub sent: BTreeMap<u32, u32>,
+    /// How many entries were held after each checkpoint: milliseconds after the start, and the number.
+    pub held: Vec<(u64, usize)>,
 }
 
 impl Outcome {
@@ -157,8 +161,7 @@ fn judge(
     let mut state = world.lock();
     let history = history(&state, operations, is_quiet);
     let verdict = checker::Verdict::of(&history);
-    let seen =
-        state.findings.iter().map(|Finding { promise, text }| (Failure::Promise(*promise), text.clone()));
+    let seen = state.findings.iter().map(|Finding { failure, text }| (*failure, text.clone()));
     failures.extend(seen);
     failures
         .extend(verdict.breaches().map(|breach| (Failure::Violation(breach.violation), breach.to_string())));
@@ -171,5 +174,6 @@ fn judge(
         lines: trace.into_lines(),
         confirmed: std::mem::take(&mut state.broker.confirmed),
         sent: std::mem::take(&mut state.broker.sent),
+        held: std::mem::take(&mut state.held),
     }
 }

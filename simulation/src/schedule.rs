@@ -35,8 +35,18 @@ pub struct Schedule {
     pub shuffle: f64,
     /// Entries in the relay's memory at most.
     pub window_entries: u8,
+    /// Bytes in the relay's memory at most.
+    pub window_bytes: u32,
     /// Entries per read at most.
     pub page_entries: u8,
+    /// Bytes per read at most.
+    pub page_bytes: u32,
+    /// Changes beside the log that the relay may have and not have stored.
+    pub unstored_max: u16,
+    /// Changes that one checkpoint stores.
+    pub checkpoint_changes: u16,
+    /// How much longer the relay's commits take, in milliseconds.
+    pub commit_ms: u8,
     /// What producers do.
     pub transactions: Vec<Transaction>,
     /// What goes wrong.
@@ -126,13 +136,27 @@ impl Schedule {
             batch: rng.random_bool(0.3).then(|| rng.random_range(2..8)),
             shuffle: if rng.random_bool(0.3) { 0.0 } else { rng.random_range(0.05..0.5) },
             window_entries,
+            window_bytes: 12 << 20,
             page_entries: rng.random_range(1..=10),
+            page_bytes: 2 << 20,
+            unstored_max: 8_000,
+            checkpoint_changes: 1_000,
+            commit_ms: 0,
             transactions,
             faults,
             submission_len: rng.random_range(1..=5),
         };
         if rng.random_bool(0.3) {
             to_missing_topic(&mut rng, &mut schedule.transactions);
+        }
+        if rng.random_bool(0.4) {
+            small_memory(&mut rng, &mut schedule);
+        }
+        if rng.random_bool(0.05) {
+            burst(&mut rng, &mut schedule);
+        }
+        if rng.random_bool(0.1) {
+            goes_back(&mut rng, &mut schedule.faults);
         }
         schedule
     }
@@ -217,8 +241,7 @@ fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: 
     write(begins_at, begins_at + rng.random_range(50..away_for));
     write(begins_at + 5, begins_at + 10);
     let kind = FaultKind::TopicMissing { topic, for_ms: away_for };
-    let place = faults.partition_point(|fault| fault.at <= begins_at);
-    faults.insert(place, Fault { at: begins_at, kind });
+    insert(faults, Fault { at: begins_at, kind });
 }
 
 /// Messages to the topic that is missing, each with a key of its own; and one to another topic when these have been alone
@@ -238,6 +261,67 @@ fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     write(HEALED_AT + rng.random_range(1_000..6_000), None, rng.random_range(0..MISSING));
 }
 
+/// Bounds that are reached with few messages, and commits that are slow.
+fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
+    schedule.unstored_max = rng.random_range(1..=30);
+    schedule.checkpoint_changes = rng.random_range(1..=20);
+    if rng.random() {
+        schedule.window_bytes = rng.random_range(600..=10_000);
+        schedule.page_bytes = rng.random_range(1..=schedule.window_bytes);
+    }
+    if rng.random() {
+        schedule.commit_ms = rng.random_range(1..=30);
+    }
+}
+
+/// More messages at once than can leave meanwhile: while their topic is away and when it comes back, or scheduled for one
+/// moment.
+fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
+    let mut number = schedule.messages_len() as u32;
+    let (topic, keys) = (rng.random_range(0..MISSING), rng.random_range(1..=12));
+    let begins_at = rng.random_range(0..1_000);
+    let every = rng.random_range(1..=5);
+    let due_at = rng.random_bool(0.3).then(|| begins_at + rng.random_range(300..1_500));
+    let transactions = (0..rng.random_range(40..=120)).map(|place| {
+        let at = begins_at + place * every;
+        let messages = (0..rng.random_range(1..=4)).map(|_| {
+            number += 1;
+            Draft {
+                number,
+                enqueued_at: at,
+                key: rng.random_bool(0.9).then(|| 50 + rng.random_range(0..keys)),
+                topic,
+                deliver_after: due_at.and_then(|due_at| due_at.checked_sub(at)),
+                trouble: Trouble::None,
+            }
+        });
+        let messages = messages.collect();
+        Transaction { begins_at: at, ends_at: at + 1, ending: Ending::Committed, messages }
+    });
+    schedule.transactions.extend(transactions);
+    let for_ms = rng.random_range(100..800);
+    let kind = match rng.random_range(0..4) {
+        0 => FaultKind::TopicMissing { topic, for_ms },
+        1 => FaultKind::TopicSilent { topic, for_ms, is_stored: rng.random() },
+        2 => FaultKind::BrokerDown { for_ms },
+        _ => FaultKind::TopicBusy { topic, for_ms },
+    };
+    insert(&mut schedule.faults, Fault { at: begins_at + rng.random_range(0..300), kind });
+}
+
+/// The database goes back to an earlier state.
+fn goes_back(rng: &mut SmallRng, faults: &mut Vec<Fault>) {
+    let at = rng.random_range(0..HEALED_AT - 200);
+    insert(faults, Fault { at, kind: FaultKind::Backup });
+    let at = rng.random_range(at..HEALED_AT);
+    insert(faults, Fault { at, kind: FaultKind::Restore { is_pooled: rng.random() } });
+}
+
+fn insert(faults: &mut Vec<Fault>, fault: Fault) {
+    let place = faults.partition_point(|other| other.at <= fault.at);
+    faults.insert(place, fault);
+}
+
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, relays, consumers, key_window, is_key_exclusive, batch, shuffle, .. } = self;
@@ -247,6 +331,11 @@ impl fmt::Display for Schedule {
             f,
             "  window {}, page {}, submission {}",
             self.window_entries, self.page_entries, self.submission_len
+        )?;
+        writeln!(
+            f,
+            "  window {} bytes, page {} bytes, {} unstored, {} per checkpoint, commits take {} ms longer",
+            self.window_bytes, self.page_bytes, self.unstored_max, self.checkpoint_changes, self.commit_ms
         )?;
         for Transaction { begins_at, ends_at, ending, messages } in &self.transactions {
             writeln!(f, "  {begins_at:>5}..{ends_at:<5} ms  transaction, {ending:?}")?;

@@ -43,6 +43,7 @@ fn simpler(schedule: &Schedule) -> Vec<Schedule> {
         change(|schedule| schedule.consumers = 1),
         change(|schedule| schedule.batch = None),
         change(|schedule| schedule.shuffle = 0.0),
+        change(|schedule| schedule.commit_ms = 0),
     ]
 }
 

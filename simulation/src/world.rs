@@ -21,6 +21,7 @@ use crate::fault::{Call, CommitFault, HandlerFault, Moment};
 use crate::inbox::InboxTables;
 use crate::outbox::OutboxTables;
 use crate::process::{Process, ProcessId};
+use crate::run::Failure;
 use crate::schedule::{Schedule, Trouble};
 use crate::trace::Trace;
 
@@ -30,8 +31,8 @@ pub const EPOCH: OffsetDateTime = datetime!(2026-01-01 00:00 UTC);
 /// Something that must not be, and that only somebody who looks on can see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The promise that it breaks.
-    pub promise: Promise,
+    /// In which way it is one.
+    pub failure: Failure,
     /// What it is.
     pub text: String,
 }
@@ -58,10 +59,16 @@ pub(crate) struct State {
     pub(crate) rng: SmallRng,
     pub(crate) trace: Trace,
     pub(crate) outbox: OutboxTables,
+    /// To which the outbox goes back.
+    pub(crate) backup: Option<OutboxTables>,
+    /// How much longer a commit of the relay takes than it would, in milliseconds.
+    pub(crate) commit_ms: u8,
     pub(crate) broker: Broker,
     pub(crate) inbox: InboxTables,
     pub(crate) armed: Armed,
     pub(crate) findings: Vec<Finding>,
+    /// How many entries were held after each checkpoint, and when.
+    pub(crate) held: Vec<(u64, usize)>,
     pub(crate) breakage: Option<Breakage>,
     /// The messages by their numbers in the schedule, and what is wrong with them.
     pub(crate) names: HashMap<MessageId, (u32, Trouble)>,
@@ -92,10 +99,13 @@ impl World {
             rng: SmallRng::seed_from_u64(schedule.seed ^ 0x5eed),
             trace: Trace::new(is_traced),
             outbox: OutboxTables::default(),
+            backup: None,
+            commit_ms: schedule.commit_ms,
             broker: Broker::new(schedule, breakage),
             inbox: InboxTables::default(),
             armed: Armed::default(),
             findings: Vec::new(),
+            held: Vec::new(),
             breakage,
             names: HashMap::new(),
             leases: BTreeMap::new(),
@@ -132,8 +142,16 @@ impl State {
     }
 
     pub(crate) fn found(&mut self, promise: Promise, text: String) {
+        self.finding(Failure::Promise(promise), text);
+    }
+
+    pub(crate) fn found_too_much(&mut self, text: String) {
+        self.finding(Failure::Memory, text);
+    }
+
+    fn finding(&mut self, failure: Failure, text: String) {
         self.note(format_args!("!! {text}"));
-        self.findings.push(Finding { promise, text });
+        self.findings.push(Finding { failure, text });
     }
 
     pub(crate) fn is_broken(&self, breakage: Breakage) -> bool {

@@ -106,7 +106,10 @@ impl Check {
                 println!("\n── storm");
                 storm::short()
             }
-            Self::Mutants => mutants::check(&mutants::Mutants::quick()),
+            Self::Mutants => {
+                println!("\n── mutants");
+                mutants::check(&mutants::Mutants::quick())
+            }
             Self::Test => {
                 let found = test::execute(&test::Test::all_required())?;
                 *summary = Some(found);

@@ -1,6 +1,9 @@
 //! What people and scripts read on stdout.
 
-use comfy_table::{Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
+
+/// Columns of a table with sentences in it.
+const WIDTH_MAX: u16 = 160;
 
 /// The form of a command's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -15,12 +18,26 @@ pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    filled(header, rows).to_string()
+}
+
+/// The same, with long cells over several lines.
+pub(crate) fn wrapped_table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = filled(header, rows);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH_MAX);
+    table.to_string()
+}
+
+fn filled<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(header);
     for row in rows {
         table.add_row(row);
     }
-    table.to_string()
+    table
 }
 
 /// Pretty JSON on stdout.
@@ -39,6 +56,14 @@ pub(crate) fn without_password(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_cells_are_wrapped() {
+        let row = ["name".to_owned(), "a promise that no longer holds ".repeat(12)];
+        let table = wrapped_table(["name", "text"], [row]);
+        let longest = table.lines().map(|line| line.chars().count()).max();
+        assert!(longest.is_some_and(|longest| longest <= WIDTH_MAX.into()), "{table}");
+    }
 
     #[test]
     fn passwords_are_not_shown() {

@@ -33,6 +33,9 @@ pub enum Ended {
     Failed(LogError),
 }
 
+/// Looks at the machine after every step.
+pub type Observer = Arc<dyn Fn(&Machine) + Send + Sync>;
+
 /// What leading needs.
 pub(crate) struct Lead {
     pub(crate) reader: Box<dyn LogReader>,
@@ -48,10 +51,8 @@ pub(crate) struct Lead {
     pub(crate) stop: CancellationToken,
     pub(crate) telemetry: Telemetry,
     pub(crate) host: Host,
+    pub(crate) observer: Option<Observer>,
 }
-
-/// Checkpoints with many changes are stored at once: memory stays bounded while a topic is down.
-const CHANGES_MAX: usize = 1_000;
 
 /// How long a session that ends with a refused message may wait for confirmations of what was sent before. Publishers end
 /// the wait sooner when nothing more is confirmed.
@@ -84,6 +85,7 @@ struct Driver {
     draining: Option<Instant>,
     /// When the lease was taken: the engine counts time from here.
     began_at: Instant,
+    observer: Option<Observer>,
 }
 
 impl Lead {
@@ -138,6 +140,7 @@ impl Lead {
             due: Due::new(Instant::now()),
             draining: None,
             began_at: Instant::now(),
+            observer: self.observer,
         };
         driver.drive(&mut reader, &mut keeper, trusted, &self.stop).await
     }
@@ -156,6 +159,9 @@ impl Driver {
         let mut silence = tokio::time::interval(self.settings.silent_after / SILENCE_LOOKS);
         silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            if let Some(observe) = &self.observer {
+                observe(&self.machine);
+            }
             self.act();
             if self.drained() {
                 return self.finish(keeper).await;
@@ -219,7 +225,7 @@ impl Driver {
             None => {}
         }
         self.machine.give_way();
-        if self.machine.changes_len() >= CHANGES_MAX || self.machine.wants_store() {
+        if self.machine.changes_len() >= self.settings.checkpoint_changes || self.machine.wants_store() {
             self.store();
         }
         self.ask();
@@ -289,10 +295,10 @@ impl Driver {
 
     fn question(&mut self, kind: usize) -> Option<Ask> {
         match kind {
-            0 if self.machine.has_room_for_held() => {
+            0 if self.machine.has_room_for_exceptions() => {
                 Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
             }
-            1 if self.machine.has_room_for_due() => self.due.wanted().map(Ask::Due),
+            1 if self.machine.has_room_for_exceptions() => self.due.wanted().map(Ask::Due),
             2 => self.machine.wanted_names().map(Ask::Names),
             _ => None,
         }

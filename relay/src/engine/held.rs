@@ -390,8 +390,8 @@ impl Held {
         }
     }
 
-    /// The window is full, and entries wait in it for queues that cannot be read for want of room: they are held after
-    /// all. Returns whether there were any.
+    /// Entries wait in the window for queues that cannot be read for want of room: they are held after all. Returns whether
+    /// there were any.
     pub fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))

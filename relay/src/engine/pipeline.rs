@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::backoff;
 use crate::engine::chunking::Chunking;
-use crate::engine::driver::{Ended, Lead};
+use crate::engine::driver::{Ended, Lead, Observer};
 use crate::engine::settings::{RetryPolicy, Settings};
 use crate::engine::takeover::Takeover;
 use crate::telemetry::Telemetry;
@@ -68,6 +68,7 @@ pub struct Pipeline {
     hint: Arc<Notify>,
     status: watch::Sender<Status>,
     host: Host,
+    observer: Option<Observer>,
 }
 
 impl Pipeline {
@@ -94,6 +95,7 @@ impl Pipeline {
             hint: Arc::new(Notify::new()),
             status,
             host: Host::default(),
+            observer: None,
         }
     }
 
@@ -108,6 +110,13 @@ impl Pipeline {
     #[must_use]
     pub fn with_host(mut self, host: Host) -> Self {
         self.host = host;
+        self
+    }
+
+    /// Shows the state of the engine to `observer` after every step: for simulations. It must not block.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -202,6 +211,7 @@ impl Pipeline {
             stop: stop.clone(),
             telemetry: telemetry.clone(),
             host: self.host.clone(),
+            observer: self.observer.clone(),
         };
         Ok(lead.run().await)
     }

@@ -31,7 +31,7 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
 
 /// Differences with so many entries each; entry `n` of difference `d` has the id `n + 1`.
 fn filled(sizes: &[usize]) -> (Window, Vec<Arc<Difference>>, Vec<(usize, Ticket)>) {
-    let mut window = Window::new(Cursor::at(Mark::new("0")), usize::MAX, usize::MAX);
+    let mut window = Window::new(Cursor::at(Mark::new("0")), usize::MAX, usize::MAX, usize::MAX);
     let (mut differences, mut tickets) = (Vec::new(), Vec::new());
     for (number, size) in sizes.iter().enumerate() {
         let mark = |number: usize| Mark::new(number.to_string());

@@ -47,6 +47,12 @@ pub struct Settings {
     pub page_entries: usize,
     /// Bytes per read at most.
     pub page_bytes: usize,
+    /// Changes beside the log that are not stored, at most: then nothing new is read. What is in the window already may add
+    /// to them.
+    pub unstored_max: usize,
+    /// First changes of entries that one checkpoint stores at most, and changes of others: some 20 ms of the database's
+    /// time. So many are stored at once.
+    pub checkpoint_changes: usize,
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes over a killed
     /// relay after at most this long.
     pub lease_ttl: Duration,
@@ -81,6 +87,8 @@ impl Default for Settings {
             window_entries: 65_536,
             page_entries: 1_000,
             page_bytes: 2 << 20,
+            unstored_max: 8_000,
+            checkpoint_changes: 1_000,
             lease_ttl: Duration::from_secs(15),
             poll_min: Duration::from_millis(1),
             poll_max: Duration::from_millis(50),

@@ -11,9 +11,6 @@ use outbox::log::{Cursor, Difference, EntryId};
 
 use crate::engine::silence::Submitted;
 
-/// Parked entries that one checkpoint stores: some 20 ms of the database's time.
-pub(super) const PARKED_MAX: usize = 1_000;
-
 /// Where an entry came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -75,6 +72,8 @@ pub struct Window {
     bytes: usize,
     bytes_max: usize,
     entries_max: usize,
+    /// Parked entries that one checkpoint stores.
+    parked_max: usize,
     cursor: Cursor,
     /// The last entry passed inside the difference in work; folded into `cursor` when asked for.
     passed: Option<(Arc<Difference>, EntryId)>,
@@ -83,9 +82,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window at a cursor.
+    /// An empty window at a cursor. It lets the cursor pass `parked_max` parked entries with each checkpoint.
     #[must_use]
-    pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize) -> Self {
+    pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize, parked_max: usize) -> Self {
         Self {
             slots: VecDeque::new(),
             front: 0,
@@ -93,6 +92,7 @@ impl Window {
             bytes: 0,
             bytes_max,
             entries_max,
+            parked_max,
             cursor,
             passed: None,
             parked: Vec::new(),
@@ -181,7 +181,8 @@ impl Window {
     /// Moves the cursor, but not past more parked entries than one checkpoint stores.
     fn advance(&mut self) {
         while let Some(Slot::Settled(passed)) = self.slots.front() {
-            if self.parked.len() == PARKED_MAX && matches!(passed, Passed::Entry { is_parked: true, .. }) {
+            if self.parked.len() >= self.parked_max && matches!(passed, Passed::Entry { is_parked: true, .. })
+            {
                 return;
             }
             let Some(Slot::Settled(passed)) = self.slots.pop_front() else { return };
@@ -259,7 +260,7 @@ mod tests {
     fn the_cursor_waits_for_the_oldest_unsettled_entry() {
         let d = difference();
         let start = Cursor::at(d.base.clone());
-        let mut window = Window::new(start.clone(), 1 << 20, 100);
+        let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
         let tickets: Vec<_> = (1..=3).map(|id| window.push(item(id, Origin::Log(d.clone())))).collect();
         window.end(&d);
         window.settle(tickets[1], false);
@@ -273,7 +274,7 @@ mod tests {
     #[test]
     fn inside_a_difference_the_cursor_names_the_last_settled_entry() {
         let d = difference();
-        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100);
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100, 9);
         let first = window.push(item(1, Origin::Log(d.clone())));
         window.push(item(2, Origin::Log(d.clone())));
         window.settle(first, false);
@@ -285,7 +286,7 @@ mod tests {
     fn exceptions_do_not_move_the_cursor() {
         let d = difference();
         let start = Cursor::at(d.base.clone());
-        let mut window = Window::new(start.clone(), 1 << 20, 100);
+        let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
         let aside = window.push(item(1, Origin::Due));
         window.settle(aside, false);
         assert_eq!(window.cursor(), &start);
@@ -293,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_window_is_bounded_in_bytes() {
-        let mut window = Window::new(Cursor::at(Mark::new("a")), 1, 100);
+        let mut window = Window::new(Cursor::at(Mark::new("a")), 1, 100, 9);
         assert!(window.has_room(None), "one entry always passes");
         window.push(item(1, Origin::Due));
         assert!(!window.has_room(None));
@@ -302,11 +303,11 @@ mod tests {
     #[test]
     fn the_cursor_passes_no_more_parked_entries_than_one_checkpoint_stores() {
         let d = difference();
-        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, usize::MAX);
-        let all = 2 * PARKED_MAX as i64 + 1;
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, usize::MAX, 3);
+        let all = 7;
         (1..=all).for_each(|id| window.pass(&d, EntryId(id)));
         let mut stored = Vec::new();
-        for last in [PARKED_MAX as i64, 2 * PARKED_MAX as i64, all] {
+        for last in [3, 6, all] {
             let (cursor, parked) = window.take_passed();
             assert_eq!(cursor, Cursor::inside(&d, EntryId(last)));
             stored.extend(parked.into_iter().map(|id| id.0));

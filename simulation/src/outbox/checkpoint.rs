@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use checker::Promise;
-use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, Parked};
+use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, Parked};
 use tokio::time::Instant;
 
-use super::tables::{Aside, OutboxTables, commits_at};
+use super::history::commits_at;
+use super::tables::{Aside, OutboxTables};
 use crate::breakage::Breakage;
 use crate::process::ProcessId;
 use crate::world::State;
@@ -19,10 +20,11 @@ impl State {
         epoch: i64,
         cursor: &Cursor,
         changes: &[ExceptionChange],
-    ) -> Fenced {
+    ) -> Result<Fenced, LogError> {
+        self.check_mark(&cursor.base)?;
         let fenced = self.fence(process, epoch, "checkpoint");
         if fenced == Fenced::Lost {
-            return fenced;
+            return Ok(fenced);
         }
         if commits_at(&cursor.base) < commits_at(&self.outbox.relay.cursor.base) {
             self.found(Promise::CursorIsTrue, format!("{process} moves the cursor back to {cursor:?}"));
@@ -38,8 +40,10 @@ impl State {
             }
         }
         self.note(format_args!("  stored {cursor:?}"));
+        let held = (self.millis(), self.outbox.held_len());
+        self.held.push(held);
         self.look_behind();
-        fenced
+        Ok(fenced)
     }
 
     fn park(&mut self, parked: &Parked) {

@@ -15,6 +15,8 @@ pub(super) struct Connection {
     pub(super) world: Arc<World>,
     pub(super) process: ProcessId,
     is_usable: bool,
+    /// The history in which it was made.
+    history: u64,
 }
 
 /// What a call is going to take, and how it fails: before it was carried out (`Some(false)`) or after.
@@ -41,7 +43,8 @@ impl State {
 
 impl Connection {
     pub(super) async fn open(world: &Arc<World>, process: ProcessId) -> Result<Self, LogError> {
-        let mut connection = Self { world: Arc::clone(world), process, is_usable: true };
+        let history = world.lock().outbox.history;
+        let mut connection = Self { world: Arc::clone(world), process, is_usable: true, history };
         connection.call(Call::Connect, |_| ()).await?;
         Ok(connection)
     }
@@ -63,7 +66,8 @@ impl Connection {
         pass(plan.before).await;
         let done = {
             let mut state = self.world.lock();
-            let is_done = plan.failure != Some(false) && !state.outbox.is_down();
+            let is_gone = self.history < state.outbox.connected_since;
+            let is_done = plan.failure != Some(false) && !state.outbox.is_down() && !is_gone;
             is_done.then(|| apply(&mut state))
         };
         pass(plan.after).await;

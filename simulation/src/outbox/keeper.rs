@@ -8,34 +8,42 @@ use outbox::log::{Acquired, Cursor, ExceptionChange, Fenced, Lease, LogError, Lo
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::tables::LEASE;
 use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::process::ProcessId;
-use crate::world::State;
+use crate::world::{State, pass};
 
-pub(super) struct Keeper(pub(super) Connection);
+pub(super) struct Keeper {
+    pub(super) connection: Connection,
+    /// The history in which the lease was granted.
+    pub(super) history: u64,
+}
 
 #[async_trait]
 impl LogKeeper for Keeper {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
-        let process = self.0.process;
-        self.0.call(Call::Acquire, |state| state.acquire(process, ttl)).await
+        let process = self.connection.process;
+        let acquire = |state: &mut State| (state.acquire(process, ttl), state.outbox.history);
+        let (acquired, history) = self.connection.call(Call::Acquire, acquire).await?;
+        self.history = history;
+        Ok(acquired)
     }
 
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
-        let process = self.0.process;
-        self.0
+        let process = self.connection.process;
+        let history = self.history;
+        self.connection
             .call(Call::Renew, |state| {
+                state.check_history(history)?;
                 let fenced = state.fence(process, epoch, "renewal");
                 if fenced == Fenced::Held {
                     let until = Instant::now() + ttl;
                     state.outbox.relay.holder = Some((process, until));
                     state.leases.insert(process, until);
                 }
-                fenced
+                Ok(fenced)
             })
-            .await
+            .await?
     }
 
     async fn checkpoint(
@@ -44,25 +52,31 @@ impl LogKeeper for Keeper {
         cursor: &Cursor,
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError> {
-        let process = self.0.process;
-        if self.0.world.lock().stall(process, Moment::Checkpoint) {
+        let process = self.connection.process;
+        if self.connection.world.lock().stall(process, Moment::Checkpoint) {
             tokio::task::yield_now().await;
         }
-        self.0.call(Call::Checkpoint, |state| state.checkpoint(process, epoch, cursor, changes)).await
+        let commit_ms = self.connection.world.lock().commit_ms;
+        pass(commit_ms.into()).await;
+        self.connection
+            .call(Call::Checkpoint, |state| state.checkpoint(process, epoch, cursor, changes))
+            .await?
     }
 
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {
-        let process = self.0.process;
-        self.0
+        let process = self.connection.process;
+        let history = self.history;
+        self.connection
             .call(Call::Release, |state| {
+                state.check_history(history)?;
                 let fenced = state.fence(process, epoch, "release");
                 if fenced == Fenced::Held {
                     state.outbox.relay.holder = None;
                     state.leases.insert(process, Instant::now());
                 }
-                fenced
+                Ok(fenced)
             })
-            .await
+            .await?
     }
 }
 
@@ -82,10 +96,11 @@ impl State {
             relay.epoch += 1;
         }
         relay.holder = Some((process, now + ttl));
-        let (epoch, cursor) = (relay.epoch, relay.cursor.clone());
+        let epoch = relay.epoch;
+        let cursor = self.outbox.granted_cursor();
         self.leases.insert(process, now + ttl);
         self.outbox.leases.push(LeaseEvent::Granted {
-            lease: LEASE.into(),
+            lease: self.outbox.lease(),
             epoch: epoch.unsigned_abs(),
             holder: process.to_string().into(),
         });

@@ -3,12 +3,14 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `tables.rs` | the log, its transactions, the lease, exceptions: what is stored |
+//! | `history.rs` | going back to an earlier state |
 //! | `checkpoint.rs` | storing a checkpoint, and looking at what it claims |
 //! | `connection.rs` | a call that takes time and can fail on the way there and on the way back |
 //! | `store.rs`, `reader.rs`, `keeper.rs` | the relay's seam |
 
 mod checkpoint;
 mod connection;
+mod history;
 mod keeper;
 mod reader;
 mod store;

@@ -11,7 +11,8 @@ use rand::Rng;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::tables::{Aside, OutboxTables, Row, commits_at};
+use super::history::{commits_at, mark};
+use super::tables::{Aside, OutboxTables, Row};
 use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::world::State;
@@ -21,7 +22,8 @@ pub(super) struct Reader(pub(super) Connection);
 #[async_trait]
 impl LogReader for Reader {
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
-        self.0.call(Call::Poll, |state| state.next_difference(base)).await
+        let poll = |state: &mut State| state.check_mark(base).map(|()| state.next_difference(base));
+        self.0.call(Call::Poll, poll).await?
     }
 
     async fn read_page(
@@ -76,11 +78,20 @@ impl OutboxTables {
 
     fn read_held(&self, asks: &[HeldAsk], limit: PageLimit) -> Vec<HeldPage> {
         let each = (limit.entries_max / asks.len().max(1)).max(1);
+        let mut bytes = 0;
         let page = |ask: &HeldAsk| {
-            let mut found = self.held().filter(|(queue, id, _)| *queue == ask.queue && *id >= ask.from);
-            let read = |(_, id, aside): (QueueName, EntryId, &Aside)| self.exception(id, aside);
-            let exceptions = found.by_ref().take(each).map(read).collect();
-            HeldPage { exceptions, exhausted: found.next().is_none() }
+            let found = self.held().filter(|(queue, id, _)| *queue == ask.queue && *id >= ask.from);
+            let mut page = HeldPage { exceptions: Vec::new(), exhausted: true };
+            for (_, id, aside) in found {
+                if page.exceptions.len() == each || (bytes >= limit.bytes_max && bytes > 0) {
+                    page.exhausted = false;
+                    break;
+                }
+                let exception = self.exception(id, aside);
+                bytes += exception.entry.bytes();
+                page.exceptions.push(exception);
+            }
+            page
         };
         asks.iter().map(page).collect()
     }
@@ -128,14 +139,21 @@ impl State {
             timed.filter(|(place, ..)| after.is_none_or(|after| *place > after)).collect();
         timed.sort_by_key(|(place, ..)| *place);
         let due = timed.iter().take_while(|(_, at, _)| *at <= now).count();
-        let taken = &timed[..due.min(limit.entries_max)];
+        let mut exceptions = Vec::new();
+        let mut bytes = 0;
+        for (place, _, aside) in timed.iter().take(due.min(limit.entries_max)) {
+            if bytes >= limit.bytes_max && bytes > 0 {
+                break;
+            }
+            let exception = self.outbox.exception(place.id, aside);
+            bytes += exception.entry.bytes();
+            exceptions.push(exception);
+        }
+        let taken = &timed[..exceptions.len()];
         DuePage {
-            exceptions: taken
-                .iter()
-                .map(|(place, _, aside)| self.outbox.exception(place.id, aside))
-                .collect(),
             position: taken.last().map(|(place, ..)| *place).or(after),
             exhausted: taken.len() == due,
+            exceptions,
             next_in: timed.get(due).map(|(_, at, _)| *at - now),
         }
     }
@@ -159,7 +177,11 @@ impl State {
         if self.is_broken(Breakage::CursorById) {
             let committed = self.outbox.rows.iter().rev().find(|(_, row)| row.commit.is_some());
             let last = committed.map(|(id, _)| *id).filter(|id| id.unsigned_abs() > commits_at(base))?;
-            return Some(Difference { base: base.clone(), head: Mark::new(last.to_string()), ceiling: last });
+            return Some(Difference {
+                base: base.clone(),
+                head: mark(self.outbox.history, last.unsigned_abs()),
+                ceiling: last,
+            });
         }
         let head = self.outbox.commits;
         let from = commits_at(base);
@@ -171,8 +193,9 @@ impl State {
         let ceiling = ids.into_iter().max()?;
         // Nothing lies between the base and the commit before the first new one.
         let first = commits.into_iter().min().unwrap_or(head);
-        let base = if self.rng.random() { Mark::new((first - 1).to_string()) } else { base.clone() };
-        Some(Difference { base, head: Mark::new(head.to_string()), ceiling })
+        let history = self.outbox.history;
+        let base = if self.rng.random() { mark(history, first - 1) } else { base.clone() };
+        Some(Difference { base, head: mark(history, head), ceiling })
     }
 
     fn read_page(&mut self, difference: &Difference, after: EntryId, limit: PageLimit) -> Page {

@@ -29,6 +29,7 @@ impl LogStore for SimulatedLog {
     }
 
     async fn keeper(&self, _relay: &RelayName, _holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
-        Ok(Box::new(Keeper(Connection::open(&self.world, self.process).await?)))
+        let connection = Connection::open(&self.world, self.process).await?;
+        Ok(Box::new(Keeper { connection, history: 0 }))
     }
 }

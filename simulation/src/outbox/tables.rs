@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use checker::LeaseEvent;
 use message::{Message, MessageId};
-use outbox::log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntry, Mark, Parked};
+use outbox::log::{Cursor, Entry, EntryId, Exception, ExceptionState, InvalidEntry, Parked};
 use tokio::time::Instant;
 
+use super::history::{commits_at, mark};
 use crate::process::ProcessId;
 use crate::schedule::MISSING;
 
-/// The name of the one lease, for the checker.
-pub(super) const LEASE: &str = "relay";
-
 /// A row of the log.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) message: Message,
     pub(crate) deliver_at: Option<Instant>,
@@ -26,7 +24,7 @@ pub(crate) struct Row {
 }
 
 /// An exception beside the log.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Aside {
     pub(crate) parked: Parked,
     pub(crate) due_at: Option<Instant>,
@@ -35,15 +33,15 @@ pub(crate) struct Aside {
 }
 
 /// The relay's row.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RelayRow {
     pub(crate) epoch: i64,
     pub(crate) holder: Option<(ProcessId, Instant)>,
     pub(crate) cursor: Cursor,
 }
 
-/// The tables. Marks are numbers of commits: what a snapshot tells, without its notation.
-#[derive(Debug)]
+/// The tables. Marks are numbers of commits in a history: what a snapshot tells, without its notation.
+#[derive(Debug, Clone)]
 pub(crate) struct OutboxTables {
     pub(crate) rows: BTreeMap<i64, Row>,
     pub(crate) last_id: i64,
@@ -59,6 +57,12 @@ pub(crate) struct OutboxTables {
     pub(super) passed: BTreeSet<i64>,
     /// The last id that was read.
     pub(super) read_to: i64,
+    /// How often the database went back.
+    pub(crate) history: u64,
+    /// Connections that were made in an earlier history are gone.
+    pub(super) connected_since: u64,
+    /// Messages of transactions that were undone by going back.
+    pub(crate) undone: BTreeSet<MessageId>,
 }
 
 impl Default for OutboxTables {
@@ -67,7 +71,7 @@ impl Default for OutboxTables {
             rows: BTreeMap::new(),
             last_id: 0,
             commits: 0,
-            relay: RelayRow { epoch: 0, holder: None, cursor: Cursor::at(Mark::new("0")) },
+            relay: RelayRow { epoch: 0, holder: None, cursor: Cursor::at(mark(0, 0)) },
             exceptions: BTreeMap::new(),
             discarded: BTreeSet::new(),
             edited: BTreeSet::new(),
@@ -75,13 +79,11 @@ impl Default for OutboxTables {
             leases: Vec::new(),
             passed: BTreeSet::new(),
             read_to: 0,
+            history: 0,
+            connected_since: 0,
+            undone: BTreeSet::new(),
         }
     }
-}
-
-/// The number of commits that a mark stands for.
-pub(crate) fn commits_at(mark: &Mark) -> u64 {
-    mark.as_str().parse().unwrap_or_default()
 }
 
 impl OutboxTables {
@@ -134,6 +136,12 @@ impl OutboxTables {
         Exception { entry, state: aside.parked.state, attempts: aside.parked.attempts }
     }
 
+    /// How many entries are held.
+    pub(super) fn held_len(&self) -> usize {
+        let is_held = |aside: &&Aside| aside.parked.state == ExceptionState::Held;
+        self.exceptions.values().filter(is_held).count()
+    }
+
     /// The first dead entry.
     pub(crate) fn first_dead(&self) -> Option<EntryId> {
         let is_dead = |aside: &Aside| aside.parked.state == ExceptionState::Dead;
@@ -152,9 +160,14 @@ impl OutboxTables {
         self.exceptions.values().all(|aside| aside.parked.topic == missing) && self.rows.iter().all(is_passed)
     }
 
+    /// The name of the one lease, for the checker: epochs are given out again in another history.
+    pub(super) fn lease(&self) -> Arc<str> {
+        Arc::from(format!("relay in history {}", self.history))
+    }
+
     pub(super) fn wrote(&mut self, process: ProcessId, epoch: i64, is_applied: bool, what: &str) {
         self.leases.push(LeaseEvent::Wrote {
-            lease: LEASE.into(),
+            lease: self.lease(),
             epoch: u64::try_from(epoch).unwrap_or_default(),
             holder: Arc::from(process.to_string()),
             applied: is_applied,

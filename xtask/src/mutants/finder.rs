@@ -4,7 +4,7 @@ use super::copy::Copy;
 use crate::backends::Backends;
 use std::{
     fmt,
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
     time::{Duration, Instant},
 };
 
@@ -30,12 +30,14 @@ enum Kind {
 }
 
 /// A look, and what became of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Look {
     pub(super) verdict: Verdict,
     pub(super) took: Duration,
     /// How many schedules the simulation ran.
     pub(super) schedules: Option<u64>,
+    /// What was printed by the last command.
+    pub(super) printed: String,
 }
 
 /// What became of a look.
@@ -103,15 +105,17 @@ impl Finder {
 
     /// Builds it in the copy, runs it, and says what it found and how long the run took.
     pub(super) fn look(&self, copy: &Copy, backends: Option<&Backends>) -> Result<Look, String> {
-        if !run(copy.cargo(&self.build()), backends)?.status.success() {
-            return Ok(Look { verdict: Verdict::NotBuilt, took: Duration::ZERO, schedules: None });
+        let built = run(copy.cargo(&self.build()), backends)?;
+        if !built.status.success() {
+            let (verdict, took) = (Verdict::NotBuilt, Duration::ZERO);
+            return Ok(Look { verdict, took, schedules: None, printed: printed(&built) });
         }
         let begun_at = Instant::now();
         let output = run(copy.cargo(&self.command()), backends)?;
         let verdict = if output.status.success() { Verdict::Quiet } else { Verdict::Found };
         let report: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
         let schedules = report.and_then(|report| report["schedules"].as_u64());
-        Ok(Look { verdict, took: begun_at.elapsed(), schedules })
+        Ok(Look { verdict, took: begun_at.elapsed(), schedules, printed: printed(&output) })
     }
 
     fn build(&self) -> Vec<&str> {
@@ -168,15 +172,16 @@ impl Kind {
     }
 }
 
-/// Runs a command. What it says goes to a person's screen as well, and not into our result.
+/// Runs a command. A finder fails on purpose, so what it prints is kept back: it would look like failing tests.
 fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, String> {
     if let Some(backends) = backends {
         backends.hand_over(&mut command)?;
     }
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
-    eprint!("{}", String::from_utf8_lossy(&output.stdout));
-    Ok(output)
+    command.output().map_err(|error| format!("cannot run cargo: {error}"))
+}
+
+fn printed(output: &Output) -> String {
+    [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! `cargo xtask mutants`: breaks the code on purpose, one rule at a time, and demands that it is found.
 //!
+//! A finder's output is shown only when its verdict is not the expected one.
+//!
 //! | file | what it holds |
 //! |---|---|
 //! | `patch.rs` | one breakage: a patch below `tests/mutations/` with what it breaks and what finds it |
@@ -16,7 +18,7 @@ use copy::Copy;
 use finder::{Finder, Look, Verdict};
 use patch::Patch;
 use serde_json::json;
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 /// Break the code on purpose, one patch of `tests/mutations/` after the other, and demand that each is found.
 ///
@@ -90,8 +92,9 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
         return Err("no patch below tests/mutations/ has such a name and finder".into());
     }
     if options.check {
-        let look = Look { verdict: Verdict::Quiet, took: Duration::ZERO, schedules: None };
-        let line = |patch| Line { patch, look };
+        let (verdict, took, printed) = (Verdict::Quiet, Duration::ZERO, String::new());
+        let look = Look { verdict, took, schedules: None, printed };
+        let line = |patch| Line { patch, look: look.clone() };
         return Ok(patches.into_iter().map(line).collect());
     }
     let backends =
@@ -104,22 +107,25 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
 }
 
 fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
-    let mut baselines: BTreeMap<Finder, Verdict> = BTreeMap::new();
+    let mut passed: BTreeSet<Finder> = BTreeSet::new();
     let mut lines = Vec::new();
     for patch in patches {
-        if !baselines.contains_key(&patch.finder) {
+        if passed.insert(patch.finder.clone()) {
             eprintln!("unbroken: {}", patch.finder);
-            let Look { verdict, .. } = patch.finder.look(copy, backends)?;
+            let Look { verdict, printed, .. } = patch.finder.look(copy, backends)?;
             if verdict != Verdict::Quiet {
+                eprintln!("{printed}");
                 return Err(format!("{} does not pass on the unbroken code: {verdict}", patch.finder));
             }
-            baselines.insert(patch.finder.clone(), verdict);
         }
         eprintln!("broken:   {} ({})", patch.name, patch.finder);
         copy.apply(&patch)?;
         let looked = patch.finder.look(copy, backends);
         copy.revert(&patch)?;
         let look = looked?;
+        if look.verdict != Verdict::Found {
+            eprintln!("{}", look.printed);
+        }
         eprintln!("          {} after {:.1} s", look.verdict, look.took.as_secs_f64());
         lines.push(Line { patch, look });
     }
@@ -145,12 +151,12 @@ impl Line {
 
 fn table(lines: &[Line], only_applied: bool) -> String {
     let rows = lines.iter().map(|line| {
-        let Look { verdict, took, schedules } = line.look;
+        let Look { verdict, took, schedules, .. } = line.look;
         let verdict = if only_applied { "applies".to_owned() } else { verdict.to_string() };
         let took = format!("{:.1}", took.as_secs_f64());
         let schedules = schedules.map(|schedules| schedules.to_string()).unwrap_or_default();
         let Patch { name, breaks, finder } = &line.patch;
         [name.clone(), breaks.clone(), finder.to_string(), verdict, schedules, took]
     });
-    report::table(["breakage", "breaks", "found by", "result", "schedules", "seconds"], rows)
+    report::wrapped_table(["breakage", "breaks", "found by", "result", "schedules", "seconds"], rows)
 }

@@ -4,7 +4,6 @@ use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 
 use super::{Checkpoint, Event, Machine};
 use crate::engine::settings::DeadPolicy;
-use crate::engine::window::PARKED_MAX;
 
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
@@ -49,8 +48,13 @@ impl Machine {
             return None;
         }
         let ahead = &self.ahead;
-        let others: Vec<_> =
-            self.changes.keys().filter(|id| !ahead.contains(id)).take(PARKED_MAX).copied().collect();
+        let others: Vec<_> = self
+            .changes
+            .keys()
+            .filter(|id| !ahead.contains(id))
+            .take(self.settings.checkpoint_changes)
+            .copied()
+            .collect();
         for id in passed {
             if self.ahead.remove(&id)
                 && let Some(change) = self.changes.remove(&id)

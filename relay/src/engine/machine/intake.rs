@@ -169,9 +169,9 @@ impl Machine {
         self.answered();
     }
 
-    /// Entries that wait in a full window for held ones are held as well.
+    /// Entries that wait in the window for held ones are held as well when there is no room for these.
     pub fn give_way(&mut self) {
-        if !self.has_room_for_held() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
+        if !self.has_room_for_exceptions() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
             self.look_again();
         }
     }

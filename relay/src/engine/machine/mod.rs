@@ -47,9 +47,6 @@ use crate::engine::window::Window;
 
 pub use event::{Checkpoint, Event};
 
-/// Changes that are not stored, at most: then nothing new is read. What is in the window already may add to them.
-pub const UNSTORED_MAX: usize = 8_000;
-
 /// Why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
@@ -113,7 +110,12 @@ impl Machine {
     pub fn new(settings: Settings, cursor: Cursor, mut blocks: Blocks) -> Self {
         blocks.held.release_all();
         Self {
-            window: Window::new(cursor.clone(), settings.window_bytes, settings.window_entries),
+            window: Window::new(
+                cursor.clone(),
+                settings.window_bytes,
+                settings.window_entries,
+                settings.checkpoint_changes,
+            ),
             lanes: Lanes::new(KeyWindow::One),
             blocks,
             aside: HashSet::new(),
@@ -146,7 +148,7 @@ impl Machine {
     pub fn has_room(&self) -> bool {
         // While nothing shows that the broker works, a guess must not move the whole backlog beside the log.
         let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
-        self.has_room_in_window() && self.unstored_len() < UNSTORED_MAX && !is_bold
+        self.has_room_in_window() && self.has_room_for_changes() && !is_bold
     }
 
     /// Whether the window has room for entries of the log.
@@ -154,16 +156,16 @@ impl Machine {
         self.window.has_room(self.blocks.held.is_reading().then_some(4))
     }
 
-    /// Whether held entries may be taken in.
+    /// Whether entries beside the log may be taken in, held or due. Each that leaves is a change: they could leave faster
+    /// than changes are stored.
     #[must_use]
-    pub fn has_room_for_held(&self) -> bool {
-        self.window.has_room(None)
+    pub fn has_room_for_exceptions(&self) -> bool {
+        self.window.has_room(None) && self.has_room_for_changes()
     }
 
-    /// Whether entries that are due may be taken in.
-    #[must_use]
-    pub fn has_room_for_due(&self) -> bool {
-        self.window.has_room(None) && self.unstored_len() < UNSTORED_MAX
+    /// Whether what is read may add changes to those that are not stored.
+    fn has_room_for_changes(&self) -> bool {
+        self.unstored_len() < self.settings.unstored_max
     }
 
     /// Changes that are not stored.

@@ -164,7 +164,14 @@ type MessageIdText = String;
 
 fn settings() -> Settings {
     let silent_after = Duration::from_millis(300);
-    let mut settings = Settings { window_entries: 40, silent_after, ..Settings::default() };
+    let (unstored_max, checkpoint_changes) = (30, 8);
+    let mut settings = Settings {
+        window_entries: 40,
+        unstored_max,
+        checkpoint_changes,
+        silent_after,
+        ..Settings::default()
+    };
     settings.retry.attempts_max = 3;
     settings.size_limit.message_bytes_max = OVERSIZE;
     settings
@@ -362,8 +369,8 @@ impl World {
             Asked::Nothing => {
                 self.machine.asks();
                 match self.rng.random_range(0..3) {
-                    0 if self.machine.has_room_for_held() => Asked::Held(self.machine.held_asks()),
-                    1 if self.machine.has_room_for_due() => Asked::Due(self.due_position),
+                    0 if self.machine.has_room_for_exceptions() => Asked::Held(self.machine.held_asks()),
+                    1 if self.machine.has_room_for_exceptions() => Asked::Due(self.due_position),
                     _ => self.machine.wanted_names().map_or(Asked::Nothing, Asked::Names),
                 }
             }
@@ -691,6 +698,24 @@ fn an_outage_of_everything_sets_nothing_aside() {
     bench.at(60_000);
     bench.machine.look_for_silence(0.5);
     assert_eq!((bench.machine.in_flight_len(), bench.machine.session_end()), (2, None));
+}
+
+#[test]
+fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
+    let settings = Settings { unstored_max: 2, ..settings() };
+    let machine = Machine::new(settings, Cursor::at(Mark::new("0")), Blocks::default());
+    let mut bench = Bench { machine, last: 0 };
+    bench.machine.session_started(KeyWindow::One);
+    let due = [1, 2].map(|id| exception(id, &message_for("t", &id.to_string()), ExceptionState::Scheduled));
+    bench.machine.due(due.into(), 0.5);
+    assert!(bench.machine.has_room_for_exceptions());
+    for submission in bench.machine.submissions(9) {
+        bench.confirm(submission.ticket);
+    }
+    assert_eq!((bench.machine.open_len(), bench.machine.unstored_len()), (0, 2));
+    assert!(!bench.machine.has_room_for_exceptions() && !bench.machine.has_room());
+    bench.cursor();
+    assert!(bench.machine.has_room_for_exceptions() && bench.machine.has_room());
 }
 
 /// What is held for a queue while its page is on the way can be its first entry, and stand before what stops the page.

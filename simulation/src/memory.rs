@@ -1,0 +1,72 @@
+//! What a relay may hold in memory: looked at after every step of its engine.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use relay::engine::Settings;
+use relay::engine::driver::Observer;
+use relay::engine::machine::Machine;
+
+use crate::fleet::MESSAGE_BYTES;
+use crate::process::ProcessId;
+use crate::world::World;
+
+/// Queues of held entries that one answer has an entry of, at least: no schedule has more.
+const QUEUES: usize = 24;
+
+/// The bounds of one relay.
+///
+/// A page of the log and an answer about exceptions come into the window when each has found room in it.
+struct Bounds {
+    entries: usize,
+    bytes: usize,
+    pages: usize,
+    unstored: usize,
+    awaited: usize,
+}
+
+impl Bounds {
+    fn of(settings: &Settings) -> Self {
+        let pages = settings.page_entries + settings.page_entries.max(QUEUES);
+        let entries = settings.window_entries + pages;
+        Self {
+            entries,
+            bytes: settings.window_bytes + 2 * (settings.page_bytes + MESSAGE_BYTES),
+            pages,
+            unstored: settings.unstored_max,
+            awaited: 2 * settings.window_entries + entries,
+        }
+    }
+
+    /// What is above its bound. `awaited` is the largest number of messages that were waited for so far: each may change
+    /// twice, when it is put off and when it is answered.
+    fn exceeded(&self, machine: &Machine, awaited: usize) -> Option<String> {
+        let unstored = self.unstored + self.entries + self.pages + 2 * awaited;
+        let found = [
+            ("entries in the window", machine.open_len(), self.entries),
+            ("bytes in the window", machine.open_bytes(), self.bytes),
+            ("changes that are not stored", machine.unstored_len(), unstored),
+            ("messages without an answer", machine.awaited_len(), self.awaited),
+        ];
+        let (what, found, bound) = found.into_iter().find(|(_, found, bound)| found > bound)?;
+        Some(format!("{found} {what}, and the bound is {bound}"))
+    }
+}
+
+/// Looks at a relay's memory, and tells the first time that something is above its bound.
+pub(crate) fn observer(world: &Arc<World>, process: ProcessId, settings: &Settings) -> Observer {
+    let bounds = Bounds::of(settings);
+    let world: Weak<World> = Arc::downgrade(world);
+    let awaited = AtomicUsize::new(0);
+    let is_told = AtomicBool::new(false);
+    Arc::new(move |machine: &Machine| {
+        let before = awaited.fetch_max(machine.awaited_len(), Ordering::Relaxed);
+        let problem = bounds.exceeded(machine, before.max(machine.awaited_len()));
+        if let Some(problem) = problem
+            && !is_told.swap(true, Ordering::Relaxed)
+            && let Some(world) = world.upgrade()
+        {
+            world.lock().found_too_much(format!("{process} holds {problem}"));
+        }
+    })
+}

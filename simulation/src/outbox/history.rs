@@ -1,0 +1,91 @@
+//! The database goes back to an earlier state: a restore of a backup, or the promotion of a replica that lagged.
+//!
+//! Everything that it holds goes back together: rows, cursor, lease, and what stands beside the log. Transactions that
+//! were open end, and ids and numbers of commits are given out again. What was committed since is undone, as if it had
+//! never been; but some of it is at the broker, and relays have marks in memory that name commits which are others now.
+//!
+//! What the store promises is what the PostgreSQL adapter promises (`outbox/src/postgres/history.rs`): a mark names the
+//! history in which it was taken, the lease is granted with a cursor of the present one, and calls with a mark or a lease
+//! of another one fail, whichever connection they come through.
+
+use std::collections::BTreeSet;
+
+use message::MessageId;
+use outbox::log::{Cursor, LogError, Mark, Progress};
+
+use super::tables::OutboxTables;
+use crate::breakage::Breakage;
+use crate::world::State;
+
+/// The mark behind so many commits of a history.
+pub(super) fn mark(history: u64, commits: u64) -> Mark {
+    Mark::new(format!("{history}/{commits}"))
+}
+
+/// The number of commits that a mark stands for.
+pub(super) fn commits_at(mark: &Mark) -> u64 {
+    parts(mark).1
+}
+
+fn parts(mark: &Mark) -> (u64, u64) {
+    let (history, commits) = mark.as_str().split_once('/').unwrap_or_default();
+    (history.parse().unwrap_or_default(), commits.parse().unwrap_or_default())
+}
+
+impl OutboxTables {
+    /// The cursor with marks of the present history, in which they mean the same: it was stored in it, or went back with it.
+    pub(super) fn granted_cursor(&self) -> Cursor {
+        let here = |old: &Mark| mark(self.history, commits_at(old));
+        let Cursor { base, progress } = &self.relay.cursor;
+        let progress =
+            progress.as_ref().map(|progress| Progress { head: here(&progress.head), ..progress.clone() });
+        Cursor { base: here(base), progress }
+    }
+
+    /// Takes the place of tables that were ahead of this state, which is an earlier one of them.
+    fn follow(&mut self, ahead: Self, is_pooled: bool) {
+        let ids = |tables: &Self| -> BTreeSet<MessageId> {
+            let committed = tables.rows.values().filter(|row| row.commit.is_some());
+            committed.map(|row| row.message.id).collect()
+        };
+        self.rows.retain(|_, row| row.commit.is_some());
+        self.undone = &ids(&ahead) - &ids(self);
+        self.undone.extend(ahead.undone);
+        self.history = ahead.history + 1;
+        self.connected_since = if is_pooled { ahead.connected_since } else { self.history };
+        // What somebody saw or decided about, and what happens to the server.
+        (self.edited, self.leases, self.down_until) = (ahead.edited, ahead.leases, ahead.down_until);
+    }
+}
+
+impl State {
+    /// Keeps the state to which the database goes back.
+    pub(crate) fn back_up(&mut self) {
+        self.backup = Some(self.outbox.clone());
+    }
+
+    /// The database goes back, if there is a state to go back to. Behind a pooler, connections do not notice.
+    pub(crate) fn restore(&mut self, is_pooled: bool) {
+        let Some(backup) = self.backup.take() else { return };
+        let ahead = std::mem::replace(&mut self.outbox, backup);
+        self.outbox.follow(ahead, is_pooled);
+        let OutboxTables { commits, history, undone, .. } = &self.outbox;
+        let undone: Vec<u32> = undone.iter().map(|id| self.name(*id)).collect();
+        let text = format!("history {history} begins after {commits} commits; undone: {undone:?}");
+        self.note(format_args!("{text}"));
+    }
+
+    /// Fails when a mark is not of the present history.
+    pub(super) fn check_mark(&self, mark: &Mark) -> Result<(), LogError> {
+        self.check_history(parts(mark).0)
+    }
+
+    /// Fails when what is used is not of the present history.
+    pub(super) fn check_history(&self, history: u64) -> Result<(), LogError> {
+        if history == self.outbox.history || self.is_broken(Breakage::HistoryBelieved) {
+            return Ok(());
+        }
+        let reason = format!("simulated: of history {history}, and this is {}", self.outbox.history);
+        Err(LogError::Unavailable { reason, source: None })
+    }
+}
