@@ -14,7 +14,7 @@
 //! | [`silence`] | which destinations have stopped answering, and how far that reaches |
 //! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
 //! | [`judge`](mod@judge) | whose fault a failure is and what follows |
-//! | [`backoff`] | how long to wait |
+//! | [`backoff`], [`failures`] | how long to wait, and after how many failures |
 //! | [`wake`] | how often to poll |
 //!
 //! and around them, each its own task with its own connection:
@@ -35,6 +35,7 @@ pub mod blocks;
 mod chunking;
 pub mod driver;
 mod due;
+pub mod failures;
 pub mod held;
 pub mod judge;
 pub mod keeper;

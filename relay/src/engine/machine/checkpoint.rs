@@ -12,6 +12,9 @@ impl Machine {
             self.unblock_topic(&parked.topic);
         }
         let key = parked.key.as_deref();
+        if parked.state == ExceptionState::Dead {
+            self.failures.forget(parked.id);
+        }
         match parked.state {
             ExceptionState::Retrying => self.blocks.block(key, parked.id),
             ExceptionState::Held => self.blocks.hold(&parked.topic, key, parked.id),
@@ -27,7 +30,7 @@ impl Machine {
     pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId) {
         self.blocks.resolve(key, id);
         self.aside.remove(&id);
-        self.failures.remove(&id);
+        self.failures.forget(id);
         self.change(id, ExceptionChange::Resolve(id));
     }
 

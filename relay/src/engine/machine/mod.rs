@@ -40,6 +40,7 @@ use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
 
 use crate::engine::awaited::Awaited;
 use crate::engine::blocks::Blocks;
+use crate::engine::failures::Failures;
 use crate::engine::lanes::Lanes;
 use crate::engine::settings::Settings;
 use crate::engine::silence::Silence;
@@ -81,8 +82,7 @@ pub struct Machine {
     known: HashMap<EntryId, bool>,
     /// Something is due and was left, because it waits for others of its key.
     due_waits: bool,
-    /// Failures of entries beside the log since the takeover, counted attempts or not: they space the retries.
-    failures: HashMap<EntryId, u32>,
+    failures: Failures,
     stored: Cursor,
     in_flight: usize,
     /// Sessions in a row that broke before anything was confirmed, and without a word about any message.
@@ -126,7 +126,7 @@ impl Machine {
             asked: false,
             known: HashMap::new(),
             due_waits: false,
-            failures: HashMap::new(),
+            failures: Failures::default(),
             stored: cursor,
             in_flight: 0,
             fruitless: 0,

@@ -96,18 +96,20 @@ impl Machine {
                     self.set_aside(ticket, ExceptionState::Held, None, None, Some(failure));
                     return;
                 }
-                let due_in = Some(self.retry_in(id, fault, uniform));
+                let due_in = Some(self.retry_in(id, fault, attempts, uniform));
                 self.set_aside(ticket, ExceptionState::Retrying, Some(attempts), due_in, Some(failure));
             }
         }
     }
 
-    pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, uniform: f64) -> Duration {
-        let failures = self.failures.entry(id).or_default();
-        *failures = failures.saturating_add(1);
-        let delay = backoff::delay(&self.settings.retry, *failures, uniform);
+    /// When to try again after a failure; `attempts` are those that counted.
+    pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
+        if fault == Fault::Message {
+            return backoff::delay(&self.settings.retry, attempts, uniform);
+        }
         // Outages end without notice: look again soon.
-        if fault == Fault::Message { delay } else { delay.min(self.settings.outage_delay_max) }
+        let delay = backoff::delay(&self.settings.retry, self.failures.count(id), uniform);
+        delay.min(self.settings.outage_delay_max)
     }
 
     /// An entry in flight is about to leave the window without a receipt: what was queued behind it is looked at again.

@@ -173,7 +173,7 @@ impl Machine {
                 self.unblock_topic(entry.topic());
             }
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
-                self.retry_in(id, Fault::Broker, uniform)
+                self.retry_in(id, Fault::Broker, exception.attempts, uniform)
             } else {
                 self.settings.retry.delay_max
             };
