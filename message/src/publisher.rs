@@ -149,6 +149,7 @@ pub struct PublishError {
     fault: Fault,
     scope: Scope,
     reason: String,
+    is_contained: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -157,7 +158,7 @@ impl PublishError {
     /// and without payloads.
     #[must_use]
     pub fn new(fault: Fault, scope: Scope, reason: impl Into<String>) -> Self {
-        Self { fault, scope, reason: reason.into(), source: None }
+        Self { fault, scope, reason: reason.into(), is_contained: false, source: None }
     }
 
     /// The broker is unreachable, went away or did not answer in time: reconnect and send again.
@@ -189,6 +190,20 @@ impl PublishError {
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// Says that a pipelined session goes on after this failure: nothing that was submitted behind the message with its key
+    /// succeeds before the message itself is submitted again.
+    #[must_use]
+    pub fn contained(mut self) -> Self {
+        self.is_contained = true;
+        self
+    }
+
+    /// Whether a pipelined session goes on; see [`contained`](PublishError::contained).
+    #[must_use]
+    pub fn is_contained(&self) -> bool {
+        self.is_contained
     }
 
     /// Whose fault it is.

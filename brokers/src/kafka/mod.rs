@@ -13,7 +13,7 @@
 //!
 //! **Two kinds of session.** Normally messages go in batches and [`KeyWindow::Pipelined`](message::KeyWindow)
 //! holds: with the first failure the session is over. A message that is refused before it reaches librdkafka (too
-//! large, no such topic) ends it gently: what was sent before is still confirmed. After the broker has refused a
+//! large, no such topic) stops its key only, and the session goes on (`refused.rs`). After the broker has refused a
 //! batch, the next session sends as many messages as were unconfirmed one by one
 //! ([`KeyWindow::One`](message::KeyWindow)), reports the culprit exactly, and ends to go back to batches.
 //!
@@ -51,6 +51,7 @@ mod properties;
 mod publisher;
 mod pump;
 mod reading;
+mod refused;
 mod session;
 mod status;
 mod subscriber;

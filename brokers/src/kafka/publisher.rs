@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{KeyWindow, Message, Profile, PublishError, SizeLimit, Submission, Ticket, Topic};
+use message::{KeyWindow, Message, Profile, PublishError, Scope, SizeLimit, Submission, Ticket, Topic};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
@@ -12,6 +12,7 @@ use super::config::Config;
 use super::fault;
 use super::opening::{Partitions, Waiting};
 use super::outcomes::Outcomes;
+use super::refused::Refused;
 use super::session::Session;
 use super::suspects::Singles;
 use super::topics;
@@ -38,11 +39,12 @@ pub struct Publisher {
     singles: Option<Singles>,
     /// Why nothing more is accepted, although nothing is wrong with the connection.
     over: Option<String>,
+    refused: Refused,
 }
 
 impl Publisher {
     pub(super) fn new(session: Session, config: Config, singles: Option<Singles>) -> Self {
-        Self { session, config, singles, over: None }
+        Self { session, config, singles, over: None, refused: Refused::default() }
     }
 
     /// Hands one message to librdkafka, which answers for it from then on.
@@ -73,14 +75,18 @@ impl Publisher {
     }
 
     async fn partitions(
-        &self,
+        &mut self,
         producer: &Arc<BaseProducer<Outcomes>>,
         topic: &Topic,
     ) -> Result<Arc<Partitions>, PublishError> {
         if let Some(partitions) = producer.context().openings.get(topic) {
             return Ok(partitions);
         }
-        let count = topics::count_partitions(producer, topic, &self.config).await?;
+        if let Some(error) = self.refused.topic(topic) {
+            return Err(error);
+        }
+        let count = topics::count_partitions(producer, topic, &self.config).await;
+        let count = count.inspect_err(|error| self.refused.note_topic(topic, error))?;
         Ok(producer.context().openings.note(topic.clone(), count))
     }
 
@@ -114,12 +120,19 @@ impl message::Publisher for Publisher {
                 self.turn_away(outcomes, ticket).await;
                 continue;
             }
-            if let Err(error) = self.hand_over(&producer, ticket, message).await {
-                // Later messages of its key must not succeed in this session; one by one, the caller sees to it.
-                if self.singles.is_none() {
+            if self.refused.stops(&message) {
+                outcomes
+                    .report(ticket, PublishError::session_lost("an earlier message of its key was refused"));
+                continue;
+            }
+            if let Err(error) = self.hand_over(&producer, ticket, Arc::clone(&message)).await {
+                // Later messages of its key must not succeed; one by one, the caller sees to it.
+                let is_contained =
+                    self.singles.is_none() && error.scope() != Scope::Session && self.refused.note(&message);
+                if self.singles.is_none() && !is_contained {
                     self.over = Some(format!("the session ended with an earlier message: {error}"));
                 }
-                outcomes.report(ticket, error);
+                outcomes.report(ticket, if is_contained { error.contained() } else { error });
             }
         }
     }

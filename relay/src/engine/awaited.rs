@@ -4,7 +4,7 @@
 //! again: it stands beside the log, and the submission itself finds out when its destination answers. So a silence of any
 //! length costs no copies within a session.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use message::{Message, Ticket};
@@ -27,7 +27,7 @@ pub struct Unanswered {
 #[derive(Debug, Default)]
 pub struct Awaited {
     tickets: HashMap<Ticket, Unanswered>,
-    ids: HashSet<EntryId>,
+    ids: HashMap<EntryId, Submitted>,
     /// How many of each topic.
     topics: HashMap<message::Topic, usize>,
     bytes: usize,
@@ -37,7 +37,7 @@ impl Awaited {
     /// Waits for a receipt from now on.
     pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
         self.bytes += unanswered.message.wire_bytes();
-        self.ids.insert(unanswered.id);
+        self.ids.insert(unanswered.id, unanswered.submitted);
         *self.topics.entry(unanswered.message.topic.clone()).or_default() += 1;
         self.tickets.insert(ticket, unanswered);
     }
@@ -64,13 +64,13 @@ impl Awaited {
     /// Whether the entry must not be submitted, because an earlier submission of it may still be answered.
     #[must_use]
     pub fn contains(&self, id: EntryId) -> bool {
-        self.ids.contains(&id)
+        self.ids.contains_key(&id)
     }
 
     /// When an entry was submitted that is waited for.
     #[must_use]
     pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
-        self.tickets.values().find(|unanswered| unanswered.id == id).map(|unanswered| unanswered.submitted)
+        self.ids.get(&id).copied()
     }
 
     /// Whether any message of the topic is waited for.

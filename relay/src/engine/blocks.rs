@@ -250,6 +250,7 @@ impl Blocks {
         let last = names.queues.last().map(|queue| queue.name.clone());
         for HeldQueue { name, topic, first } in names.queues {
             let queue = QueueHash::of_name(&name);
+            self.held.found(queue);
             let Some(unread) = self.held.unread(queue) else { continue };
             // What has been read already tells nothing of the topic of what comes.
             let waits_for_topic = unread == first && self.is_blocked(&topic);

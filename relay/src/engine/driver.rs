@@ -1,7 +1,6 @@
 //! Leads: moves pages, receipts and checkpoints between database, machine and broker while the lease is held.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Connector, Host, Scope};
@@ -16,7 +15,7 @@ use crate::engine::blocks::Blocks;
 use crate::engine::due::Due;
 use crate::engine::keeper::{Command, Keeper, KeeperEnd, Stored};
 use crate::engine::link::{Link, LinkEvent};
-use crate::engine::machine::{Checkpoint, Machine, SessionEnd};
+use crate::engine::machine::{Checkpoint, Machine};
 use crate::engine::reader::{Answer, Ask, ReadPage, Reader};
 use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
@@ -53,10 +52,6 @@ pub(crate) struct Lead {
     pub(crate) host: Host,
     pub(crate) observer: Option<Observer>,
 }
-
-/// How long a session that ends with a refused message may wait for confirmations of what was sent before. Publishers end
-/// the wait sooner when nothing more is confirmed.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often silent destinations are looked for while one falls silent.
 const SILENCE_LOOKS: u32 = 20;
@@ -219,10 +214,8 @@ impl Driver {
             }
             permit.send(batch);
         }
-        match self.machine.session_end().filter(|_| self.link.is_up()) {
-            Some(SessionEnd::Lost) => self.link.close(Duration::ZERO),
-            Some(SessionEnd::Refused) => self.link.close(CONFIRMED_WITHIN),
-            None => {}
+        if self.machine.session_end().is_some() && self.link.is_up() {
+            self.link.close();
         }
         self.machine.give_way();
         if self.machine.changes_len() >= self.settings.checkpoint_changes || self.machine.wants_store() {
@@ -327,6 +320,7 @@ impl Driver {
 
     /// Stores what is settled and gives the lease back.
     async fn finish(&mut self, keeper: &mut AbortOnDropHandle<Result<KeeperEnd, LogError>>) -> Ended {
+        self.machine.bring_all_forward();
         self.telemetry.events(self.machine.take_events());
         loop {
             self.store();

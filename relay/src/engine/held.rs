@@ -23,6 +23,7 @@
 //! |---|---|
 //! | a stuck entry before it, or a submission of its key that may still be answered | the end of that |
 //! | its topic | the unblocking of the topic: all queues are walked through |
+//! | nothing, but there were too many names to remember | a walk: what it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
 //!
 //! So whatever gives a queue another first entry must ask whether that one is stopped: `Held::read`, `Blocks::hold`,
@@ -35,10 +36,10 @@ use message::Ticket;
 use outbox::log::{EntryId, HeldAsk, QueueName};
 
 /// Queues that are read back at once.
-const ACTIVE_MAX: usize = 100;
+const ACTIVE_MAX: usize = if cfg!(test) { 2 } else { 100 };
 
 /// Names of queues that wait for their turn. More of them are found by a walk over the database.
-const READY_MAX: usize = 2_000;
+const READY_MAX: usize = if cfg!(test) { 4 } else { 2_000 };
 
 /// Stands for the name of a queue: 96 bits, so that two of a million have the same once in 10^17 times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,6 +74,17 @@ impl QueueHash {
         #[expect(clippy::cast_possible_truncation, reason = "parts of a hash")]
         Self([(one >> 32) as u32, one as u32, other as u32])
     }
+}
+
+/// A queue that is not read back.
+#[derive(Debug, Clone, Copy)]
+struct Resting {
+    /// No held entry that has not been read back has a smaller id.
+    from: EntryId,
+    /// It was released, and waits for a walk to find its name.
+    is_owed: bool,
+    /// An entry of it was held or stored since.
+    is_touched: bool,
 }
 
 /// A queue that is read back.
@@ -124,10 +136,11 @@ pub enum Read {
 /// All queues with held entries.
 #[derive(Debug, Default)]
 pub struct Held {
-    resting: BTreeMap<QueueHash, EntryId>,
+    resting: BTreeMap<QueueHash, Resting>,
     active: BTreeMap<QueueHash, Active>,
-    /// Released queues, whose turn comes.
+    /// Released queues, whose turn comes, each once.
     ready: VecDeque<QueueName>,
+    queued: HashSet<QueueHash>,
     /// Held entries whose change is not stored.
     unstored: HashMap<QueueHash, BTreeSet<EntryId>>,
     /// Queues that were released while their first entry was not stored.
@@ -160,14 +173,14 @@ impl Held {
 
     /// Notes a queue that the database has.
     pub fn load(&mut self, queue: QueueHash, first: EntryId) {
-        self.resting.insert(queue, first);
+        self.resting.insert(queue, Resting { from: first, is_owed: false, is_touched: false });
     }
 
     /// The smallest id that a held entry of the queue can have that was not read back.
     #[must_use]
     pub fn unread(&self, queue: QueueHash) -> Option<EntryId> {
         match self.resting.get(&queue) {
-            Some(from) => Some(*from),
+            Some(resting) => Some(resting.from),
             None => self.active.get(&queue)?.from,
         }
     }
@@ -215,6 +228,9 @@ impl Held {
         {
             active.missed.insert(id);
         }
+        if let Some(resting) = self.resting.get_mut(&queue) {
+            resting.is_touched = true;
+        }
         let is_first_stored = self.unread(queue).is_none_or(|from| unstored.is_none_or(|id| from < id));
         if is_first_stored && self.recheck.remove(&queue) {
             self.release(name.clone());
@@ -232,8 +248,9 @@ impl Held {
         match self.active.get_mut(&queue) {
             Some(active) => active.from = Some(active.from.map_or(id, |from| from.min(id))),
             None => {
-                let from = self.resting.entry(queue).or_insert(id);
-                *from = id.min(*from);
+                let new = Resting { from: id, is_owed: false, is_touched: true };
+                let resting = self.resting.entry(queue).or_insert(new);
+                (resting.from, resting.is_touched) = (id.min(resting.from), true);
             }
         }
     }
@@ -241,13 +258,14 @@ impl Held {
     /// A queue may be able to go on.
     pub fn release(&mut self, name: QueueName) {
         let queue = QueueHash::of_name(&name);
-        if !self.resting.contains_key(&queue) {
+        let Some(resting) = self.resting.get_mut(&queue).filter(|_| !self.queued.contains(&queue)) else {
             return;
-        }
+        };
         if self.ready.len() < READY_MAX {
             self.ready.push_back(name);
+            self.queued.insert(queue);
         } else {
-            self.recheck(queue);
+            (resting.is_owed, resting.is_touched) = (true, false);
             self.walk();
         }
     }
@@ -263,6 +281,9 @@ impl Held {
     pub fn release_all(&mut self) {
         let resting = &self.resting;
         self.recheck.extend(self.unstored.keys().filter(|queue| resting.contains_key(queue)));
+        for resting in self.resting.values_mut() {
+            (resting.is_owed, resting.is_touched) = (true, false);
+        }
         if !self.resting.is_empty() {
             self.walk();
         }
@@ -282,10 +303,37 @@ impl Held {
     /// Names were read up to the last one here, or to the end; those that are released join the ready ones.
     pub fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
-            self.walk = Walk { is_going: self.walk.again, ..Walk::default() };
+            let again = self.walk.again || self.settle_owed();
+            self.walk = Walk { is_going: again, ..Walk::default() };
         } else {
             self.walk.after = last;
         }
+    }
+
+    /// A walk has found a queue.
+    pub fn found(&mut self, queue: QueueHash) {
+        if let Some(resting) = self.resting.get_mut(&queue) {
+            resting.is_owed = false;
+        }
+    }
+
+    /// A walk is over: what was released and not found has nothing stored. Returns whether another walk must tell.
+    fn settle_owed(&mut self) -> bool {
+        let Self { resting, unstored, recheck, .. } = self;
+        let mut again = false;
+        resting.retain(|queue, resting| {
+            if !resting.is_owed {
+                return true;
+            }
+            if unstored.contains_key(queue) {
+                recheck.insert(*queue);
+                resting.is_owed = false;
+                return true;
+            }
+            again |= resting.is_touched;
+            std::mem::take(&mut resting.is_touched)
+        });
+        again
     }
 
     /// What to ask for now; `may_leave` says of a queue and the place of its first entry whether that can leave.
@@ -294,7 +342,8 @@ impl Held {
             && let Some(name) = self.ready.pop_front()
         {
             let queue = QueueHash::of_name(&name);
-            let Some(from) = self.resting.get(&queue).copied() else { continue };
+            self.queued.remove(&queue);
+            let Some(Resting { from, .. }) = self.resting.get(&queue).copied() else { continue };
             if may_leave(queue, from) {
                 self.resting.remove(&queue);
                 let (asked, missed, waiting) = (None, BTreeSet::new(), Vec::new());
@@ -379,7 +428,7 @@ impl Held {
         let Some(active) = self.active.remove(&queue) else { return };
         self.requeue |= !active.waiting.is_empty();
         if let Some(from) = active.from {
-            self.resting.insert(queue, from);
+            self.resting.insert(queue, Resting { from, is_owed: false, is_touched: true });
         }
     }
 
@@ -417,10 +466,9 @@ impl Held {
     /// Queues that rest and that nothing but the end of what stops their first entry will release.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
-        let ready: HashSet<_> = self.ready.iter().map(QueueHash::of_name).collect();
         let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);
-        let idle = self.resting.iter().filter(|(queue, _)| !ready.contains(queue) && !is_due(queue));
-        idle.filter(|_| !self.walk.is_going).map(|(queue, from)| (*queue, *from)).collect()
+        let idle = self.resting.iter().filter(|(queue, _)| !self.queued.contains(queue) && !is_due(queue));
+        idle.filter(|_| !self.walk.is_going).map(|(queue, resting)| (*queue, resting.from)).collect()
     }
 
     /// Whether entries that waited must be looked at again.

@@ -90,12 +90,12 @@ impl Link {
     }
 
     /// Begins to end the session; its last receipts still come, then [`LinkEvent::Ended`].
-    pub(crate) fn close(&mut self, grace: Duration) {
+    pub(crate) fn close(&mut self) {
         if let State::Open(session) = &mut self.state
             && session.listen_until.is_none()
         {
             session.closing.cancel();
-            session.listen_until = Some(Instant::now() + grace + LAST_WORDS);
+            session.listen_until = Some(Instant::now() + LAST_WORDS);
         }
     }
 

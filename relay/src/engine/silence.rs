@@ -96,8 +96,8 @@ impl Silence {
         Submitted { at: self.now, order: self.submissions }
     }
 
-    /// A message is confirmed.
-    pub fn confirmed(&mut self, topic: &Topic, submitted: Submitted) {
+    /// A message is answered: confirmed, or refused by itself.
+    pub fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
         self.answered_at = Some(at);
         self.guessed = false;
@@ -205,7 +205,7 @@ mod tests {
         }
 
         fn confirm(&mut self, ms: u64, name: &str, submitted: Submitted) {
-            self.at(ms).confirmed(&topic(name), submitted);
+            self.at(ms).answered(&topic(name), submitted);
         }
 
         fn reach(&mut self, ms: u64, submitted: Submitted) -> Option<Scope> {

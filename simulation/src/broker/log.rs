@@ -27,8 +27,8 @@ pub(super) struct Session {
     pub(super) is_severed: bool,
     /// A message of a pipelined session failed.
     is_failed: bool,
-    /// The client of a pipelined session refused one by itself, and takes no more.
-    is_over: bool,
+    /// What the client of a pipelined session refused by itself, by key: nothing of that key leaves before it.
+    refused: BTreeMap<OrderingKey, MessageId>,
     /// Handed over and not answered, in order.
     pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,
     /// Keys of which something was lost on its way: nothing behind it arrives.
@@ -120,7 +120,7 @@ impl Broker {
             receipts: Some(receipts),
             is_severed: false,
             is_failed: false,
-            is_over: false,
+            refused: BTreeMap::new(),
             outstanding: BTreeMap::new(),
             cut: HashSet::new(),
             last_arrival: Instant::now() + warm_up,
@@ -135,22 +135,23 @@ impl Broker {
         self.tasks.insert((at, number), task);
     }
 
-    /// What a pipelined client refuses without asking the broker: a topic that is missing, and all that comes behind that.
-    /// What it has sent before is still answered.
+    /// What a pipelined client refuses without asking the broker: a topic that is missing, and what comes behind that with
+    /// its key.
     fn turn_away(&mut self, number: u64, message: &Message) -> Option<PublishError> {
         let is_missing = self.topics_down.get(&topic(message)).is_some_and(|(_, is_missing)| *is_missing);
         let error = self.topic_failure(message).filter(|_| is_missing);
         let session = self.sessions.get_mut(&number)?;
-        if session.is_over {
-            return Some(lost("an earlier message of the session was refused"));
+        if let Some(key) = &message.key {
+            match session.refused.get(key) {
+                Some(refused) if *refused == message.id => _ = session.refused.remove(key),
+                Some(_) => return Some(lost("an earlier message of its key was refused")),
+                None => {}
+            }
+            if error.is_some() {
+                session.refused.insert(key.clone(), message.id);
+            }
         }
-        session.is_over = error.is_some();
-        error
-    }
-
-    /// What a session has yet to answer.
-    pub(super) fn outstanding_len(&self, number: u64) -> usize {
-        self.sessions.get(&number).map_or(0, |session| session.outstanding.len())
+        error.map(PublishError::contained)
     }
 
     fn topic_failure(&self, message: &Message) -> Option<PublishError> {

@@ -104,8 +104,6 @@ impl Machine {
             }
             match exception.state {
                 ExceptionState::Discarded => {
-                    // It may have been the one that probed its topic.
-                    self.unblock_topic(exception.entry.topic());
                     self.resolve(exception.entry.key(), id);
                     self.blocks.take_out(exception.entry.topic(), exception.entry.key(), id);
                 }

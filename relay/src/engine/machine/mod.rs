@@ -51,10 +51,9 @@ pub use event::{Checkpoint, Event};
 /// Why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind it. The broker works:
-    /// what was sent is still confirmed.
+    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind it.
     Refused,
-    /// Nobody knows what became of what was sent.
+    /// Nobody knows why.
     Lost,
 }
 
@@ -89,13 +88,13 @@ pub struct Machine {
     fruitless: u32,
     /// Something was blocked: queued entries must be looked at again before the next submission.
     requeue: bool,
-    /// Why the session must end, if it must: the first cause.
+    /// Why the session must end, if it must.
     end: Option<SessionEnd>,
     silence: Silence,
     /// Messages that were set aside for their silence, and may still be answered.
     awaited: Awaited,
     /// Topics that stay blocked although one of their messages was answered: it may have been the one to find out, so
-    /// they are unblocked with the next session at the latest.
+    /// they are unblocked when little is waited for, and with the next session at the latest.
     kept_blocked: BTreeSet<String>,
     /// Those that were due meanwhile, as they are put off.
     postponed: HashMap<EntryId, Parked>,
@@ -216,5 +215,7 @@ impl Machine {
     }
 }
 
+#[cfg(test)]
+mod stalls;
 #[cfg(test)]
 mod tests;

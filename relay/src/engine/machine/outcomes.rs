@@ -27,7 +27,7 @@ impl Machine {
         let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
         if let Some(submitted) = item.in_flight {
             self.in_flight -= 1;
-            self.silence.confirmed(&item.message.topic, submitted);
+            self.silence.answered(&item.message.topic, submitted);
         }
         self.fruitless = 0;
         self.lanes.settled(item.message.key.as_ref());
@@ -49,11 +49,13 @@ impl Machine {
     fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         if error.scope() == Scope::Session {
             self.end_session(SessionEnd::Lost);
-        } else if self.lanes.window() == KeyWindow::Pipelined {
+        } else if self.lanes.window() == KeyWindow::Pipelined && !error.is_contained() {
             self.end_session(SessionEnd::Refused);
         }
-        if self.window.get_mut(ticket).is_none() {
-            return self.late(ticket, Err(error));
+        let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
+        if let (Some(submitted), true) = (item.in_flight, error.scope() != Scope::Session) {
+            // A refusal is an answer.
+            self.silence.answered(&item.message.topic, submitted);
         }
         self.judged(ticket, error, uniform);
     }

@@ -30,9 +30,10 @@ impl Machine {
         if self.end.is_some() || self.in_flight == 0 {
             return;
         }
-        let is_full = !self.has_room_in_window();
+        let is_full = !self.has_room_in_window() || !self.has_room_for_changes();
         let (mut topics, mut alone) = self.silent(is_full);
-        if is_full && topics.is_empty() && alone.is_empty() {
+        // What was put beside the log is not stored, and so not retried, before the cursor has passed it.
+        if (is_full || !self.ahead.is_empty()) && topics.is_empty() && alone.is_empty() {
             self.stalled(&mut topics, &mut alone);
         }
         if self.awaits_many() {
@@ -139,7 +140,7 @@ impl Machine {
             Ok(()) => {
                 self.fruitless = 0;
                 self.postponed.remove(&id);
-                self.silence.confirmed(&message.topic, submitted);
+                self.silence.answered(&message.topic, submitted);
                 self.resolve(key, id);
                 self.blocks.take_out(message.topic.as_str(), key, id);
                 self.unblock_topic(message.topic.as_str());
@@ -154,6 +155,11 @@ impl Machine {
                 if error.scope() == Scope::Message {
                     self.unblock_topic(message.topic.as_str());
                 }
+            }
+        }
+        if !self.awaits_many() {
+            for topic in std::mem::take(&mut self.kept_blocked) {
+                self.unblock_topic(&topic);
             }
         }
     }
@@ -194,8 +200,8 @@ impl Machine {
         }
     }
 
-    /// The receipts of a session will not come: whatever was put off for them is due.
-    pub(super) fn bring_all_forward(&mut self) {
+    /// The receipts of a session will not come, or not here: whatever was put off for them is due.
+    pub fn bring_all_forward(&mut self) {
         let ids: Vec<EntryId> = self.postponed.keys().copied().collect();
         ids.into_iter().for_each(|id| self.bring_forward(id));
     }

@@ -89,8 +89,11 @@ impl Machine {
         self.end
     }
 
+    /// A refusal explains whatever else is said of the session, before or behind it.
     pub(super) fn end_session(&mut self, cause: SessionEnd) {
-        self.end.get_or_insert(cause);
+        if self.end != Some(SessionEnd::Refused) {
+            self.end = Some(cause);
+        }
     }
 
     /// What to hand to the publisher now, at most `len` messages, in order. Empty while the session is broken.
@@ -115,8 +118,8 @@ impl Machine {
 
     /// Looks at all queued entries again, if something was blocked since: those whose key or topic is blocked by
     /// now are held. Before anything else is queued, because a held entry that is read back queues at the end. In the
-    /// order of ids: a held entry comes into the window after entries of the log that wait for it. Retries come last: one
-    /// that fails ends the session of a pipelined publisher, and what comes behind it must wait for the next one.
+    /// order of ids: a held entry comes into the window after entries of the log that wait for it. What probes a blocked
+    /// topic comes last where its failure ends the session, or what comes behind it would have to wait for the next one.
     pub(super) fn look_again(&mut self) {
         self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
@@ -131,7 +134,8 @@ impl Machine {
                 self.lanes.occupy(item.message.key.as_ref());
             }
         }
-        let mut retries = Vec::new();
+        let is_pipelined = self.lanes.window() == KeyWindow::Pipelined;
+        let mut probes = Vec::new();
         for (id, ticket) in open {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
                 continue;
@@ -139,10 +143,15 @@ impl Machine {
             let key = item.message.key.clone();
             let topic = item.message.topic.clone();
             if item.origin == Origin::Due {
-                if self.blocks.has_before(item.key(), id) {
-                    self.withdraw(ticket);
-                } else {
-                    retries.push((ticket, key));
+                match () {
+                    () if self.blocks.waits_for_probe(topic.as_str(), id) => {
+                        self.set_aside(ticket, ExceptionState::Held, None, None, None);
+                    }
+                    () if self.blocks.has_before(item.key(), id) => self.withdraw(ticket),
+                    () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {
+                        probes.push((ticket, key))
+                    }
+                    () => self.lanes.push(ticket, key.as_ref()),
                 }
                 continue;
             }
@@ -155,7 +164,7 @@ impl Machine {
                 }
             }
         }
-        for (ticket, key) in retries {
+        for (ticket, key) in probes {
             self.lanes.push(ticket, key.as_ref());
         }
     }

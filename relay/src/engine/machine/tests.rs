@@ -24,17 +24,17 @@ const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 /// More bytes than the destination takes.
 const OVERSIZE: usize = 2_000;
 
-struct Row {
+pub(super) struct Row {
     parked: Parked,
     due_at: Option<u64>,
 }
 
 /// What the database holds.
-struct Log {
-    entries: Vec<Message>,
-    delays: HashMap<i64, u64>,
-    cursor: Cursor,
-    rows: BTreeMap<EntryId, Row>,
+pub(super) struct Log {
+    pub(super) entries: Vec<Message>,
+    pub(super) delays: HashMap<i64, u64>,
+    pub(super) cursor: Cursor,
+    pub(super) rows: BTreeMap<EntryId, Row>,
 }
 
 impl Log {
@@ -49,7 +49,7 @@ impl Log {
         self.entries[index].payload.truncate(10);
     }
 
-    fn store(&mut self, checkpoint: Checkpoint, now: u64) {
+    pub(super) fn store(&mut self, checkpoint: Checkpoint, now: u64) {
         self.cursor = checkpoint.cursor;
         for change in checkpoint.changes {
             match change {
@@ -95,13 +95,13 @@ impl Log {
         held.map(|(id, row)| (QueueName::of(&row.parked.topic, row.parked.key.as_deref()), *id, row))
     }
 
-    fn held_page(&self, ask: &HeldAsk, len: usize) -> HeldPage {
+    pub(super) fn held_page(&self, ask: &HeldAsk, len: usize) -> HeldPage {
         let mut found = self.held().filter(|(queue, id, _)| *queue == ask.queue && *id >= ask.from);
         let exceptions = found.by_ref().take(len).map(|(_, id, row)| self.read(id, row)).collect();
         HeldPage { exceptions, exhausted: found.next().is_none() }
     }
 
-    fn queues(&self, after: Option<&QueueName>, len: usize) -> HeldQueues {
+    pub(super) fn queues(&self, after: Option<&QueueName>, len: usize) -> HeldQueues {
         let mut all: BTreeMap<QueueName, (EntryId, &Row)> = BTreeMap::new();
         for (queue, id, row) in self.held().filter(|(queue, ..)| after.is_none_or(|after| queue > after)) {
             all.entry(queue).or_insert((id, row));
@@ -162,7 +162,7 @@ struct World {
 
 type MessageIdText = String;
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     let silent_after = Duration::from_millis(300);
     let (unstored_max, checkpoint_changes) = (30, 8);
     let mut settings = Settings {
@@ -561,25 +561,25 @@ fn nothing_is_lost_and_order_holds_with_a_pipelined_publisher() {
     (0..600).for_each(|seed| run(seed, KeyWindow::Pipelined));
 }
 
-fn message_for(topic: &str, key: &str) -> Message {
+pub(super) fn message_for(topic: &str, key: &str) -> Message {
     Message::new(Topic::new(topic).unwrap(), EventType::new("e").unwrap(), "x")
         .with_key(OrderingKey::new(key).unwrap())
 }
 
 /// A machine with a session, time and entries of its own.
-struct Bench {
-    machine: Machine,
-    last: i64,
+pub(super) struct Bench {
+    pub(super) machine: Machine,
+    pub(super) last: i64,
 }
 
 impl Bench {
-    fn new(window: KeyWindow) -> Self {
+    pub(super) fn new(window: KeyWindow) -> Self {
         let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), Blocks::default());
         machine.session_started(window);
         Self { machine, last: 0 }
     }
 
-    fn read(&mut self, message: &Message) {
+    pub(super) fn read(&mut self, message: &Message) {
         let mark = |id: i64| Mark::new(id.to_string());
         let (base, head) = (mark(self.last), mark(self.last + 1));
         self.last += 1;
@@ -589,7 +589,7 @@ impl Bench {
     }
 
     /// Asks for held entries, of which the database has these.
-    fn read_back(&mut self, held: &[Exception]) {
+    pub(super) fn read_back(&mut self, held: &[Exception]) {
         self.machine.asks();
         let asks = self.machine.held_asks();
         let page = |ask: &HeldAsk| {
@@ -603,22 +603,22 @@ impl Bench {
         self.machine.held(&asks, pages);
     }
 
-    fn at(&mut self, ms: u64) {
+    pub(super) fn at(&mut self, ms: u64) {
         self.machine.set_now(Duration::from_millis(ms));
     }
 
-    fn confirm(&mut self, ticket: message::Ticket) {
+    pub(super) fn confirm(&mut self, ticket: message::Ticket) {
         self.machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
     }
 
-    fn cursor(&mut self) -> Cursor {
+    pub(super) fn cursor(&mut self) -> Cursor {
         let cursor = self.machine.checkpoint().map(|checkpoint| checkpoint.cursor);
         self.machine.checkpointed();
         cursor.unwrap_or_else(|| self.machine.stored.clone())
     }
 }
 
-fn exception(id: i64, message: &Message, state: ExceptionState) -> Exception {
+pub(super) fn exception(id: i64, message: &Message, state: ExceptionState) -> Exception {
     let entry = Entry { id: EntryId(id), message: Ok(message.clone()), deliver_in: None };
     Exception { entry, state, attempts: 0 }
 }

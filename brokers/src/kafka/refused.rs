@@ -1,0 +1,97 @@
+//! What a session has refused by itself: before librdkafka took it, so that the session goes on. Pure but for the clock.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use message::{Fault, Message, MessageId, OrderingKey, PublishError, Scope, Topic};
+
+/// Keys that are remembered; with more refusals than that the session ends.
+const KEYS_MAX: usize = 1_000;
+/// A topic that does not exist is not asked for again for so long: each question keeps all messages waiting.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What was refused.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// The message of each key that has to come again before anything else of it.
+    keys: HashMap<OrderingKey, MessageId>,
+    topics: HashMap<Topic, (Instant, Fault, Scope, String)>,
+}
+
+impl Refused {
+    /// Whether the message stands behind a refused one of its key. The refused one itself may try again.
+    pub(super) fn stops(&mut self, message: &Message) -> bool {
+        let Some(key) = &message.key else { return false };
+        match self.keys.get(key) {
+            Some(refused) if *refused == message.id => {
+                self.keys.remove(key);
+                false
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// Notes a message that was refused. Whether there was room.
+    pub(super) fn note(&mut self, message: &Message) -> bool {
+        let Some(key) = &message.key else { return true };
+        let has_room = self.keys.len() < KEYS_MAX;
+        if has_room {
+            self.keys.insert(key.clone(), message.id);
+        }
+        has_room
+    }
+
+    /// Why the topic was refused a moment ago.
+    pub(super) fn topic(&mut self, topic: &Topic) -> Option<PublishError> {
+        let (at, fault, scope, reason) = self.topics.get(topic)?;
+        if at.elapsed() >= ASK_AGAIN {
+            self.topics.remove(topic);
+            return None;
+        }
+        Some(PublishError::new(*fault, *scope, reason.clone()))
+    }
+
+    /// Notes why a topic was refused.
+    pub(super) fn note_topic(&mut self, topic: &Topic, error: &PublishError) {
+        if error.scope() == Scope::Topic {
+            let reason = (Instant::now(), error.fault(), error.scope(), error.to_string());
+            self.topics.insert(topic.clone(), reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::EventType;
+
+    #[test]
+    fn of_a_key_the_refused_message_comes_first() {
+        let message = |key: Option<&str>| {
+            let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "x");
+            match key {
+                Some(key) => message.with_key(OrderingKey::new(key).unwrap()),
+                None => message,
+            }
+        };
+        let (first, second, other, without) =
+            (message(Some("a")), message(Some("a")), message(Some("b")), message(None));
+        let mut refused = Refused::default();
+        assert!(refused.note(&first) && refused.note(&without));
+        assert!(refused.stops(&second) && !refused.stops(&other) && !refused.stops(&message(None)));
+        assert!(!refused.stops(&first), "it tries again");
+        assert!(!refused.stops(&second), "and the others come behind it");
+    }
+
+    #[test]
+    fn the_keys_that_are_remembered_are_bounded() {
+        let message = |number: usize| {
+            let key = OrderingKey::new(format!("k{number}")).unwrap();
+            Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "x").with_key(key)
+        };
+        let mut refused = Refused::default();
+        assert!((0..KEYS_MAX).all(|number| refused.note(&message(number))));
+        assert!(!refused.note(&message(KEYS_MAX)));
+    }
+}
