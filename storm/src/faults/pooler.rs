@@ -1,5 +1,5 @@
-//! A pooler between relays and the database: transactions of many clients over few sessions (`PgBouncer`, pool mode
-//! `transaction`). It outlives the server's sessions, and ends by itself.
+//! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`, pool mode `session`). It
+//! outlives the server's sessions, and ends by itself.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
