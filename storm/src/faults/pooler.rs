@@ -55,7 +55,7 @@ impl Fault for Pooler {
     }
 
     fn by_default(&self) -> bool {
-        false
+        !self.restarts
     }
 
     fn lasts(&self) -> RangeInclusive<Duration> {
