@@ -98,7 +98,7 @@ macro_rules! line {
     };
 }
 
-static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes", 5 "0005_histories", 6 "0006_parked");
+static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes", 5 "0005_histories", 6 "0006_parked", 7 "0007_retention_histories");
 static SQLITE_OUTBOX: &[Migration] =
     line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes", 4 "0004_parked");
 static POSTGRES_INBOX: &[Migration] =

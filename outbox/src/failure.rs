@@ -34,6 +34,18 @@ pub(crate) fn is_aborted_transaction(error: &Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("25P02")
 }
 
+/// What gives statements of one client to another, and what to do.
+pub(crate) const SHARED_SESSIONS: &str = "\
+    a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \
+    transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \
+    session mode, or use PgBouncer 1.21 or newer with max_prepared_statements above 0";
+
+/// Whether the session holds other prepared statements than this client gave it (SQLSTATE 42P05, 26000).
+pub(crate) fn is_of_shared_session(error: &Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    matches!(code.as_deref(), Some("42P05" | "26000"))
+}
+
 fn of_code(error: &dyn DatabaseError) -> Failure {
     let code = error.code().unwrap_or_default();
     if error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {

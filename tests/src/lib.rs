@@ -7,6 +7,7 @@
 //! | [`trial`](mod@trial) | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
 //! | [`stage`] | [`Stage`]: what a test has made and what it shows when it fails |
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
+//! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
 //! | [`counters`] | [`Counters`]: what the components have counted |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
@@ -21,6 +22,7 @@
 
 pub mod backends;
 pub mod brokers;
+pub mod cluster;
 pub mod counters;
 pub mod databases;
 pub mod eventually;
@@ -37,6 +39,7 @@ pub mod trial;
 
 pub use backends::Backend;
 pub use brokers::Broker;
+pub use cluster::Cluster;
 pub use counters::Counters;
 pub use databases::{Database, Dialect};
 pub use eventually::eventually;

@@ -85,7 +85,12 @@ pub(crate) async fn exist() -> Outcome {
 }
 
 async fn make() -> Outcome {
-    let mut admin = PgConnection::connect(&Backend::Postgres.address()?).await?;
+    make_at(&Backend::Postgres.address()?).await
+}
+
+/// Makes the users on the server of an administrator's URL.
+pub(crate) async fn make_at(server: &str) -> Outcome {
+    let mut admin = PgConnection::connect(server).await?;
     let mut tx = admin.begin().await?;
     tx.execute(LOCK).await?;
     let users = ALL.map(|role| (role.user(), format!("LOGIN PASSWORD '{PASSWORD}'")));

@@ -204,6 +204,8 @@ fn environment(base: u16) -> Result<BTreeMap<String, String>, String> {
     // What the faults need: see `storm::faults`.
     environment.insert("OUTBOX_POSTGRES_WAL_SEGMENT_MB".to_owned(), "1".to_owned());
     environment.insert("OUTBOX_SQS_DURABLE".to_owned(), "true".to_owned());
+    // In the other mode relays refuse it.
+    environment.insert("OUTBOX_PGBOUNCER_MODE".to_owned(), "session".to_owned());
     environment.insert(DOWNLOADS_VARIABLE.to_owned(), shared.display().to_string());
     Ok(environment)
 }

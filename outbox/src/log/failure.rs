@@ -5,7 +5,7 @@ use std::time::Duration;
 use migrations::MigrateError;
 
 use crate::connect::InvalidUrl;
-use crate::failure::{Failure, classify};
+use crate::failure::{Failure, SHARED_SESSIONS, classify, is_of_shared_session};
 use crate::log::error::LogError;
 
 impl LogError {
@@ -17,6 +17,10 @@ impl LogError {
                 (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
                     Self::Corrupt { what: "row", problem: reason }
                 }
+                (_, Failure::Refused) if is_of_shared_session(&error) => Self::Operator {
+                    reason: format!("the database refused to {what}: {error}: {SHARED_SESSIONS}"),
+                    source: Some(Box::new(error)),
+                },
                 (_, Failure::Refused) => Self::Operator {
                     reason: format!("the database refused to {what}: {error}"),
                     source: Some(Box::new(error)),

@@ -181,6 +181,11 @@ impl CursorFacts {
             .find(|system| *system != here.system_identifier)
     }
 
+    /// Whether a rebase forgets transactions that were in flight at the base and may be open on this server still.
+    pub(super) fn gives_up_open_transactions(&self, cause: &Cause, here: &History) -> bool {
+        !cause.keeps_transaction_ids() && !self.base.in_flight.is_empty() && self.other_server(here).is_none()
+    }
+
     /// The largest id that the cursor knows to be given out.
     pub(super) fn reached(&self) -> i64 {
         let head = self.head.as_ref().map_or(0, |head| head.floor);
@@ -304,6 +309,21 @@ mod tests {
         for (server, cursor, cause) in table {
             assert_eq!(server.decide_about(&cursor), Decision::Rebase(cause));
         }
+    }
+
+    #[test]
+    fn only_a_cursor_of_this_server_has_transactions_that_may_be_open() {
+        let (here, there) = (server().history, format!("66/1/{RUN}").parse().unwrap());
+        let at = |mark: PgMark| CursorFacts { base: mark, ..cursor() };
+        let in_flight = || mark(40, "900:910:900");
+        let ahead = Cause::RowAhead { newest: 1_000, next: 1_000 };
+        assert!(at(in_flight().in_history(&here)).gives_up_open_transactions(&ahead, &here));
+        // Written by a release that stored no history.
+        assert!(at(in_flight()).gives_up_open_transactions(&ahead, &here));
+        assert!(!at(in_flight().in_history(&there)).gives_up_open_transactions(&ahead, &here));
+        assert!(!at(mark(40, "910:910:")).gives_up_open_transactions(&ahead, &here));
+        let behind = Cause::SequenceBehindRows { position: 1, newest: 2 };
+        assert!(!at(in_flight()).gives_up_open_transactions(&behind, &here));
     }
 
     #[test]

@@ -21,7 +21,8 @@
 //! seen, and then the proof in `postgres/mod.rs` holds for it as for a row of that transaction.
 //!
 //! Another function sets a sequence forwards. Its lock waits for every open transaction that has enqueued, and other
-//! producers queue behind it: so it is tried for moments, with pauses in which nothing is locked.
+//! producers queue behind it: so it is tried for moments, with pauses in which nothing is locked. The same lock is taken
+//! when a cursor of this server gives up its snapshot: what was in flight in it may be open still, with ids below the floor.
 //!
 //! What stands beside the log stays what it is: the entries above the new floor are listed in `outbox_rebased`, and the
 //! reader leaves them out. What leaves again has the ids it had; the inbox drops it.
@@ -157,8 +158,8 @@ impl Rebase {
                 sqlx::query_scalar(&self.waited_for).fetch_one(connection).await.map_err(failed())?;
             Err(LogError::Unavailable {
                 reason: format!(
-                    "the sequence outbox_message_id_seq was set back, and is not set forwards before transactions end that \
-                     have taken ids of it: {}",
+                    "cursors are not of this server's history, and are not mended before these transactions end, which \
+                     have taken ids of outbox_message_id_seq: {}",
                     who.as_deref().unwrap_or("none at this moment")
                 ),
                 source: None,
@@ -210,11 +211,7 @@ impl Rebase {
         let known = cursors.iter().map(reached).collect::<Result<Vec<_>, _>>()?.into_iter().max();
         let position = server.position;
         if known.max(server.newest_id).unwrap_or_default() > position {
-            // Waits for those who have taken a low id and not ended, so that their rows are seen below.
-            let now: i64 = match sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await {
-                Err(error) if is_in_use(&error) => return Ok(Tried::InUse),
-                answer => answer.map_err(failed())?,
-            };
+            let Some(now) = self.lock_producers_out(tx).await? else { return Ok(Tried::InUse) };
             tracing::warn!(from = position, to = now, "the sequence outbox_message_id_seq is set forwards");
             server = ServerFacts { position, ..questions.server(tx).await? };
         }
@@ -225,6 +222,12 @@ impl Rebase {
             if matches!(cause, Cause::SequenceBehindRows { .. }) {
                 // The cursor itself is sound.
                 continue;
+            }
+            // Rows below the floor that are not committed yet would be looked for nowhere.
+            if facts.gives_up_open_transactions(&cause, &server.history)
+                && self.lock_producers_out(tx).await?.is_none()
+            {
+                return Ok(Tried::InUse);
             }
             let base = self.base(tx, &server, &facts, &cause).await?;
             let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
@@ -246,6 +249,15 @@ impl Rebase {
             self.replace(tx, relay, shard, &facts, &base).await?;
         }
         Ok(Tried::Mended)
+    }
+
+    /// Sets the sequence above every known id, and locks producers out until the transaction ends. So each transaction that
+    /// has taken an id has ended, and its rows are seen by the statements that follow. Nothing when one is still open.
+    async fn lock_producers_out(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Option<i64>, LogError> {
+        match sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await {
+            Err(error) if is_in_use(&error) => Ok(None),
+            answer => answer.map(Some).map_err(failed()),
+        }
     }
 
     async fn base(

@@ -1,5 +1,7 @@
 //! Servers that speak PostgreSQL's protocol and do not keep what the relay's proof rests on. Pure decisions.
 
+use crate::failure::SHARED_SESSIONS;
+
 /// What a server says of itself and of the outbox's tables.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerKind {
@@ -7,6 +9,8 @@ pub(super) struct ServerKind {
     pub(super) version: String,
     /// Whether the catalog of Aurora DSQL is there.
     pub(super) is_dsql: bool,
+    /// A new connection finds statements that another client has prepared.
+    pub(super) hands_on_statements: bool,
     /// A table of the outbox that Citus distributes.
     pub(super) distributed: Option<String>,
     /// A table of the outbox that a subscription fills.
@@ -29,6 +33,9 @@ impl ServerKind {
                 "is Aurora DSQL, which is not supported: it has no sequences and no snapshots of transaction ids; put \
                  the outbox into PostgreSQL",
             ));
+        }
+        if self.hands_on_statements {
+            return Some(format!("hands on the prepared statements of another client: {SHARED_SESSIONS}"));
         }
         if let Some(table) = &self.distributed {
             return Some(format!(
@@ -116,6 +123,8 @@ mod tests {
         assert!(distributed.contains("undistribute_table('outbox_message')"), "{distributed}");
         let subscribed = ServerKind { subscribed: table(), ..plain.clone() }.refusal().unwrap();
         assert!(subscribed.contains("DROP SUBSCRIPTION"), "{subscribed}");
+        let shared = ServerKind { hands_on_statements: true, ..plain.clone() }.refusal().unwrap();
+        assert!(shared.contains("session mode") && shared.contains("max_prepared_statements"), "{shared}");
         let dsql = ServerKind { is_dsql: true, ..plain }.refusal().unwrap();
         assert!(dsql.contains("Aurora DSQL"), "{dsql}");
     }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use message::Source;
 use migrations::{Line, Migrator, Statement, Template};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Postgres};
+use sqlx::{ConnectOptions, PgConnection, Postgres, Row as _};
 
 use crate::address::Address;
 use crate::connect::{Exposure, exposure, postgres_options};
@@ -91,16 +91,25 @@ impl PostgresLog {
         self.check_sequence(connection).await
     }
 
-    /// Before anything else is asked that another product may not know.
+    /// Before anything else is asked that another product may not know, and before anything is prepared: in messages of the
+    /// simple protocol.
     async fn check_product(&self, connection: &mut PgConnection) -> Result<(), LogError> {
-        let (version, is_dsql): (String, bool) = sqlx::query_as(
+        let failed = || LogError::during("tell what it is");
+        let product = sqlx::raw_sql(
             "SELECT version(), EXISTS (SELECT FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
                 WHERE n.nspname = 'sys' AND c.relname = 'iam_pg_role_mappings')",
-        )
-        .fetch_one(connection)
-        .await
-        .map_err(LogError::during("tell what it is"))?;
-        self.refuse(&ServerKind { version, is_dsql, ..ServerKind::default() })
+        );
+        let row = product.fetch_one(&mut *connection).await.map_err(failed())?;
+        let version = row.try_get(0).map_err(failed())?;
+        let is_dsql = row.try_get(1).map_err(failed())?;
+        self.refuse(&ServerKind { version, is_dsql, ..ServerKind::default() })?;
+        // By their names in the server: a pooler that keeps them apart gives them others.
+        let prepared = sqlx::raw_sql(
+            "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE NOT from_sql AND name LIKE 'sqlx\\_s\\_%')",
+        );
+        let row = prepared.fetch_one(connection).await.map_err(failed())?;
+        let hands_on_statements = row.try_get(0).map_err(failed())?;
+        self.refuse(&ServerKind { hands_on_statements, ..ServerKind::default() })
     }
 
     /// Who else writes the tables.

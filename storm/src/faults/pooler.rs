@@ -1,5 +1,5 @@
-//! A pooler between relays and the database: transactions of many clients over few sessions (`PgBouncer`, pool mode
-//! `transaction`). It outlives the server's sessions, and ends by itself.
+//! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`, pool mode `session`). It
+//! outlives the server's sessions, and ends by itself.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Fault for Pooler {
     }
 
     fn by_default(&self) -> bool {
-        false
+        !self.restarts
     }
 
     fn lasts(&self) -> RangeInclusive<Duration> {

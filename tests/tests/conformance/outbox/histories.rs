@@ -23,6 +23,7 @@ cases! { "outbox/histories":
         a_cursor_of_another_server_is_not_believed,
         a_cursor_of_another_server_is_told_by_that_servers_name,
         a_foreign_cursor_hides_nothing_from_another_relay,
+        what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up,
         what_stands_beside_the_log_is_not_read_again_after_a_restore,
         a_relay_that_was_held_up_forgets_nothing_that_is_left_out,
         producers_go_on_while_the_sequence_waits_for_a_long_transaction,
@@ -170,6 +171,28 @@ async fn a_foreign_cursor_hides_nothing_from_another_relay() {
         assert_eq!(keys(&sound.all().await), ["late"]);
         let again = keys(&Follower::new(db.reader().await, rebased).all().await);
         assert!(["late", "10", "11"].iter().all(|key| again.iter().any(|found| found == key)), "{again:?}");
+        db
+    })
+    .await;
+}
+
+async fn what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up() {
+    each(async |db: Database<Postgres>| {
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
+        // Its id lies below the floor of this cursor.
+        drop(after_ten(&db).await);
+        // A row of another server, as after a restore of data only.
+        db.enqueue(orders(10..11)).await;
+        db.run("UPDATE outbox_message SET xid = '9000000000' WHERE key = '10'").await;
+        let mut keeper = db.keeper("a").await;
+        let refused = keeper.acquire(TTL).await.map(drop);
+        late.commit().await.unwrap();
+        let again = read_anew(&db).await;
+        assert!(["late", "10"].iter().all(|key| again.iter().any(|found| found == key)), "{again:?}");
+        let error = refused.unwrap_err();
+        assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("session "), "{error}");
         db
     })
     .await;

@@ -1,5 +1,6 @@
 //! The outbox and its migrations.
 
+mod clusters;
 mod concurrency;
 mod cost;
 mod drift;
@@ -22,6 +23,7 @@ pub(crate) use support::each;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
+        clusters::trials(),
         concurrency::trials(),
         cost::trials(),
         drift::trials(),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, TTL, TestDialect, granted, ids, on, relay, source};
 use outbox::log::{
-    Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError, LogKeeper, LogOptions,
-    Parked, QueueName, RelayName,
+    Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError, LogKeeper,
+    LogOptions, Mark, Parked, QueueName, RelayName,
 };
 use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
 use outbox::{Enqueued, NewMessage};
@@ -30,6 +30,7 @@ cases! { "outbox/retention":
         a_row_that_is_written_into_an_emptied_segment_is_read,
         a_segment_expires_beside_open_transactions_of_others,
         a_restored_log_is_left_alone,
+        a_cursor_of_another_history_has_passed_nothing,
         a_snapshot_of_before_is_refused,
         a_server_that_no_longer_answers_ends_a_pass_in_time,
     }
@@ -391,6 +392,41 @@ async fn a_restored_log_is_left_alone() {
         assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Restored]);
         assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
         assert_eq!(db.rows().await, 5);
+        db
+    })
+    .await;
+}
+
+async fn a_cursor_of_another_history_has_passed_nothing() {
+    on("a_cursor_of_another_history", |db: Database<Postgres>| async move {
+        let retention = open(&db);
+        let mut main = Relay::new(&db, &relay()).await;
+        db.enqueue(messages(10)).await;
+        assert_eq!(main.pass(&[]).await.len(), 10);
+        let sound = main.follower.cursor();
+        // Nobody has read this one, and each of these cursors seems to have passed it.
+        db.enqueue(messages(1)).await;
+        let seen: String =
+            sqlx::query_scalar("SELECT pg_current_snapshot()::text").fetch_one(&db.admin).await.unwrap();
+        let there = "1/1/00000000-0000-4000-8000-000000000000";
+        for base in [format!("11@{seen}@{there}"), String::from("11@9000000000:9000000000:")] {
+            let foreign = Cursor::at(Mark::new(base.as_str()));
+            assert_eq!(main.keeper.checkpoint(main.epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+            assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0, "{base}");
+            assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
+        }
+        // Behind the cursor, then with every id up to the floor given out again.
+        assert_eq!(main.keeper.checkpoint(main.epoch, &sound, &[]).await.unwrap(), Fenced::Held);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        for count in [5, 5] {
+            db.enqueue(messages(count)).await;
+            assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+            assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
+        }
+        // Its relay mends it, reads them, and they may go.
+        let mut main = Relay::new(&db, &relay()).await;
+        assert_eq!(main.pass(&[]).await.len(), 10);
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
         db
     })
     .await;

@@ -1,0 +1,220 @@
+//! PostgreSQL servers of a test's own: to crash, copy, promote and restore. The task runner starts them, as it starts the
+//! shared ones, with folders and ports of their own.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use sqlx::{Connection as _, PgConnection};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::backends::Backend;
+use crate::roles;
+use crate::stage::Stage;
+use crate::trial::{Failure, Outcome};
+
+/// What a test needs that has servers of its own; the roles' names are made on the shared one as well.
+pub const NEEDS: [Backend; 2] = [Backend::Postgres, Backend::Xtask];
+
+/// The superuser, its password and its database.
+const WHO: &str = "outbox";
+
+/// One PostgreSQL server, and the pooler before it once that is started. Both are stopped and removed with the stage.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    folder: PathBuf,
+    port: u16,
+    pooler_port: u16,
+    /// Variables that the task runner reads.
+    settings: Vec<(&'static str, String)>,
+}
+
+impl Cluster {
+    /// A running server with the roles of the tests, and without tables.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn start(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
+        let cluster = Self::place(stage, settings)?;
+        cluster.resume().await?;
+        roles::make_at(&cluster.url()).await?;
+        Ok(cluster)
+    }
+
+    /// A place for a server: a folder that the server's user may enter, and ports that nobody uses.
+    fn place(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
+        let folder =
+            tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir()?;
+        let (port, pooler_port) = free_ports()?;
+        let settings = settings.iter().map(|(name, value)| (*name, String::from(*value))).collect();
+        let cluster = Self { folder: folder.path().to_owned(), port, pooler_port, settings };
+        stage.show_on_failure(cluster.folder.join("postgres/logs/server.log"));
+        stage.show_on_failure(cluster.folder.join("pgbouncer/logs/server.log"));
+        stage.afterwards(format!("the cluster on port {port}"), remove(cluster.clone(), folder));
+        Ok(cluster)
+    }
+
+    /// A standby that follows this server.
+    ///
+    /// # Errors
+    /// The programs' own words.
+    pub async fn standby(&self, stage: &Stage) -> Result<Self, Failure> {
+        let standby = self.copied(stage, true).await?;
+        standby.resume().await?;
+        Ok(standby)
+    }
+
+    /// A base backup, made while the server runs. Nothing runs on it before [`Cluster::recover`].
+    ///
+    /// # Errors
+    /// The program's own words.
+    pub async fn backup(&self, stage: &Stage) -> Result<Self, Failure> {
+        self.copied(stage, false).await
+    }
+
+    async fn copied(&self, stage: &Stage, follow: bool) -> Result<Self, Failure> {
+        let copy = Self::place(stage, &[])?;
+        std::fs::create_dir_all(copy.folder.join("postgres"))?;
+        let mut backup = Command::new("pg_basebackup");
+        backup.args(["--checkpoint=fast", "--wal-method=stream", "--no-sync", "--dbname"]).arg(self.url());
+        if follow {
+            backup.arg("--write-recovery-conf");
+        }
+        run(backup.arg("--pgdata").arg(copy.data())).await?;
+        copy.hand_over_like(&self.data()).await?;
+        Ok(copy)
+    }
+
+    /// Starts the server on a backup, with the target that these lines of configuration name; returns when it answers,
+    /// which may be before it has recovered.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn recover(&self, target: &str) -> Outcome {
+        let file = self.data().join("postgresql.auto.conf");
+        let before = std::fs::read_to_string(&file)?;
+        std::fs::write(&file, format!("{before}{target}\n"))?;
+        std::fs::write(self.data().join("recovery.signal"), "")?;
+        self.hand_over_like(&self.data()).await?;
+        self.resume().await
+    }
+
+    /// Gives the files to the owner of a folder: the server refuses those of anybody else.
+    async fn hand_over_like(&self, model: &Path) -> Outcome {
+        let mut reference = std::ffi::OsString::from("--reference=");
+        reference.push(model);
+        run(Command::new("chown").arg("--recursive").arg(reference).arg(self.data())).await
+    }
+
+    /// Where the administrator connects.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://{WHO}:{WHO}@127.0.0.1:{}/{WHO}", self.port)
+    }
+
+    /// The same database behind the pooler.
+    #[must_use]
+    pub fn pooler_url(&self) -> String {
+        format!("postgres://{WHO}:{WHO}@127.0.0.1:{}/{WHO}", self.pooler_port)
+    }
+
+    /// The folder of the server's files.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("postgres/data")
+    }
+
+    /// Starts a pooler before the server, in the mode `transaction` or `session`.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn start_pooler(&self, mode: &str) -> Outcome {
+        let mut start = self.services()?;
+        start.args(["start", "pgbouncer"]).env("OUTBOX_PGBOUNCER_MODE", mode);
+        run(&mut start).await
+    }
+
+    /// Starts the server again; returns when it answers.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn resume(&self) -> Outcome {
+        run(self.services()?.args(["start", "postgres"])).await
+    }
+
+    /// Ends the server as a crash does.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn crash(&self) -> Outcome {
+        run(self.services()?.args(["stop", "postgres", "--immediate"])).await
+    }
+
+    /// Runs one or more statements as the administrator.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn execute(&self, sql: &str) -> Outcome {
+        let mut admin = PgConnection::connect(&self.url()).await?;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+        admin.close().await?;
+        Ok(())
+    }
+
+    /// The first column of the first row, as a text.
+    ///
+    /// # Errors
+    /// The database's, or there is no row.
+    pub async fn text(&self, sql: &str) -> Result<String, Failure> {
+        let mut admin = PgConnection::connect(&self.url()).await?;
+        let text = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut admin).await?;
+        admin.close().await?;
+        Ok(text)
+    }
+
+    fn services(&self) -> Result<Command, Failure> {
+        let mut command = Command::new(Backend::Xtask.address()?);
+        command
+            .arg("services")
+            .env("OUTBOX_SERVICES_DIR", &self.folder)
+            .env("OUTBOX_POSTGRES_PORT", self.port.to_string())
+            .env("OUTBOX_PGBOUNCER_PORT", self.pooler_port.to_string())
+            .env_remove("OUTBOX_PGBOUNCER_SERVER")
+            .envs(self.settings.iter().map(|(name, value)| (*name, value)));
+        // The address of a service that runs would make it an external one, which is left alone.
+        for variable in ["OUTBOX_POSTGRES_URL", "OUTBOX_PGBOUNCER_URL"] {
+            command.env_remove(variable);
+        }
+        Ok(command)
+    }
+}
+
+async fn remove(cluster: Cluster, folder: TempDir) -> Outcome {
+    for service in ["pgbouncer", "postgres"] {
+        run(cluster.services()?.args(["stop", service, "--immediate"])).await?;
+    }
+    run(cluster.services()?.args(["down", "--purge", "--only", "postgres,pgbouncer"])).await?;
+    folder.close()?;
+    Ok(())
+}
+
+/// Ports that nobody listens on; both are taken at once, so that they differ.
+fn free_ports() -> Result<(u16, u16), Failure> {
+    let listen = || TcpListener::bind(("127.0.0.1", 0));
+    let (first, second) = (listen()?, listen()?);
+    Ok((first.local_addr()?.port(), second.local_addr()?.port()))
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// What it wrote, when it failed.
+pub async fn run(command: &mut Command) -> Outcome {
+    let output = command.output().await?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = [output.stdout, output.stderr].concat();
+    Err(format!("{command:?} failed ({}): {}", output.status, String::from_utf8_lossy(&words)).into())
+}

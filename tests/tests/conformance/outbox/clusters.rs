@@ -1,0 +1,326 @@
+//! What `docs/operations/histories.md` says of servers that crash behind a pooler, are restored, promoted or replicated:
+//! each on servers of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use outbox::NewMessage;
+use outbox::log::{Fenced, LogError, LogKeeper, LogOptions, LogStore};
+use sqlx::Postgres;
+use tests::cluster::{NEEDS, run};
+use tests::{Cluster, Outcome, Role, Stage, eventually, trial};
+use tokio::process::Command;
+
+use crate::outbox::support::{Database, Follower, TTL, granted, relay, source};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let name = |case| format!("outbox/clusters/postgres/{case}");
+    vec![
+        trial(
+            name("a_pooler_that_hands_on_prepared_statements_is_refused_by_name"),
+            &NEEDS,
+            a_pooler_that_hands_on_prepared_statements_is_refused_by_name,
+        ),
+        trial(
+            name("a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before"),
+            &NEEDS,
+            a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before,
+        ),
+        trial(
+            name("a_relay_behind_a_pooler_loses_nothing_when_the_server_crashes"),
+            &NEEDS,
+            a_relay_behind_a_pooler_loses_nothing_when_the_server_crashes,
+        ),
+        trial(
+            name("a_dump_restored_into_another_cluster_loses_nothing"),
+            &NEEDS,
+            a_dump_restored_into_another_cluster_loses_nothing,
+        ),
+        trial(
+            name("a_promoted_standby_that_lagged_is_gone_on_from"),
+            &NEEDS,
+            a_promoted_standby_that_lagged_is_gone_on_from,
+        ),
+        trial(
+            name("a_recovery_to_a_point_in_time_is_gone_on_from"),
+            &NEEDS,
+            a_recovery_to_a_point_in_time_is_gone_on_from,
+        ),
+        trial(
+            name("a_subscriber_is_refused_by_name_until_its_subscription_ends"),
+            &NEEDS,
+            a_subscriber_is_refused_by_name_until_its_subscription_ends,
+        ),
+    ]
+}
+
+/// The migrated database of a server; it goes with the server.
+async fn database(cluster: &Cluster) -> Database<Postgres> {
+    Database::at(cluster.url(), None).await
+}
+
+fn orders(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+    range.map(|n| NewMessage::new("orders").key(n.to_string()))
+}
+
+fn keys(range: std::ops::Range<i32>) -> Vec<String> {
+    range.map(|n| n.to_string()).collect()
+}
+
+fn keys_of(entries: &[outbox::log::Entry]) -> Vec<String> {
+    entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
+}
+
+/// The relay's log at another address of the same database.
+fn log_at(url: &str) -> Arc<dyn LogStore> {
+    outbox::log::open(url, source(), LogOptions::default()).unwrap()
+}
+
+/// A relay that leads, and reads through `log`.
+struct Leader {
+    keeper: Box<dyn LogKeeper>,
+    epoch: i64,
+    follower: Follower,
+}
+
+impl Leader {
+    async fn of(log: &Arc<dyn LogStore>) -> Self {
+        let mut keeper = log.keeper(&relay(), "a").await.unwrap();
+        let (lease, cursor) = granted(&mut keeper).await;
+        let follower = Follower::new(log.reader(&relay()).await.unwrap(), cursor);
+        Self { keeper, epoch: lease.epoch, follower }
+    }
+
+    /// Reads all there is.
+    async fn read(&mut self) -> Vec<String> {
+        keys_of(&self.follower.all().await)
+    }
+
+    async fn store(&mut self) -> Fenced {
+        self.keeper.checkpoint(self.epoch, &self.follower.cursor(), &[]).await.unwrap()
+    }
+
+    /// Reads all there is, and stores that it is settled.
+    async fn pass(&mut self) -> Vec<String> {
+        let read = self.read().await;
+        assert_eq!(self.store().await, Fenced::Held);
+        read
+    }
+}
+
+/// Gives out transaction ids until other servers are far behind.
+async fn spend_transaction_ids(cluster: &Cluster) -> Outcome {
+    let spend = "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
+    cluster.execute(spend).await
+}
+
+async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let db = database(&cluster).await;
+    cluster.start_pooler("transaction").await?;
+    let log = log_at(&Role::Relay.url(&cluster.pooler_url())?);
+    // The first client has the session for itself.
+    let mut keeper = log.keeper(&relay(), "a").await?;
+    granted(&mut keeper).await;
+    let refused = |error: LogError| {
+        assert!(matches!(error, LogError::Operator { .. }), "{error}");
+        let words = error.to_string();
+        assert!(words.contains("session mode") && words.contains("max_prepared_statements"), "{words}");
+    };
+    refused(log.reader(&relay()).await.err().unwrap());
+    // And has another one when that is gone, in which its statements are not.
+    db.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'outbox_test_relay'")
+        .await;
+    eventually("its session is gone", || async {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'outbox_test_relay'";
+        Ok((db.number(sessions).await == 0).then_some(()))
+    })
+    .await?;
+    refused(keeper.acquire(TTL).await.err().unwrap());
+    Ok(())
+}
+
+/// Each client has a pool of its own: then no statements meet, and the pooler keeps the clients through the crash.
+async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let db = database(&cluster).await;
+    cluster.execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await?;
+    cluster.execute("SELECT pg_reload_conf()").await?;
+    cluster.start_pooler("transaction").await?;
+    db.enqueue(orders(0..10)).await;
+    let mut keeper = log_at(&Role::Relay.url(&cluster.pooler_url())?).keeper(&relay(), "a").await?;
+    let (lease, cursor) = granted(&mut keeper).await;
+    let mut kept_reader = log_at(&cluster.pooler_url()).reader(&relay()).await?;
+    let mut follower = Follower::new(db.reader().await, cursor);
+    assert_eq!(follower.all().await.len(), 10);
+    // Transaction ids that are on no disk: the server gives them out again.
+    db.enqueue(orders(10..11)).await;
+    for _ in 0..20 {
+        db.run("SELECT pg_current_xact_id()").await;
+    }
+    assert_eq!(keys_of(&follower.all().await), ["10"]);
+    let memory = follower.cursor();
+    cluster.crash().await?;
+    cluster.resume().await?;
+    let db = database(&cluster).await;
+    db.enqueue(orders(11..14)).await;
+    let error = kept_reader.next_difference(&memory.base).await.unwrap_err();
+    assert!(error.to_string().contains("before it crashed"), "{error}");
+    assert_eq!(keeper.renew(lease.epoch, TTL).await?, Fenced::Lost);
+    // Nothing was stored before the crash: all of it leaves again, and what was written since leaves.
+    assert_eq!(Leader::of(&db.log).await.pass().await, keys(0..14));
+    Ok(())
+}
+
+async fn a_relay_behind_a_pooler_loses_nothing_when_the_server_crashes(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let db = database(&cluster).await;
+    cluster.start_pooler("session").await?;
+    let log = log_at(&Role::Relay.url(&cluster.pooler_url())?);
+    db.enqueue(orders(0..10)).await;
+    let mut leader = Leader::of(&log).await;
+    assert_eq!(leader.pass().await, keys(0..10));
+    db.enqueue(orders(10..12)).await;
+    assert_eq!(leader.read().await, keys(10..12));
+    cluster.crash().await?;
+    cluster.resume().await?;
+    let db = database(&cluster).await;
+    db.enqueue(orders(12..14)).await;
+    let base = leader.follower.cursor().base;
+    let error = leader.follower.reader.next_difference(&base).await.unwrap_err();
+    assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
+    assert_eq!(Leader::of(&log).await.pass().await, keys(10..14));
+    Ok(())
+}
+
+async fn a_dump_restored_into_another_cluster_loses_nothing(stage: Stage) -> Outcome {
+    let (old, new) = tokio::try_join!(Cluster::start(&stage, &[]), Cluster::start(&stage, &[]))?;
+    spend_transaction_ids(&old).await?;
+    let db = database(&old).await;
+    let mut late = db.outbox.begin(&db.pool).await?;
+    late.enqueue(NewMessage::new("orders").key("late")).await?;
+    db.enqueue(orders(0..10)).await;
+    let mut leader = Leader::of(&db.log).await;
+    assert_eq!(leader.pass().await, keys(0..10));
+    late.commit().await?;
+    db.enqueue(orders(10..13)).await;
+    let file = stage.folder().join("dump.sql");
+    run(Command::new("pg_dump").arg("--dbname").arg(old.url()).arg("--file").arg(&file)).await?;
+    // After the dump: gone with its business rows.
+    db.enqueue(orders(13..14)).await;
+    let mut restore = Command::new("psql");
+    restore.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file"]).arg(&file);
+    run(restore.arg("--dbname").arg(new.url())).await?;
+    let db = database(&new).await;
+    let mut leader = Leader::of(&db.log).await;
+    let mut left = leader.pass().await;
+    left.retain(|key| key.parse::<i32>().map_or(true, |n| n >= 10));
+    assert_eq!(left, ["late", "10", "11", "12"]);
+    db.enqueue(orders(20..22)).await;
+    assert_eq!(leader.pass().await, keys(20..22));
+    Ok(())
+}
+
+/// Waits until a server takes writes.
+async fn promoted(cluster: &Cluster) -> Outcome {
+    eventually("the server has left recovery", || async {
+        Ok((cluster.text("SELECT pg_is_in_recovery()::text").await? == "false").then_some(()))
+    })
+    .await
+}
+
+async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome {
+    let primary = Cluster::start(&stage, &[]).await?;
+    let db = database(&primary).await;
+    let standby = primary.standby(&stage).await?;
+    db.enqueue(orders(0..10)).await;
+    let mut leader = Leader::of(&db.log).await;
+    assert_eq!(leader.pass().await, keys(0..10));
+    let written = primary.text("SELECT pg_current_wal_flush_lsn()::text").await?;
+    eventually("the standby has what was written", || async {
+        let replayed = format!("SELECT (pg_last_wal_replay_lsn() >= '{written}')::text");
+        Ok((standby.text(&replayed).await? == "true").then_some(()))
+    })
+    .await?;
+    standby.execute("ALTER SYSTEM SET primary_conninfo = ''").await?;
+    standby.execute("SELECT pg_reload_conf()").await?;
+    eventually("the standby follows nobody", || async {
+        let receivers = standby.text("SELECT count(*)::text FROM pg_stat_wal_receiver").await?;
+        Ok((receivers == "0").then_some(()))
+    })
+    .await?;
+    // They leave, and the standby does not know them.
+    db.enqueue(orders(10..15)).await;
+    assert_eq!(leader.pass().await, keys(10..15));
+    let memory = leader.follower.cursor();
+    primary.crash().await?;
+    standby.execute("SELECT pg_promote()").await?;
+    promoted(&standby).await?;
+    let db = database(&standby).await;
+    db.enqueue(orders(20..25)).await;
+    let mut leader = Leader::of(&db.log).await;
+    assert_eq!(leader.read().await, keys(20..25));
+    // What a relay remembers of the old primary says nothing here.
+    let error = db.reader().await.next_difference(&memory.base).await.unwrap_err();
+    assert!(error.to_string().contains("another server"), "{error}");
+    assert_eq!(leader.store().await, Fenced::Held);
+    let admin = outbox::admin::open(db.relay_url().as_str(), source(), LogOptions::default())?;
+    let history = admin.relays().await?.remove(0).history.ok_or("no history")?;
+    assert_eq!((history.timeline, history.is_present), (2, true));
+    Ok(())
+}
+
+async fn a_recovery_to_a_point_in_time_is_gone_on_from(stage: Stage) -> Outcome {
+    let server = Cluster::start(&stage, &[]).await?;
+    let db = database(&server).await;
+    let backup = server.backup(&stage).await?;
+    db.enqueue(orders(0..10)).await;
+    let mut leader = Leader::of(&db.log).await;
+    assert_eq!(leader.pass().await, keys(0..10));
+    db.enqueue(orders(10..15)).await;
+    server.execute("SELECT pg_create_restore_point('before')").await?;
+    // They leave as well, and are not known afterwards.
+    db.enqueue(orders(15..20)).await;
+    assert_eq!(leader.pass().await, keys(10..20));
+    server.execute("SELECT pg_switch_wal()").await?;
+    server.crash().await?;
+    let archive = server.data().join("pg_wal");
+    backup
+        .recover(&format!(
+            "restore_command = 'cp {}/%f %p'\nrecovery_target_name = 'before'\nrecovery_target_action = 'promote'",
+            archive.display()
+        ))
+        .await?;
+    promoted(&backup).await?;
+    let db = database(&backup).await;
+    let mut leader = Leader::of(&db.log).await;
+    assert_eq!(leader.pass().await, keys(10..15));
+    db.enqueue(orders(20..22)).await;
+    assert_eq!(leader.pass().await, keys(20..22));
+    Ok(())
+}
+
+async fn a_subscriber_is_refused_by_name_until_its_subscription_ends(stage: Stage) -> Outcome {
+    let logical = [("OUTBOX_POSTGRES_WAL_LEVEL", "logical")];
+    let (old, new) = tokio::try_join!(Cluster::start(&stage, &logical), Cluster::start(&stage, &[]))?;
+    spend_transaction_ids(&old).await?;
+    let (db, subscriber) = (database(&old).await, database(&new).await);
+    let publish = "CREATE PUBLICATION log FOR TABLE outbox_message WITH (publish_via_partition_root = true)";
+    old.execute(publish).await?;
+    new.execute(&format!("CREATE SUBSCRIPTION log CONNECTION '{}' PUBLICATION log", old.url())).await?;
+    db.enqueue(orders(0..10)).await;
+    eventually("the rows are replicated", || async { Ok((subscriber.rows().await == 10).then_some(())) })
+        .await?;
+    let error = subscriber.log.keeper(&relay(), "a").await.err().unwrap();
+    assert!(matches!(error, LogError::Operator { .. }), "{error}");
+    let words = error.to_string();
+    assert!(words.contains("outbox_message") && words.contains("DROP SUBSCRIPTION"), "{words}");
+    new.execute("DROP SUBSCRIPTION log").await?;
+    let mut leader = Leader::of(&subscriber.log).await;
+    assert_eq!(leader.pass().await, keys(0..10));
+    subscriber.enqueue(orders(10..12)).await;
+    assert_eq!(leader.pass().await, keys(10..12));
+    Ok(())
+}
