@@ -6,6 +6,7 @@ mod drift;
 mod histories;
 mod keeper;
 mod log;
+mod metrics;
 mod migrate;
 mod nodes;
 mod producer;
@@ -28,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         histories::trials(),
         keeper::trials(),
         log::trials(),
+        metrics::trials(),
         migrate::trials(),
         nodes::trials(),
         producer::trials(),
