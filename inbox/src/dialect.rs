@@ -226,12 +226,13 @@ pub mod parts {
             range: (Day, Day),
         ) -> impl Future<Output = Result<Vec<Day>>> + Send;
 
-        /// Makes the days of the range able to hold rows, but none before memory begins. Inside a transaction.
+        /// Makes the days of the range able to hold rows, but none before memory begins: all of them or none. Outside of a
+        /// transaction: it gives way to others and tries again. How many it made.
         fn create_days(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             range: (Day, Day),
-        ) -> impl Future<Output = Result<u64>> + Send;
+        ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
 
         /// Forgets everything before a day and moves the beginning of memory there, in one step or with the
         /// refusal first. How many days (PostgreSQL) or rows (SQLite) went.

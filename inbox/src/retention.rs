@@ -5,7 +5,7 @@
 //! and none is ever created for them again, on SQLite because the insert itself compares. So processes with
 //! different settings cannot open a hole; the shortest retention wins.
 
-use sqlx::{Connection, Transaction};
+use sqlx::Connection;
 
 use crate::day::{Day, back};
 use crate::dialect::Dialect;
@@ -101,9 +101,13 @@ impl<DB: Dialect> Inbox<DB> {
         let Some(first_missing) = missing.next() else { return Ok(0) };
         let last_missing = missing.last().unwrap_or(first_missing);
         let range = (first_missing, last_missing);
-        let created = create::<DB>(connection, self.statements(), range)
-            .await
-            .map_err(|source| OpenError::DaysMissing { first: first_missing, last: last_missing, source })?;
+        let created = DB::create_days(connection, self.statements(), range).await.map_err(|source| {
+            // Only what does not pass by itself needs another role.
+            match source.is_transient() {
+                true => OpenError::Store(source),
+                false => OpenError::DaysMissing { first: first_missing, last: last_missing, source },
+            }
+        })?;
         // Read what there is now, instead of believing: another process may have expired meanwhile.
         let existing = DB::days(connection, self.statements(), (first, last))
             .await
@@ -111,19 +115,4 @@ impl<DB: Dialect> Inbox<DB> {
         self.learn_days(existing);
         Ok(created)
     }
-}
-
-async fn create<DB: Dialect>(
-    connection: &mut DB::Connection,
-    statements: &DB::Statements,
-    range: (Day, Day),
-) -> Result<u64, StoreError> {
-    let failed = StoreError::during;
-    let mut tx: Transaction<'_, DB> =
-        connection.begin().await.map_err(failed("begin creating partitions"))?;
-    let created = DB::create_days(&mut tx, statements, range)
-        .await
-        .map_err(failed("create partitions of the inbox"))?;
-    tx.commit().await.map_err(failed("commit new partitions"))?;
-    Ok(created)
 }

@@ -197,6 +197,17 @@ pub trait Subscription: Send {
         None
     }
 
+    /// Asks for no more deliveries: what was delivered can still be settled, and what is released is not delivered to this
+    /// session again. For a consumer that finishes what it has in hand and then closes. Does nothing where deliveries are
+    /// asked for one call at a time.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`] when the broker could not be told; everything else can go on. Not cancel-safe; afterwards
+    /// [`receive`](Self::receive) is not called any more.
+    async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
+        Ok(())
+    }
+
     /// Leaves the group and ends the session; what is unsettled is delivered again.
     ///
     /// # Errors

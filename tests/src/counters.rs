@@ -40,6 +40,24 @@ pub struct Emitted {
     pub labels: Vec<String>,
 }
 
+/// The table of metrics in the comment that a source file begins with: `| name | kind | labels | …`.
+fn documented(source: &str) -> BTreeSet<Emitted> {
+    let rows = source.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    rows.filter_map(|row| {
+        let mut cells = row.split('|').map(str::trim);
+        let (name, kind, labels) = (cells.next()?.strip_suffix('`')?, cells.next()?, cells.next()?);
+        let kind = match kind {
+            "counter" => Kind::Counter,
+            "gauge" => Kind::Gauge,
+            "histogram" => Kind::Histogram,
+            _ => return None,
+        };
+        let labels = labels.split(", ").filter(|label| *label != "–").map(str::to_owned).collect();
+        Some(Emitted { name: name.to_owned(), kind, labels })
+    })
+    .collect()
+}
+
 /// Counts the samples of a histogram.
 struct Samples(Arc<AtomicU64>);
 
@@ -54,6 +72,12 @@ type Registered = Arc<Mutex<HashMap<Key, Arc<AtomicU64>>>>;
 fn registered(registered: &Registered, key: &Key) -> Arc<AtomicU64> {
     let mut registered = registered.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(registered.entry(key.clone()).or_default())
+}
+
+/// The value, without registering what nobody has written to.
+fn read(registered: &Registered, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
+    let registered = registered.lock().unwrap_or_else(PoisonError::into_inner);
+    registered.get(&key(name, labels)).map_or(0, |value| value.load(Ordering::Relaxed))
 }
 
 fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
@@ -79,19 +103,19 @@ impl Counters {
     /// What was counted under a name and labels.
     #[must_use]
     pub fn value(&self, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
-        registered(&self.counters, &key(name, labels)).load(Ordering::Relaxed)
+        read(&self.counters, name, labels)
     }
 
     /// What a gauge shows under a name and labels.
     #[must_use]
     pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> f64 {
-        f64::from_bits(registered(&self.gauges, &key(name, labels)).load(Ordering::Relaxed))
+        f64::from_bits(read(&self.gauges, name, labels))
     }
 
     /// How many samples a histogram took under a name and labels.
     #[must_use]
     pub fn samples(&self, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
-        registered(&self.histograms, &key(name, labels)).load(Ordering::Relaxed)
+        read(&self.histograms, name, labels)
     }
 
     /// The metrics that were described, with their kinds.
@@ -116,6 +140,25 @@ impl Counters {
             }
         }
         emitted
+    }
+
+    /// Demands that the metrics whose names begin so are the same in the table of a source file, in its descriptions, and in
+    /// what was emitted.
+    ///
+    /// # Panics
+    /// They differ.
+    pub fn assert_all_emitted(&self, source: &str, prefix: &str, describe: fn()) {
+        let of_prefix = |metrics: BTreeSet<Emitted>| -> BTreeSet<Emitted> {
+            metrics.into_iter().filter(|metric| metric.name.starts_with(prefix)).collect()
+        };
+        let documented = of_prefix(documented(source));
+        assert!(!documented.is_empty(), "no table of metrics");
+        let described = Self::default();
+        metrics::with_local_recorder(&described, describe);
+        let described = described.described().into_iter().filter(|(name, _)| name.starts_with(prefix));
+        let named = documented.iter().map(|metric| (metric.name.clone(), metric.kind));
+        assert_eq!(described.collect::<BTreeMap<_, _>>(), named.collect(), "described, and in the table");
+        assert_eq!(of_prefix(self.emitted()), documented, "emitted, and in the table");
     }
 
     fn describe(&self, name: &KeyName, kind: Kind) {

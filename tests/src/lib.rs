@@ -9,6 +9,7 @@
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
 //! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
 //! | [`counters`] | [`Counters`]: what the components have counted |
+//! | [`log`] | what this process logs |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
@@ -28,6 +29,7 @@ pub mod databases;
 pub mod eventually;
 pub mod facts;
 pub mod hostile;
+pub mod log;
 pub mod relay_process;
 pub mod roles;
 pub mod services;

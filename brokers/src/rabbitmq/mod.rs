@@ -42,10 +42,12 @@
 //!
 //! # Traps
 //! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to us.
-//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter exchange. Each end of a
-//!   session, a graceful stop included, counts for everything that was prefetched. AMQP does not show a queue's arguments and
-//!   policies, so a subscription can only warn when a message was delivered ten times (`x-delivery-count`): give such queues a
-//!   dead-letter exchange or a higher `delivery-limit`.
+//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter exchange. Measured on 3.10:
+//!   the end of a session counts one delivery for everything that is unsettled, `basic.nack` with requeue counts one as well
+//!   (from RabbitMQ 4.3 it does not), and what is handed back while its consumer is there comes to it again and counts twice.
+//!   So a graceful stop cancels the consumers first and then hands back: one delivery for what was prefetched. AMQP does not
+//!   show a queue's arguments and policies, so a subscription can only warn when a message was delivered ten times
+//!   (`x-delivery-count`): give such queues a dead-letter exchange or a higher `delivery-limit`.
 //! - A delivery that stays unsettled for 30 minutes makes the broker close the channel (`consumer_timeout`).
 //! - With more than one queue per subscription the prefetch is shared over the channel, which quorum queues do
 //!   not support: subscribe to each quorum queue by itself.

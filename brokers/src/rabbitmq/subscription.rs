@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
+};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, Error};
 use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
@@ -71,12 +73,13 @@ impl Subscriber {
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
         let opened = self.consume(&connection).await;
-        let (channel, consumers) = opened.map_err(fault::of_subscription)?;
+        let (channel, tags, consumers) = opened.map_err(fault::of_subscription)?;
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
         Ok(Box::new(RabbitmqSubscription {
             origin: self.origin.clone(),
             connection,
             channel,
+            tags,
             consumers,
             generation,
             ledger: Ledger::default(),
@@ -85,18 +88,22 @@ impl Subscriber {
         }))
     }
 
-    async fn consume(&self, connection: &Connection) -> Result<(Channel, Consumers), Error> {
+    async fn consume(
+        &self,
+        connection: &Connection,
+    ) -> Result<(Channel, Vec<ShortString>, Consumers), Error> {
         let channel = connection.create_channel().await?;
         // Over all consumers of the channel: RabbitMQ's meaning of `global` (rabbitmq.com/docs/consumer-prefetch).
         // Quorum queues know only the per-consumer bound, which a single queue gets.
         let global = self.queues.len() > 1;
         channel.basic_qos(self.prefetch, BasicQosOptions { global }).await?;
-        let mut consumers = SelectAll::new();
+        let (mut tags, mut consumers) = (Vec::new(), SelectAll::new());
         for queue in &self.queues {
             let tag = ShortString::default();
             let consumer = channel
                 .basic_consume(queue.clone(), tag, BasicConsumeOptions::default(), FieldTable::default())
                 .await?;
+            tags.push(consumer.tag());
             let (name, ended) = (queue.clone(), queue.clone());
             let deliveries = consumer.map(move |delivery| match delivery {
                 Ok(delivery) => Event::Delivery(name.clone(), Box::new(delivery)),
@@ -105,7 +112,7 @@ impl Subscriber {
             let end = stream::once(async move { Event::Ended(ended) });
             consumers.push(deliveries.chain(end).boxed());
         }
-        Ok((channel, consumers))
+        Ok((channel, tags, consumers))
     }
 }
 
@@ -124,6 +131,8 @@ struct RabbitmqSubscription {
     origin: String,
     connection: Connection,
     channel: Channel,
+    /// Of the consumers.
+    tags: Vec<ShortString>,
     consumers: Consumers,
     generation: u64,
     ledger: Ledger,
@@ -268,6 +277,30 @@ impl Subscription for RabbitmqSubscription {
 
     async fn keep_alive(&mut self, _tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
         Ok(())
+    }
+
+    /// Cancels the consumers, and hands back what waits in the client.
+    async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
+        let (channel, options) = (&self.channel, BasicCancelOptions::default());
+        let cancels = self.tags.drain(..).map(|tag| channel.basic_cancel(tag, options));
+        match tokio::time::timeout(GOODBYE, try_join_all(cancels)).await {
+            Ok(cancelled) => cancelled.map_err(fault::of_subscription)?,
+            Err(_) => {
+                let origin = &self.origin;
+                let reason =
+                    format!("{origin} did not confirm within {GOODBYE:?} that nothing more is delivered");
+                return Err(SubscriptionError::lost(reason));
+            }
+        };
+        while let std::task::Poll::Ready(Some(Event::Delivery(queue, delivery))) =
+            futures_util::poll!(self.consumers.next())
+        {
+            let delivery = self.open(&queue, *delivery);
+            self.received.push(delivery);
+        }
+        self.consumers.clear();
+        let waiting = std::mem::take(&mut self.received);
+        self.settle(waiting.iter().map(|delivery| Settlement::release(delivery.token)).collect()).await
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {

@@ -287,7 +287,10 @@ async fn renewing<DB: Dialect>(claim: &Claim<DB>, lost: &CancellationToken) -> I
         };
         let is_lost = error.as_ref().is_none_or(CompleteError::is_late) || Instant::now() >= until;
         let error = error.as_ref().map(ToString::to_string).unwrap_or_default();
-        tracing::warn!(%error, key = %claim.id(), is_lost, "the lease of an idempotency key was not renewed");
+        tracing::warn!(
+            %error, key = %claim.id(), holder = %claim.holder(), attempt = claim.attempt(), is_lost,
+            "the lease of an idempotency key was not renewed"
+        );
         if is_lost {
             lost.cancel();
             return std::future::pending().await;

@@ -45,6 +45,12 @@ impl<DB: Dialect> Claim<DB> {
         &self.id
     }
 
+    /// Who holds it, as operators and logs name the holder.
+    #[cfg(feature = "http")]
+    pub(crate) fn holder(&self) -> Uuid {
+        self.holder
+    }
+
     /// Which attempt this is, from 1: greater than that of every earlier holder of the key, so that a service which
     /// compares them can turn late ones away.
     #[must_use]

@@ -13,9 +13,21 @@ use crate::store_error::{StoreError, Trouble};
 
 const PREFIX: &str = "inbox_message_";
 
-/// How often a drop gives way to open transactions before it is left for the next maintenance.
-const DROP_TRIES: u32 = 8;
-const DROP_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(2) };
+/// How often days are created or dropped in vain, because others hold the locks, before it is left for the next time.
+const TRIES: u32 = 8;
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(2) };
+
+/// Whether a statement is worth another attempt, because it has given way to others: its function waits for locks no
+/// longer than a moment. Answers when it is time for it.
+async fn is_to_be_tried_again(error: &sqlx::Error, attempt: u32) -> bool {
+    let is_due = Trouble::of(error) == Trouble::Conflict && attempt < TRIES;
+    if is_due {
+        let delay = BACKOFF.delay(attempt, rand::random());
+        tracing::debug!(attempt, ?delay, "days of the inbox are in use; trying again");
+        tokio::time::sleep(delay).await;
+    }
+    is_due
+}
 
 impl parts::Retention for Postgres {
     const DAYS_ARE_IMPLICIT: bool = false;
@@ -51,26 +63,30 @@ impl parts::Retention for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         (first, last): (Day, Day),
-    ) -> Result<u64, sqlx::Error> {
-        sqlx::query_scalar::<_, i64>(&statements.create_days)
-            .bind(first.date())
-            .bind(last.date())
-            .fetch_one(connection)
-            .await
-            .map(i64::unsigned_abs)
+    ) -> Result<u64, StoreError> {
+        let mut attempt = 1;
+        loop {
+            let created = sqlx::query_scalar::<_, i64>(&statements.create_days)
+                .bind(first.date())
+                .bind(last.date())
+                .fetch_one(&mut *connection)
+                .await;
+            match created {
+                Err(error) if is_to_be_tried_again(&error, attempt).await => attempt += 1,
+                created => {
+                    let failed = StoreError::during("create partitions of the inbox");
+                    return created.map(i64::unsigned_abs).map_err(failed);
+                }
+            }
+        }
     }
 
     async fn expire(pool: &PgPool, statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
         let mut attempt = 1;
         loop {
             match expire_once(pool, statements, keep_from).await {
-                Err(error) if Trouble::of(&error) == Trouble::Conflict && attempt < DROP_TRIES => {
-                    let delay = DROP_BACKOFF.delay(attempt, rand::random());
-                    tracing::debug!(attempt, ?delay, "expired days are in use; trying again");
-                    tokio::time::sleep(delay).await;
-                    attempt += 1;
-                }
-                result => return result.map_err(StoreError::during("drop expired days")),
+                Err(error) if is_to_be_tried_again(&error, attempt).await => attempt += 1,
+                expired => return expired.map_err(StoreError::during("drop expired days")),
             }
         }
     }

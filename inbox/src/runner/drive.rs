@@ -138,6 +138,7 @@ impl<S: Store> Drive<S> {
                 Step::Stop => {
                     tracing::info!(consumer = %self.worker.consumer, in_hand = self.unsettled.len(), "stopping");
                     is_stopping = true;
+                    self.stop_receiving().await;
                 }
                 Step::Finished(first) => self.finished(first).await?,
                 Step::Link(Event::Deliveries(deliveries)) => self.take(deliveries),
@@ -296,6 +297,17 @@ impl<S: Store> Drive<S> {
                 });
             }
             Err(error) => self.lost(&error),
+        }
+    }
+
+    /// Before anything is handed back: a broker that pushes would deliver it here again.
+    async fn stop_receiving(&mut self) {
+        let Some(subscription) = self.link.subscription() else { return };
+        if let Err(error) = subscription.stop_receiving().await {
+            tracing::warn!(
+                error = error_text(&error),
+                "the broker goes on delivering until the session ends"
+            );
         }
     }
 

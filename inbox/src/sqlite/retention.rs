@@ -48,7 +48,7 @@ impl parts::Retention for Sqlite {
         _connection: &mut SqliteConnection,
         _statements: &Statements,
         _range: (Day, Day),
-    ) -> Result<u64, sqlx::Error> {
+    ) -> Result<u64, StoreError> {
         Ok(0)
     }
 

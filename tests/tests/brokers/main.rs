@@ -7,6 +7,7 @@
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
 //! | [`subscription`] | settling, releasing, sharing, dropped calls, malformed records |
 //! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
+//! | [`quorum`] | what RabbitMQ's quorum queues count against a message |
 //! | [`target`] | the brokers as data |
 //! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting as the relay does |
 //! | [`consuming`] | receiving and settling as a consumer does |
@@ -16,6 +17,7 @@
 mod consuming;
 mod kafka_group;
 mod publisher;
+mod quorum;
 mod relaying;
 mod sample;
 mod session;
@@ -25,6 +27,12 @@ mod target;
 mod wire;
 
 fn main() -> std::process::ExitCode {
-    let trials = [publisher::trials(), wire::trials(), subscription::trials(), kafka_group::trials()];
+    let trials = [
+        publisher::trials(),
+        wire::trials(),
+        subscription::trials(),
+        quorum::trials(),
+        kafka_group::trials(),
+    ];
     tests::run(trials.into_iter().flatten().collect())
 }

@@ -1,50 +1,19 @@
 //! Everything that is told, and what must not be in it.
 
 use std::fmt::{Debug, Display};
-use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tracing_subscriber::EnvFilter;
 
 /// All that this process logs: its own crates in full, client libraries as far as they can be asked to be.
 pub(crate) const DIRECTIVES: &str = "info,relay=trace,outbox=trace,inbox=trace,brokers=trace,migrations=trace,message=trace,\
      sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug";
 
-static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-fn log() -> MutexGuard<'static, Vec<u8>> {
-    LOG.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct ToLog;
-
-impl io::Write for ToLog {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        log().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Starts to keep what this process logs.
 pub(crate) fn start() {
     // As the relay does: the client library would write returned payloads into the log.
     let filter = format!("{DIRECTIVES},{}=off", brokers::rabbitmq::PAYLOAD_LOG_TARGET);
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
-        .with_ansi(false)
-        .with_writer(|| ToLog)
-        .init();
-}
-
-/// What this process has logged.
-pub(crate) fn logged() -> String {
-    String::from_utf8_lossy(&log()).into_owned()
+    tests::log::keep(&filter);
 }
 
 /// What was told, by its place.

@@ -17,7 +17,7 @@ use tests::shop::Shop;
 use tests::stage::random;
 use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
 
-use crate::capture::{DIRECTIVES, Told, logged};
+use crate::capture::{DIRECTIVES, Told};
 
 struct Canaries {
     payload: String,
@@ -46,7 +46,7 @@ pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
     publish(&stage, &shop, &url, &canaries, &mut told).await?;
     consume(&shop, &canaries, &mut told).await?;
     strangers(&stage, &shop, &url, &canaries, &mut told).await?;
-    let own = logged();
+    let own = tests::log::logged();
     assert!(own.contains("inbox") && own.contains(&shop.topic), "nothing was logged here");
     told.add("this process' log", own);
     match told.leaks(&canaries.all()).as_slice() {

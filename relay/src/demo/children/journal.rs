@@ -115,6 +115,10 @@ impl Subscription for Journaled {
         self.inner.keep_alive(tokens).await
     }
 
+    async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
+        self.inner.stop_receiving().await
+    }
+
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
         self.inner.close().await
     }

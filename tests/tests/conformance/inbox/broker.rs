@@ -28,6 +28,8 @@ struct State {
     session: u64,
     subscribed: u32,
     closed: u32,
+    /// The session that asked for no more.
+    stopped: Option<u64>,
     settle_calls_to_lose: u32,
 }
 
@@ -160,6 +162,7 @@ impl Subscription for Session {
         wait: Duration,
     ) -> Result<Vec<Delivery>, SubscriptionError> {
         let mut changes = self.broker.changes.subscribe();
+        assert_ne!(self.live()?.stopped, Some(self.number), "it asked for no more");
         loop {
             changes.mark_unchanged();
             let taken = self.live()?.take(max);
@@ -197,8 +200,14 @@ impl Subscription for Session {
         Ok(())
     }
 
+    async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
+        self.live()?.stopped = Some(self.number);
+        Ok(())
+    }
+
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
         let mut state = self.live()?;
+        assert_eq!(state.stopped, Some(self.number), "closed in order, and not stopped before");
         state.closed += 1;
         state.break_session();
         Ok(())

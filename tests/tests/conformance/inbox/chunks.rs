@@ -82,7 +82,7 @@ async fn assert_nothing_waits<DB: TestDatabase>(inbox: &Inbox<DB>) {
     assert_eq!(inbox.incomplete(NonZeroU32::MAX).await.unwrap(), []);
 }
 
-async fn chunks_between_others_take_effect_once_in_the_order_of_their_key<DB: TestDatabase>(
+pub(super) async fn chunks_between_others_take_effect_once_in_the_order_of_their_key<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
     // The batch is large enough to hold chunks and what comes behind them on their key.
@@ -246,7 +246,7 @@ async fn two_days_pass<DB: TestDatabase>(database: &Database<DB>) {
     tx.commit().await.unwrap();
 }
 
-async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let whole = large("one");
     let chunks = chunks_of(&whole);

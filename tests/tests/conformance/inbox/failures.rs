@@ -74,7 +74,9 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Hangs {
 }
 
 /// Goal: eight handlers that hang do not stop a consumer of eight. Oracle: what came behind them takes effect, they do not.
-async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {
         let hung = (0..8).map(|n| keyed(&format!("key-{n}"), &format!("hangs {round} {n}")));

@@ -10,6 +10,7 @@ mod dead_letters;
 mod failures;
 mod guard;
 mod keep_alive;
+mod metrics;
 mod retention;
 mod runner;
 mod services;
@@ -29,6 +30,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         failures::trials(),
         guard::trials(),
         keep_alive::trials(),
+        metrics::trials(),
         retention::trials(),
         runner::trials(),
         services::trials(),

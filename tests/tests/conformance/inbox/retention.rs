@@ -18,6 +18,7 @@ cases! { "inbox/retention":
     }
     postgres {
         a_day_is_created_beside_an_open_transaction_on_postgres,
+        creating_a_day_gives_way_and_tries_again_on_postgres,
         a_role_that_may_not_create_days_says_so_on_postgres,
     }
 }
@@ -35,7 +36,9 @@ async fn consume<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message) -> Resu
     Ok(fresh)
 }
 
-async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
     let long = database.inbox().await;
     let now = long.window().now;
     let (old, recent) = (message_of(now - 10 * DAY, "old"), message_of(now - DAY / 2, "recent"));
@@ -131,6 +134,37 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let wide = opened.await.expect("not blocked by the open transaction").unwrap();
     assert!(consume(&wide, &message_of(now - 20 * DAY, "earlier day")).await.unwrap());
     assert_eq!(tx.commit().await.unwrap().len(), 1);
+    database.drop_schema().await;
+}
+
+/// Goal: whoever needs a day while something stands in the way waits for a bounded time, and again. Oracle: two waits of one
+/// opening, the first of them ended by the server; the day is there when the way is free.
+async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    let schema = database.schema.clone().unwrap();
+    let tomorrow = inbox::day::Day::of(inbox.window().now).next();
+    let part = migrations::Identifier::new(format!("inbox_message_{}", tomorrow.suffix())).unwrap();
+    let template = migrations::Template::new("DROP TABLE {schema}{part}");
+    let drop_day = template.schema(Some(&schema)).identifier("part", &part).render();
+    sqlx::query(&drop_day).execute(&database.admin).await.unwrap();
+    let mut standing = database.admin.begin().await.unwrap();
+    sqlx::query("LOCK TABLE inbox_message IN SHARE MODE").execute(&mut *standing).await.unwrap();
+    let opening = tokio::spawn(Inbox::<sqlx::Postgres>::open(database.pool.clone(), database.options()));
+    let waiting = "SELECT query_start FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
+    let query = format!("%{schema}%inbox_create_days%");
+    let mut waits = std::collections::BTreeSet::new();
+    while waits.len() < 2 {
+        assert!(!opening.is_finished(), "it gave up after {} waits", waits.len());
+        let started: Option<time::OffsetDateTime> =
+            sqlx::query_scalar(waiting).bind(&query).fetch_optional(&database.admin).await.unwrap();
+        waits.extend(started);
+    }
+    standing.rollback().await.unwrap();
+    opening.await.unwrap().unwrap();
+    let exists = "SELECT to_regclass($1) IS NOT NULL";
+    let found = sqlx::query_scalar(exists).bind(part.as_str()).fetch_one(&database.admin).await;
+    assert!(found.unwrap_or(false), "{part} is there again");
     database.drop_schema().await;
 }
 

@@ -155,7 +155,9 @@ async fn every_message_takes_effect_once_in_the_order_of_its_key<DB: TestDatabas
     assert_eq!(broker.counts(), (120, 0, 1));
 }
 
-async fn a_batch_takes_effect_once_and_its_culprit_is_found<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn a_batch_takes_effect_once_and_its_culprit_is_found<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
     let inbox = database.inbox().await;
     let messages = three_keys(60);
     let doubled = messages.iter().flat_map(|message| [message.clone(), message.clone()]);
@@ -351,7 +353,7 @@ async fn a_crash_between_effect_and_commit_is_harmless<DB: TestDatabase>(databas
     assert_eq!(effects, ["one", "two"]);
 }
 
-async fn lost_sessions_and_settlements_are_harmless<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn lost_sessions_and_settlements_are_harmless<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new(three_keys(60));
     broker.lose_settlements(2);
@@ -414,7 +416,7 @@ async fn work_of_a_lost_session_is_finished_and_not_settled<DB: TestDatabase>(da
     assert_eq!(DB::effects(&database.pool, "billing").await.len(), 4);
 }
 
-async fn a_graceful_shutdown_settles_and_hands_back<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn a_graceful_shutdown_settles_and_hands_back<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([keyed("k", "working"), keyed("k", "waiting"), message("failing")]);
     let shutdown = Shutdown::new();

@@ -201,7 +201,10 @@ async fn a_handler_hears_that_its_lease_is_lost<DB: Keys>(db: Database<DB>) {
     let layer = IdempotencyLayer::leased(keys.clone(), "/wait", tenant).unwrap().claim(short);
     let app =
         App { router: axum::Router::new().route("/wait", post(wait).layer(layer)), shop: Arc::default() };
-    let waiting = tokio::spawn(app.send(Ask { path: "/wait", ..ASK }));
+    let name = message::MessageId::new().to_string();
+    let waiting = tokio::spawn(app.send(Ask { path: "/wait", key: &format!("\"{name}\""), ..ASK }));
+    let holder = tests::eventually("it is claimed", async || Ok(column(&db, &name, "holder").await.pop()));
+    let holder = format!("holder={}", holder.await.unwrap());
     tests::eventually("somebody else has it", async || {
         // Between two renewals.
         db.execute("UPDATE idempotency_key SET holder = 'f0000000-0000-4000-8000-000000000000'").await?;
@@ -210,6 +213,9 @@ async fn a_handler_hears_that_its_lease_is_lost<DB: Keys>(db: Database<DB>) {
     .await
     .unwrap();
     assert_eq!(waiting.await.unwrap().status, 200);
+    let key = format!("key={name} of t1 (POST /wait)");
+    let told = tests::log::lines_with(&[" WARN ", "was not renewed", &key, &holder, "is_lost=true"]);
+    assert_eq!(told.len(), 1, "{told:?}");
 }
 
 async fn a_leased_handler_sees_whether_there_is_a_key<DB: Keys>(db: Database<DB>) {

@@ -8,6 +8,7 @@ mod effects;
 mod forgetting;
 mod http;
 mod lease;
+mod metrics;
 mod tokens;
 mod transaction;
 mod unknown_commit;
@@ -43,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         forgetting::upgrades(),
         http::trials(),
         lease::trials(),
+        metrics::trials(),
         tokens::trials(),
         transaction::trials(),
         unknown_commit::trials(),

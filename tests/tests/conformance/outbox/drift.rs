@@ -30,7 +30,7 @@ fn named(id: MessageId) -> NewMessage {
     NewMessage::new("orders").id(id)
 }
 
-async fn ids_outside_the_window_are_refused_with_both_times_and_counted<DB: TestDialect>(
+pub(super) async fn ids_outside_the_window_are_refused_with_both_times_and_counted<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
     let counted = |reason| Counters::installed().value("outbox_ids_refused_total", &[("reason", reason)]);

@@ -7,6 +7,7 @@ mod drift;
 mod histories;
 mod keeper;
 mod log;
+mod metrics;
 mod migrate;
 mod nodes;
 mod producer;
@@ -30,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         histories::trials(),
         keeper::trials(),
         log::trials(),
+        metrics::trials(),
         migrate::trials(),
         nodes::trials(),
         producer::trials(),

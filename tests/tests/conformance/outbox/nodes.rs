@@ -117,7 +117,7 @@ async fn a_number_given_back_is_given_out_under_a_larger_epoch<DB: TestDialect>(
     db
 }
 
-async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free<DB: TestDialect>(
+pub(super) async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
     let clock = Hands::new();
@@ -136,7 +136,9 @@ async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free<DB: TestDi
     db
 }
 
-async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+pub(super) async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
     let (clock, stopped_clock) = (Hands::new(), Hands::new());
     let stopped = node(&db, &stopped_clock).await;
     lapse(&db, 0).await;

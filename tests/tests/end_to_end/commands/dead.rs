@@ -148,3 +148,29 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     assert_eq!(nothing["decided"], json!([]));
     Ok(())
 }
+
+/// Goal: a relay is not forgotten together with messages that somebody may still want, unless that is asked for. Oracle: exit
+/// code 2 with their number and what to do, and everything is still there; then no row of the relay is left.
+pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let scene = Scene::<DB>::open(&stage, broker, &["a", "b"]).await?;
+    let rows = async || {
+        let mut rows = Vec::new();
+        for table in ["outbox_relay", "outbox_exception", "outbox_parked"] {
+            rows.push(scene.shop.database.integer(&format!("SELECT count(*) FROM {table}")).await?);
+        }
+        Ok::<_, Failure>(rows)
+    };
+    let before = rows().await?;
+    assert!(before[0] == 1 && before[1] == 2, "{before:?}");
+    let refused = Ran::with(&scene.config, &["forget", RELAY]).await?;
+    refused.refused(2, &[RELAY, "2", "relay dead list", "--discard-parked"])?;
+    assert_eq!(rows().await?, before);
+    assert_eq!(column(&scene.listed("dead").await?, "key"), ["a", "b"]);
+    let done = Ran::with(&scene.config, &["forget", RELAY, "--discard-parked"]).await?.done()?;
+    assert!(done.err.contains("relay orders is forgotten"), "{done:?}");
+    assert_eq!(rows().await?, [0, 0, 0]);
+    Ok(())
+}

@@ -49,6 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     pairs! { trials:
         dead::dead_messages_are_edited_requeued_and_discarded,
         dead::a_wrong_selection_decides_about_nothing,
+        dead::a_relay_is_forgotten_with_its_dead_messages_when_asked,
         history::what_was_published_is_removed_when_it_is_old,
         once::a_run_ends_when_everything_has_left,
         several::pipelines_of_one_process_do_not_wait_for_each_other,

@@ -1,0 +1,158 @@
+//! What a RabbitMQ quorum queue counts against a message: it drops or dead-letters one that was delivered too often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::brokers::rabbitmq::{Admin, Config, QueueOptions, Subscriber};
+use async_trait::async_trait;
+use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown};
+use lapin::options::BasicGetOptions;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Connection, ConnectionProperties};
+use libtest_mimic::Trial;
+use message::{Message, Settlement};
+use sqlx::{Sqlite, Transaction};
+use tests::{Backend, Broker, Database, Failure, Outcome, Stage, brokers, eventually, trial};
+use tokio::sync::Semaphore;
+
+use crate::consuming::receive;
+use crate::{relaying, sample};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let on = |name: &str| format!("quorum/rabbitmq/{name}");
+    vec![
+        trial(on("a_delivery_is_counted_once_however_it_goes_back"), &[Backend::Rabbitmq], once),
+        trial(on("a_graceful_stop_counts_no_delivery_twice"), &[Backend::Rabbitmq], stopped),
+    ]
+}
+
+/// A quorum queue of the test's own with messages of one key, on a broker.
+struct Scene {
+    broker: Arc<dyn Broker>,
+    url: String,
+    queue: String,
+}
+
+impl Scene {
+    async fn open(stage: &Stage, name: &str, messages: i64) -> Result<Self, Failure> {
+        let broker = brokers::open(Backend::Rabbitmq).await?;
+        let url = std::env::var("OUTBOX_RABBITMQ_URL")?;
+        let queue = broker.topic_name(stage, name);
+        let options = QueueOptions { quorum: true, ..QueueOptions::default() };
+        let admin = Admin::connect(&Config::new(&url)).await?;
+        admin.declare_queue(&queue, options).await?;
+        admin.close().await;
+        let (config, name) = (Config::new(&url), queue.clone());
+        stage.afterwards(format!("queue {name}"), async move {
+            let admin = Admin::connect(&config).await?;
+            admin.delete_queue(&name).await?;
+            admin.close().await;
+            Ok(())
+        });
+        let sent =
+            relaying::send(broker.connector()?.as_ref(), &sample::orders(&queue, 1, messages)?).await?;
+        assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+        Ok(Self { broker, url, queue })
+    }
+
+    /// How often each message that waits in the queue was delivered before, as its next delivery tells. Leaves them unsettled,
+    /// which counts: to be asked once.
+    async fn delivered(&self, messages: usize) -> Result<Vec<i64>, Failure> {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
+        let channel = &connection.create_channel().await?;
+        let counts = &tokio::sync::Mutex::new(Vec::new());
+        // An end of a session is noticed a little later.
+        let all = eventually("the messages are back", || async move {
+            let (mut counts, queue) = (counts.lock().await, ShortString::try_new(&*self.queue)?);
+            while let Some(got) = channel.basic_get(queue.clone(), BasicGetOptions::default()).await? {
+                let headers = got.delivery.properties.headers().as_ref().map(FieldTable::inner);
+                counts.push(match headers.and_then(|headers| headers.get("x-delivery-count")) {
+                    Some(AMQPValue::LongLongInt(count)) => *count,
+                    None => 0,
+                    Some(other) => return Err(format!("{other:?}").into()),
+                });
+            }
+            Ok((counts.len() >= messages).then(|| counts.clone()))
+        });
+        all.await
+    }
+}
+
+/// Goal: to know what costs a delivery. Oracle: the broker's own count, after the end of a session, a release and a stop.
+async fn once(stage: Stage) -> Outcome {
+    for (what, expected) in [("closed", 1), ("released-closed", 2), ("stopped-released-closed", 1)] {
+        let scene = Scene::open(&stage, what, 1).await?;
+        let mut member = scene.broker.subscribe("", &scene.queue).await?;
+        let [delivery] = &receive(&mut member, 1).await?[..] else { return Err("more than one".into()) };
+        if what.starts_with("stopped") {
+            member.stop_receiving().await?;
+        }
+        if what.contains("released") {
+            member.settle(vec![Settlement::release(delivery.token)]).await?;
+        }
+        if what.starts_with("released") {
+            // The broker delivers it here again, and the end of the session counts that one too.
+            receive(&mut member, 1).await?;
+        }
+        member.close().await?;
+        let counts = scene.delivered(1).await?;
+        println!("{what}: {counts:?}");
+        assert_eq!(counts, [expected], "{what}");
+    }
+    Ok(())
+}
+
+/// Keeps the first message in hand until it is told to go on.
+struct Holds {
+    called: Arc<Semaphore>,
+    go: Arc<Semaphore>,
+}
+
+#[async_trait]
+impl Handler<Sqlite> for Holds {
+    async fn handle(
+        &self,
+        _: &mut Transaction<'static, Sqlite>,
+        _: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        self.called.add_permits(1);
+        self.go.acquire().await.map_err(|_| HandlerError::retry("the test is over"))?.forget();
+        Ok(None)
+    }
+}
+
+/// Goal: a deployment costs what was prefetched one delivery, not two. Oracle: the broker's count of each message that is left
+/// after a stop in the middle; the one in hand is settled.
+async fn stopped(stage: Stage) -> Outcome {
+    const MESSAGES: usize = 40;
+    let scene = Scene::open(&stage, "stopped", MESSAGES.try_into()?).await?;
+    let database = Database::<Sqlite>::migrated(&stage).await?;
+    let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
+    let (called, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let subscriber = Arc::new(Subscriber::new(&Config::new(&scene.url), [scene.queue.clone()])?);
+    let consumer = Consumer::builder(inbox, ConsumerName::new("billing")?)
+        .subscription(move || {
+            let subscriber = Arc::clone(&subscriber);
+            async move { subscriber.subscribe().await }
+        })
+        .handler(Holds { called: Arc::clone(&called), go: Arc::clone(&go) })
+        .prefetch(std::num::NonZeroUsize::new(10).ok_or("zero")?)
+        .build()?;
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(consumer.run(shutdown.clone()));
+    called.acquire().await?.forget();
+    shutdown.graceful.cancel();
+    // What waits goes back while the first one is still in hand.
+    let admin = Admin::connect(&Config::new(&scene.url)).await?;
+    eventually("the others are back", || async {
+        Ok((admin.count(&scene.queue).await? as usize == MESSAGES - 1).then_some(()))
+    })
+    .await?;
+    admin.close().await;
+    go.add_permits(1);
+    tokio::time::timeout(Duration::from_secs(60), running).await???;
+    let counts = scene.delivered(MESSAGES - 1).await?;
+    assert_eq!(counts.len(), MESSAGES - 1, "the one in hand is settled");
+    assert!(counts.contains(&1) && counts.iter().all(|count| *count <= 1), "{counts:?}");
+    Ok(())
+}

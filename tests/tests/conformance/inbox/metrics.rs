@@ -1,0 +1,26 @@
+//! Every metric of the inbox is recorded, under the name, kind and labels of its table.
+
+use sqlx::Sqlite;
+use tests::Counters;
+
+use super::{chunks, each, failures, retention, runner};
+
+cases! { "inbox/metrics":
+    sqlite {
+        every_metric_of_the_table_is_recorded,
+    }
+}
+
+/// Oracle: what was recorded while cases ran in which each of them has a reason to be.
+async fn every_metric_of_the_table_is_recorded() {
+    let counters = Counters::installed();
+    each::<Sqlite>(runner::a_batch_takes_effect_once_and_its_culprit_is_found).await;
+    each::<Sqlite>(runner::lost_sessions_and_settlements_are_harmless).await;
+    each::<Sqlite>(runner::a_graceful_shutdown_settles_and_hands_back).await;
+    each::<Sqlite>(failures::handlers_that_hang_are_ended_and_dead_lettered).await;
+    each::<Sqlite>(chunks::chunks_between_others_take_effect_once_in_the_order_of_their_key).await;
+    each::<Sqlite>(chunks::missing_chunks_expire_for_all_to_see).await;
+    each::<Sqlite>(retention::a_replay_after_expiry_is_refused_by_every_process).await;
+    let source = include_str!("../../../../inbox/src/telemetry.rs");
+    counters.assert_all_emitted(source, "inbox_", inbox::telemetry::describe);
+}
