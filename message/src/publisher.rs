@@ -92,7 +92,7 @@ impl fmt::Debug for Receipts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyWindow {
     /// Any number: the broker keeps the order of what was submitted, and once one fails, no later message of
-    /// this session succeeds.
+    /// this session succeeds, unless the failure is [`contained`](PublishError::contained).
     Pipelined,
     /// One: the next may be submitted when the receipt of the one before is there.
     One,
