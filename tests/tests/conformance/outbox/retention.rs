@@ -205,6 +205,7 @@ async fn a_month_of_scheduled_messages_keeps_no_segment<DB: TestDialect>(db: Dat
     const PASSES: i32 = 5;
     let retention = open(&db);
     let mut main = Relay::new(&db, &relay()).await;
+    main.follower.limit.entries_max = 1_000;
     let next_month = OffsetDateTime::now_utc() + 30 * 24 * HOUR;
     for pass in 1..=PASSES {
         db.enqueue(messages(MESSAGES).map(|message| message.deliver_at(next_month))).await;
