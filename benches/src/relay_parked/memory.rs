@@ -148,7 +148,7 @@ impl Stage<'_> {
 
     async fn park(&self, topic: &str, state: &str) -> Result<(), Failure> {
         let (rows, keys) = (self.rows, self.keys);
-        park(self.database, Rows { topic, state, rows, payload_bytes: PAYLOAD, key: "key-", keys }).await
+        park(self.database, Rows { topic, state, rows, payload_bytes: PAYLOAD, key: "parked-", keys }).await
     }
 
     /// The peak after it has borne it for a while.
