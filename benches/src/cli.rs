@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::rig::Published;
 use crate::{
     Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle,
-    relay_memory, retention,
+    relay_memory, relay_parked, retention,
 };
 
 /// Runs benchmarks, all of them unless one is named; the services' addresses come from the environment
@@ -68,6 +68,9 @@ enum Bench {
     /// Resident memory of the relay, whatever the backlog and the payloads.
     #[command(name = "relay_memory")]
     RelayMemory,
+    /// Entries beside the log: held rows drained under load, behind a dead key, and a million of them in memory.
+    #[command(name = "relay_parked")]
+    RelayParked(relay_parked::Args),
     /// What the relay costs when there is nothing to do.
     #[command(name = "relay_idle")]
     RelayIdle,
@@ -92,6 +95,7 @@ impl Bench {
             Self::RelayDrain(relay_drain::Args::default()),
             Self::RelayFlat(relay_flat::Args::default()),
             Self::RelayMemory,
+            Self::RelayParked(relay_parked::Args::default()),
             Self::RelayIdle,
             Self::Latency(latency::Args::default()),
             Self::Enqueue(enqueue::Args::default()),
@@ -107,6 +111,7 @@ impl Bench {
             Self::RelayDrain(args) => relay_drain::run(run, &args).await,
             Self::RelayFlat(args) => relay_flat::run(run, &args).await,
             Self::RelayMemory => relay_memory::run(run).await,
+            Self::RelayParked(args) => relay_parked::run(run, &args).await,
             Self::RelayIdle => relay_idle::run(run).await,
             Self::Latency(args) => latency::run(run, &args).await,
             Self::Enqueue(args) => enqueue::run(run, &args).await,

@@ -13,6 +13,7 @@ mod relay_drain;
 mod relay_flat;
 mod relay_idle;
 mod relay_memory;
+mod relay_parked;
 mod report;
 mod retention;
 mod rig;

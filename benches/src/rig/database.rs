@@ -1,5 +1,7 @@
 //! A database of its own with a backlog in it.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::variable;
@@ -74,6 +76,18 @@ impl Database {
     /// One number.
     pub(crate) async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
         Ok(sqlx::query_scalar(sql).fetch_one(&mut self.connect().await?).await?)
+    }
+
+    /// Makes every commit of sessions that begin from now on wait for so long before it is synced.
+    pub(crate) async fn commit_slowly(&self, by: Duration) -> Result<(), Failure> {
+        let Self { name, .. } = self;
+        // Commits of other databases of the server wait for the same lock.
+        let statement = format!(
+            "ALTER DATABASE {name} SET commit_delay = {}; ALTER DATABASE {name} SET commit_siblings = 0",
+            by.as_micros()
+        );
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut self.connect().await?).await?;
+        Ok(())
     }
 
     /// Removes it.

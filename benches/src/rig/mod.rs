@@ -16,7 +16,7 @@ pub(crate) use pin::Pin;
 pub(crate) use process::RelayProcess;
 pub(crate) use published::Published;
 pub(crate) use reach::reach;
-pub(crate) use relay::{PATIENCE, drain, log, pipeline};
+pub(crate) use relay::{PATIENCE, RELAY, drain, log, pipeline};
 
 use crate::Failure;
 

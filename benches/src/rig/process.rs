@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-use super::Database;
+use super::{Database, RELAY};
 use crate::Failure;
 
 /// The kernel's clock ticks per second in `/proc/<pid>/stat`: 100 on every Linux that runs Rust programs.
@@ -29,7 +29,7 @@ impl RelayProcess {
         let url = &database.url;
         std::fs::write(
             &config,
-            format!("[[pipeline]]\nname = \"bench\"\n[pipeline.database]\nurl = \"{url}\"\n{broker}"),
+            format!("[[pipeline]]\nname = \"{RELAY}\"\n[pipeline.database]\nurl = \"{url}\"\n{broker}"),
         )?;
         let log = std::fs::File::create(folder.join("relay.log"))?;
         let child = Command::new(&program)

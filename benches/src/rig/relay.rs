@@ -14,7 +14,8 @@ use crate::Failure;
 /// How long nothing may happen before a turn counts as failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-const RELAY: &str = "bench";
+/// The name of every relay here.
+pub(crate) const RELAY: &str = "bench";
 
 /// The log of a database.
 pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {

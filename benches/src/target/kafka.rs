@@ -19,8 +19,6 @@ use super::{Rows, Target};
 use crate::Failure;
 use crate::rig::variable;
 
-const PARTITIONS: u16 = 4;
-
 pub(crate) struct Kafka {
     servers: String,
 }
@@ -40,6 +38,9 @@ impl ProducerContext<NoCustomPartitioner> for Count {
 }
 
 impl Kafka {
+    /// Of every topic.
+    pub(crate) const PARTITIONS: u16 = 4;
+
     pub(crate) fn new(servers: String) -> Self {
         Self { servers }
     }
@@ -67,7 +68,7 @@ impl Kafka {
         tokio::task::spawn_blocking(move || {
             let consumer: BaseConsumer = config.create()?;
             let mut records = 0;
-            for partition in 0..i32::from(PARTITIONS) {
+            for partition in 0..i32::from(Self::PARTITIONS) {
                 let (_, high) = consumer.fetch_watermarks(&topic, partition, Duration::from_secs(10))?;
                 records += u64::try_from(high)?;
             }
@@ -88,7 +89,7 @@ impl Kafka {
         tokio::task::spawn_blocking(move || {
             let consumer: BaseConsumer = config.create()?;
             let mut partitions = TopicPartitionList::new();
-            for partition in 0..i32::from(PARTITIONS) {
+            for partition in 0..i32::from(Self::PARTITIONS) {
                 partitions.add_partition_offset(&topic, partition, Offset::Beginning)?;
             }
             consumer.assign(&partitions)?;
@@ -133,7 +134,7 @@ impl Target for Kafka {
 
     async fn prepare(&self, topic: &str) -> Result<(), Failure> {
         let admin = kafka::Admin::new(&self.config()?)?;
-        admin.create_topics(&[kafka::TopicPlan::new(topic, PARTITIONS)]).await?;
+        admin.create_topics(&[kafka::TopicPlan::new(topic, Self::PARTITIONS)]).await?;
         Ok(())
     }
 

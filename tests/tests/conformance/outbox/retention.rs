@@ -15,12 +15,14 @@ use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segm
 use outbox::{Enqueued, NewMessage};
 use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::{Connection, Executor, PgConnection, Postgres};
+use time::OffsetDateTime;
 
 cases! { "outbox/retention":
     every {
         what_every_relay_has_passed_goes_and_nothing_else,
         a_relay_that_is_behind_is_named_and_can_be_forgotten,
         what_is_parked_keeps_its_content_and_no_segment,
+        a_month_of_scheduled_messages_keeps_no_segment,
         a_derived_id_is_known_as_long_as_its_row,
         writers_a_reader_and_retention_at_once_lose_nothing,
     }
@@ -198,10 +200,31 @@ async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Da
     db
 }
 
+async fn a_month_of_scheduled_messages_keeps_no_segment<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    // 1,500 a day; retention runs every six days.
+    const MESSAGES: i32 = 9_000;
+    const PASSES: i32 = 5;
+    let retention = open(&db);
+    let mut main = Relay::new(&db, &relay()).await;
+    main.follower.limit.entries_max = 1_000;
+    let next_month = OffsetDateTime::now_utc() + 30 * 24 * HOUR;
+    for pass in 1..=PASSES {
+        db.enqueue(messages(MESSAGES).map(|message| message.deliver_at(next_month))).await;
+        let entries = main.follower.all().await;
+        assert!(entries.iter().all(|entry| entry.deliver_in > Some(HOUR)));
+        let park = |entry| ExceptionChange::Park(parked(entry, ExceptionState::Scheduled));
+        assert_eq!(main.pass(&entries.iter().map(park).collect::<Vec<_>>()).await.len(), 0);
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1, "pass {pass}");
+        assert_eq!(db.rows().await, 0, "pass {pass}");
+    }
+    assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, i64::from(MESSAGES * PASSES));
+    db
+}
+
 async fn a_derived_id_is_known_as_long_as_its_row<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let retention = open(&db);
     // Of a business time some days ago, and so of another segment than what is enqueued now.
-    let at = time::OffsetDateTime::now_utc() - 3 * 24 * HOUR;
+    let at = OffsetDateTime::now_utc() - 3 * 24 * HOUR;
     let id = message::MessageId::derived(at, ["order-7", "place"]).unwrap();
     let again = async || {
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();

@@ -1,0 +1,172 @@
+//! A topic comes back while new messages of its keys are written and commits are slow: what is held must become less.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use relay::engine::Settings;
+use sqlx::{PgPool, Postgres};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::gate::Gate;
+use super::rows::HELD;
+use crate::Failure;
+use crate::cli::Run;
+use crate::report::{Cell, Report};
+use crate::rig::{Database, PATIENCE, Shape, pipeline, reach};
+use crate::target::{Kafka, Target as _, fresh_topic};
+
+const KEYS: u32 = 40;
+const PAYLOAD: u32 = 256;
+/// Messages of a transaction: as many commits a second as the slowest of them still allow.
+const BATCH: u32 = 10;
+/// Connections of the producers.
+const CONNECTIONS: u32 = 24;
+/// New messages a second.
+const RATE: u32 = 1_000;
+const SAMPLE: Duration = Duration::from_millis(500);
+/// Then it is not going to be.
+const DRAINED_WITHIN: Duration = Duration::from_secs(90);
+
+/// What was seen after the topic had come back.
+struct Course {
+    commit_ms: u32,
+    /// Held rows when it came back, and then about twice a second.
+    held: Vec<i64>,
+    /// Until nothing was held any more.
+    drained: Duration,
+}
+
+pub(super) async fn run(run: &Run, report: &mut Report) -> Result<(), Failure> {
+    let (held, commits): (u32, &[u32]) =
+        if run.options.quick { (3_000, &[10]) } else { (30_000, &[0, 10, 20]) };
+    let progress = run.progress(commits.len())?;
+    let mut courses = Vec::new();
+    for &commit_ms in commits {
+        progress.set_message(format!("{held} held, commits of {commit_ms} ms"));
+        courses.push(course(held, commit_ms, run).await?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    report.table(
+        format!("a topic comes back, {KEYS} keys, {RATE} new messages a second meanwhile"),
+        ["commit_delay, ms", "held", "after 1 s", "after 2 s", "after 5 s", "none held after, s"],
+        courses.iter().map(|course| {
+            let after = |seconds: usize| course.held.get(seconds * 2).copied().unwrap_or(0);
+            [
+                course.commit_ms.into(),
+                count(after(0)),
+                count(after(1)),
+                count(after(2)),
+                count(after(5)),
+                course.drained.as_secs_f64().into(),
+            ]
+        }),
+    );
+    for course in &courses {
+        let growth = course.held.windows(3).map(|held| held[2] - held[0]).max().unwrap_or(0);
+        report.at_most(
+            format!("commits of {} ms: held rows, growth within any second", course.commit_ms),
+            0.0,
+            growth as f64,
+        );
+    }
+    Ok(())
+}
+
+fn count(rows: i64) -> Cell {
+    Cell::Count(rows.unsigned_abs())
+}
+
+async fn course(held: u32, commit_ms: u32, run: &Run) -> Result<Course, Failure> {
+    let database = Database::create().await?;
+    let kafka = Kafka::from_environment()?;
+    let topic = fresh_topic();
+    kafka.prepare(&topic).await?;
+    database.fill(&topic, Shape { messages: held, payload_bytes: PAYLOAD, keys: KEYS }).await?;
+    database.commit_slowly(Duration::from_millis(commit_ms.into())).await?;
+    let is_open = Arc::new(AtomicBool::new(false));
+    let (gate, _watched) = Gate::new(kafka.connector()?, Arc::clone(&is_open), "none");
+    let published = run.published.count();
+    let stop = CancellationToken::new();
+    let relaying = tokio::spawn(pipeline(&database, Arc::new(gate), Settings::default())?.run(stop.clone()));
+    // All but the one that probes the topic.
+    let all = u64::from(held) - 1;
+    reach(all, PATIENCE, SAMPLE, async || Ok(database.number(HELD).await?.unsigned_abs())).await?;
+
+    let over = CancellationToken::new();
+    let producing = tokio::spawn(produce(database.clone(), topic.clone(), over.clone()));
+    is_open.store(true, Relaxed);
+    let course = watch(&database, commit_ms).await;
+    over.cancel();
+    let produced = producing.await??;
+    let course = course?;
+    // Nothing may be left behind by the hand-over.
+    run.published.reach(published + u64::from(held) + produced, PATIENCE).await?;
+    stop.cancel();
+    relaying.await?;
+    kafka.remove(&topic).await?;
+    database.drop().await?;
+    Ok(course)
+}
+
+/// Counts what is held from the moment on in which it becomes less for the first time: then the topic has been tried again.
+async fn watch(database: &Database, commit_ms: u32) -> Result<Course, Failure> {
+    let mut connection = database.connect().await?;
+    let mut held: Vec<i64> = Vec::new();
+    let begun = Instant::now();
+    let mut came_back = begun;
+    loop {
+        let now: i64 = sqlx::query_scalar(HELD).fetch_one(&mut connection).await?;
+        if held.len() == 1 && now >= held[0] {
+            // The topic is blocked still, and new messages are held as well.
+            (held[0], came_back) = (now, Instant::now());
+        } else {
+            held.push(now);
+        }
+        if now == 0 {
+            return Ok(Course { commit_ms, held, drained: came_back.elapsed() });
+        }
+        if begun.elapsed() > DRAINED_WITHIN {
+            return Err(
+                format!("still held after {DRAINED_WITHIN:?} under load, twice a second: {held:?}").into()
+            );
+        }
+        tokio::time::sleep(SAMPLE).await;
+    }
+}
+
+/// New messages at times that are fixed beforehand, until it is over; how many.
+async fn produce(database: Database, topic: String, over: CancellationToken) -> Result<u64, Failure> {
+    const APPEND: &str = "INSERT INTO outbox_message (topic, key, kind, content_type, payload) \
+        SELECT $1, 'key-' || n % $3, 'bench.filled', 'application/octet-stream', \
+        convert_to(repeat('x', $2), 'UTF8') FROM generate_series($4::bigint, $5) AS n";
+    let pool: PgPool = outbox::pool_options::<Postgres>()
+        .min_connections(CONNECTIONS)
+        .max_connections(CONNECTIONS)
+        .connect(&database.url)
+        .await?;
+    let began = Instant::now();
+    let mut running: JoinSet<Result<(), Failure>> = JoinSet::new();
+    let mut produced: u32 = 0;
+    while !over.is_cancelled() {
+        tokio::time::sleep_until(began + Duration::from_secs(1) * produced / RATE).await;
+        let (first, pool, topic) = (i64::from(produced), pool.clone(), topic.clone());
+        running.spawn(async move {
+            let append = sqlx::query(APPEND).bind(topic).bind(i32::try_from(PAYLOAD)?).bind(i64::from(KEYS));
+            append.bind(first).bind(first + i64::from(BATCH) - 1).execute(&pool).await?;
+            Ok(())
+        });
+        produced += BATCH;
+        while let Some(done) = running.try_join_next() {
+            done??;
+        }
+    }
+    while let Some(done) = running.join_next().await {
+        done??;
+    }
+    pool.close().await;
+    Ok(produced.into())
+}
