@@ -368,6 +368,25 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_ends_before_what_was_stored_since_the_question_and_is_not_shown() {
+        for (is_seen, next) in [(false, Some(EntryId(7))), (true, None)] {
+            let mut blocks = Blocks::default();
+            blocks.held.load(queue(), EntryId(5));
+            blocks.held.release(QueueName::of("t", K));
+            assert_eq!(froms(&mut blocks), [5]);
+            blocks.hold("t", K, EntryId(7));
+            store(&mut blocks, &[7]);
+            assert!(blocks.held.answered(queue(), EntryId(5)));
+            assert_eq!(blocks.held.shown(queue(), EntryId(5)), None);
+            if is_seen {
+                assert_eq!(blocks.held.shown(queue(), EntryId(7)), None);
+            }
+            // It was held long ago, behind entry 7.
+            assert_eq!(blocks.held.shown(queue(), EntryId(9)), next);
+        }
+    }
+
+    #[test]
     fn a_blocked_topic_holds_its_entries_and_the_keys_behind_them() {
         let mut blocks = Blocks::default();
         assert!(blocks.block_topic("missing", EntryId(1)));
