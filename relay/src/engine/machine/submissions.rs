@@ -149,7 +149,7 @@ impl Machine {
                     }
                     () if self.blocks.has_before(item.key(), id) => self.withdraw(ticket),
                     () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {
-                        probes.push((ticket, key))
+                        probes.push((ticket, key));
                     }
                     () => self.lanes.push(ticket, key.as_ref()),
                 }
