@@ -384,7 +384,7 @@ async fn a_row_that_is_written_into_an_emptied_segment_is_read() {
 async fn a_segment_expires_beside_open_transactions_of_others() {
     on("a_segment_expires_beside_open_transactions", |db: Database<Postgres>| async move {
         let retention = open(&db);
-        let at = time::OffsetDateTime::now_utc() - 3 * 24 * HOUR;
+        let at = OffsetDateTime::now_utc() - 3 * 24 * HOUR;
         let old =
             |n: i32| NewMessage::new("orders").id(message::MessageId::derived(at, [n.to_string()]).unwrap());
         db.enqueue((0..1_000).map(old)).await;
