@@ -10,8 +10,9 @@ use crate::{
 };
 use clap::Args;
 use std::{
-    fmt,
+    fmt, fs,
     io::{BufRead, BufReader, Write},
+    path::PathBuf,
     process::{Command, ExitCode},
 };
 
@@ -104,7 +105,7 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     cargo::step("building the examples", examples.args(["--features", "crash-points"]))?;
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"])?;
-    let folder = cargo::programs(false)?;
+    let folder = keep_programs()?;
     tests.env(RELAY_VARIABLE, folder.join("relay")).env(EXAMPLES_VARIABLE, folder);
     tests.args(&options.filter);
     if !options.arguments.is_empty() {
@@ -117,6 +118,26 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     let suites = stream(tests, &mut std::io::stdout())?;
     println!("\n{}", table(&suites));
     Ok(Summary::of(&suites))
+}
+
+/// Keeps the programs that were built where cargo does not put those of the same name that it builds for `cargo test`: they
+/// are built with other features.
+fn keep_programs() -> Result<PathBuf, String> {
+    let built = cargo::programs(false)?;
+    let kept = built.join("tested");
+    let failed = |error: std::io::Error| format!("cannot keep programs in {}: {error}", kept.display());
+    if kept.exists() {
+        fs::remove_dir_all(&kept).map_err(failed)?;
+    }
+    fs::create_dir_all(&kept).map_err(failed)?;
+    for entry in fs::read_dir(&built).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let is_program = entry.path().extension().is_none() && entry.file_type().map_err(failed)?.is_file();
+        if is_program {
+            fs::hard_link(entry.path(), kept.join(entry.file_name())).map_err(failed)?;
+        }
+    }
+    Ok(kept)
 }
 
 /// Runs `cargo test`, shows its output as it comes and reads it. Both streams share one pipe: cargo names the

@@ -288,7 +288,7 @@ impl Driver {
 
     fn question(&mut self, kind: usize) -> Option<Ask> {
         match kind {
-            0 if self.machine.has_room_for_exceptions() => {
+            0 if self.machine.has_room_for_held() => {
                 Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
             }
             1 if self.machine.has_room_for_exceptions() => self.due.wanted().map(Ask::Due),

@@ -70,6 +70,8 @@ pub struct Window {
     front: u64,
     open: usize,
     bytes: usize,
+    /// Those of them that were read back, and their bytes.
+    held: (usize, usize),
     bytes_max: usize,
     entries_max: usize,
     /// Parked entries that one checkpoint stores.
@@ -90,6 +92,7 @@ impl Window {
             front: 0,
             open: 0,
             bytes: 0,
+            held: (0, 0),
             bytes_max,
             entries_max,
             parked_max,
@@ -104,6 +107,13 @@ impl Window {
     pub fn has_room(&self, kept: Option<usize>) -> bool {
         let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
         self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
+    }
+
+    /// Whether less than a fraction `1/share` of the window was read back.
+    #[must_use]
+    pub fn has_room_for_held(&self, share: usize) -> bool {
+        let (entries, bytes) = self.held;
+        bytes < (self.bytes_max / share).max(1) && entries < (self.entries_max / share).max(1)
     }
 
     /// Entries that are not settled.
@@ -122,6 +132,9 @@ impl Window {
     pub fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.message.wire_bytes();
+        if item.origin == Origin::Held {
+            self.held = (self.held.0 + 1, self.held.1 + item.message.wire_bytes());
+        }
         self.push_slot(Slot::Open(item))
     }
 
@@ -174,6 +187,9 @@ impl Window {
         let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
         self.open -= 1;
         self.bytes -= item.message.wire_bytes();
+        if item.origin == Origin::Held {
+            self.held = (self.held.0 - 1, self.held.1 - item.message.wire_bytes());
+        }
         self.advance();
         Some(item)
     }

@@ -46,29 +46,53 @@ enum State {
 }
 
 /// Holds a session to its key window.
-struct Ledger {
+struct Ledger<'a> {
+    messages: &'a [Message],
     window: KeyWindow,
     first_failure: Option<usize>,
     last_success: Option<usize>,
+    /// Failures after which the session went on.
+    contained: Vec<usize>,
+    successes: Vec<usize>,
 }
 
-impl Ledger {
-    /// [`KeyWindow::Pipelined`]: once a message fails, no later one of its session succeeds. A session of that kind is
-    /// given all messages at once, in the order of their numbers.
+impl Ledger<'_> {
+    /// [`KeyWindow::Pipelined`]: once a message fails, no later one of its session succeeds; none of its key, if the failure
+    /// is contained. A session of that kind is given all messages at once, in the order of their numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
-            Ok(()) => self.last_success = self.last_success.max(Some(*number)),
+            Ok(()) => {
+                self.last_success = self.last_success.max(Some(*number));
+                self.successes.push(*number);
+            }
+            Err(error) if error.is_contained() => self.contained.push(*number),
+            // What a contained failure keeps back of its key.
+            Err(error) if error.scope() == Scope::Session && self.is_behind_contained(*number) => {}
             Err(_) => {
                 self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)));
             }
         }
-        match (self.first_failure, self.last_success) {
-            (Some(failure), Some(success)) if self.window == KeyWindow::Pipelined && failure < success => {
-                Err(format!("message {success} succeeded after message {failure} of its session failed")
-                    .into())
-            }
-            _ => Ok(()),
+        if self.window == KeyWindow::One {
+            return Ok(());
         }
+        let late = |failure: usize, success: usize| {
+            Err(format!("message {success} succeeded after message {failure} of its session failed").into())
+        };
+        if let (Some(failure), Some(success)) = (self.first_failure, self.last_success)
+            && failure < success
+        {
+            return late(failure, success);
+        }
+        match self.successes.iter().find(|success| self.is_behind_contained(**success)) {
+            Some(success) => late(self.contained[0], *success),
+            None => Ok(()),
+        }
+    }
+
+    fn is_behind_contained(&self, number: usize) -> bool {
+        let key = |number: usize| self.messages[number].key.as_ref();
+        let is_before = |failure: &usize| *failure < number && key(*failure) == key(number);
+        key(number).is_some() && self.contained.iter().any(is_before)
     }
 }
 
@@ -82,7 +106,14 @@ impl Desk<'_> {
     /// One session, until it is over or nothing is left.
     async fn work(&mut self, mut session: Session) -> Result<(), Failure> {
         let window = session.key_window();
-        let mut ledger = Ledger { window, first_failure: None, last_success: None };
+        let mut ledger = Ledger {
+            messages: self.messages,
+            window,
+            first_failure: None,
+            last_success: None,
+            contained: Vec::new(),
+            successes: Vec::new(),
+        };
         loop {
             let batch = self.batch(window);
             if !batch.is_empty() {
@@ -138,9 +169,10 @@ impl Desk<'_> {
             }
             Err(error) => {
                 self.states[number] = State::Refused;
-                self.refused.push((number, error));
                 // The contract of a pipelined session: once one message fails, no later one succeeds.
-                window == KeyWindow::Pipelined
+                let is_over = window == KeyWindow::Pipelined && !error.is_contained();
+                self.refused.push((number, error));
+                is_over
             }
         }
     }

@@ -48,6 +48,9 @@ use crate::engine::window::Window;
 
 pub use event::{Checkpoint, Event};
 
+/// One part in so many of the window belongs to held entries while some are read back.
+const HELD_SHARE: usize = 4;
+
 /// Why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
@@ -152,7 +155,7 @@ impl Machine {
 
     /// Whether the window has room for entries of the log.
     fn has_room_in_window(&self) -> bool {
-        self.window.has_room(self.blocks.held.is_reading().then_some(4))
+        self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
     }
 
     /// Whether entries beside the log may be taken in, held or due. Each that leaves is a change: they could leave faster
@@ -160,6 +163,13 @@ impl Machine {
     #[must_use]
     pub fn has_room_for_exceptions(&self) -> bool {
         self.window.has_room(None) && self.has_room_for_changes()
+    }
+
+    /// Whether held entries may be read back: they take no more of the window than is kept for them, or entries of other
+    /// keys would leave behind all of them.
+    #[must_use]
+    pub fn has_room_for_held(&self) -> bool {
+        self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
     }
 
     /// Whether what is read may add changes to those that are not stored.

@@ -369,7 +369,7 @@ impl World {
             Asked::Nothing => {
                 self.machine.asks();
                 match self.rng.random_range(0..3) {
-                    0 if self.machine.has_room_for_exceptions() => Asked::Held(self.machine.held_asks()),
+                    0 if self.machine.has_room_for_held() => Asked::Held(self.machine.held_asks()),
                     1 if self.machine.has_room_for_exceptions() => Asked::Due(self.due_position),
                     _ => self.machine.wanted_names().map_or(Asked::Nothing, Asked::Names),
                 }
