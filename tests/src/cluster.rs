@@ -4,6 +4,7 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use sqlx::{Connection as _, PgConnection};
 use tempfile::TempDir;
@@ -46,7 +47,7 @@ impl Cluster {
     fn place(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
         let folder =
             tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir()?;
-        let (port, pooler_port) = free_ports()?;
+        let (port, pooler_port) = (free_port()?, free_port()?);
         let settings = settings.iter().map(|(name, value)| (*name, String::from(*value))).collect();
         let cluster = Self { folder: folder.path().to_owned(), port, pooler_port, settings };
         stage.show_on_failure(cluster.folder.join("postgres/logs/server.log"));
@@ -199,11 +200,20 @@ async fn remove(cluster: Cluster, folder: TempDir) -> Outcome {
     Ok(())
 }
 
-/// Ports that nobody listens on; both are taken at once, so that they differ.
-fn free_ports() -> Result<(u16, u16), Failure> {
-    let listen = || TcpListener::bind(("127.0.0.1", 0));
-    let (first, second) = (listen()?, listen()?);
-    Ok((first.local_addr()?.port(), second.local_addr()?.port()))
+/// Below the ports that the kernel gives to whoever asks for any: it would give one to somebody else before the server is
+/// there.
+const PORTS: std::ops::Range<u16> = 30_000..32_000;
+
+/// A port that nobody listens on, and that no other cluster of this process is given.
+fn free_port() -> Result<u16, Failure> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let len = PORTS.end - PORTS.start;
+    // Another run of the tests begins elsewhere.
+    let first = u16::try_from(std::process::id() % u32::from(len))?;
+    let ports =
+        (0..len).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(first) % len + PORTS.start);
+    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    Ok(free.next().ok_or("no port is free")?)
 }
 
 /// Runs a program to its end.
