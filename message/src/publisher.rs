@@ -192,8 +192,8 @@ impl PublishError {
         self
     }
 
-    /// Says that a pipelined session goes on after this failure: nothing that was submitted behind the message with its key
-    /// succeeds before the message itself is submitted again.
+    /// Says that a pipelined session goes on after this failure. Nothing of the message's key succeeds before the message
+    /// itself is submitted again, and nothing of it at all once another message of it was answered as lost.
     #[must_use]
     pub fn contained(mut self) -> Self {
         self.is_contained = true;

@@ -10,26 +10,36 @@ const KEYS_MAX: usize = 1_000;
 /// A topic that does not exist is not asked for again for so long: each question keeps all messages waiting.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
+/// What becomes of a key after a refusal.
+#[derive(Debug)]
+enum Stop {
+    /// The refused message has to come again before anything else.
+    Until(MessageId),
+    /// Something of it was answered as lost with the session: whatever comes now could overtake that.
+    ForGood,
+}
+
 /// What was refused.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    /// The message of each key that has to come again before anything else of it.
-    keys: HashMap<OrderingKey, MessageId>,
+    keys: HashMap<OrderingKey, Stop>,
     topics: HashMap<Topic, (Instant, Fault, Scope, String)>,
 }
 
 impl Refused {
-    /// Whether the message stands behind a refused one of its key. The refused one itself may try again.
+    /// Whether the message is lost with this session, because another one of its key was refused. The refused one itself
+    /// may try again, unless something of its key was lost meanwhile: that may stand before it.
     pub(super) fn stops(&mut self, message: &Message) -> bool {
-        let Some(key) = &message.key else { return false };
-        match self.keys.get(key) {
-            Some(refused) if *refused == message.id => {
-                self.keys.remove(key);
-                false
-            }
-            Some(_) => true,
-            None => false,
+        let Some((key, stop)) = message.key.as_ref().and_then(|key| Some((key, self.keys.get_mut(key)?)))
+        else {
+            return false;
+        };
+        if matches!(stop, Stop::Until(refused) if *refused == message.id) {
+            self.keys.remove(key);
+            return false;
         }
+        *stop = Stop::ForGood;
+        true
     }
 
     /// Notes a message that was refused. Whether there was room.
@@ -37,7 +47,7 @@ impl Refused {
         let Some(key) = &message.key else { return true };
         let has_room = self.keys.len() < KEYS_MAX;
         if has_room {
-            self.keys.insert(key.clone(), message.id);
+            self.keys.insert(key.clone(), Stop::Until(message.id));
         }
         has_room
     }
@@ -79,9 +89,11 @@ mod tests {
             (message(Some("a")), message(Some("a")), message(Some("b")), message(None));
         let mut refused = Refused::default();
         assert!(refused.note(&first) && refused.note(&without));
-        assert!(refused.stops(&second) && !refused.stops(&other) && !refused.stops(&message(None)));
+        assert!(!refused.stops(&other) && !refused.stops(&message(None)));
         assert!(!refused.stops(&first), "it tries again");
         assert!(!refused.stops(&second), "and the others come behind it");
+        assert!(refused.note(&first) && refused.stops(&second));
+        assert!(refused.stops(&first), "the other one may stand before it");
     }
 
     #[test]

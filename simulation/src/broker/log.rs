@@ -27,8 +27,9 @@ pub(super) struct Session {
     pub(super) is_severed: bool,
     /// A message of a pipelined session failed.
     is_failed: bool,
-    /// What the client of a pipelined session refused by itself, by key: nothing of that key leaves before it.
-    refused: BTreeMap<OrderingKey, MessageId>,
+    /// What the client of a pipelined session refused by itself, by key: nothing of that key leaves before it, and nothing
+    /// at all once something was turned away.
+    refused: BTreeMap<OrderingKey, Option<MessageId>>,
     /// Handed over and not answered, in order.
     pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,
     /// Keys of which something was lost on its way: nothing behind it arrives.
@@ -142,13 +143,16 @@ impl Broker {
         let error = self.topic_failure(message).filter(|_| is_missing);
         let session = self.sessions.get_mut(&number)?;
         if let Some(key) = &message.key {
-            match session.refused.get(key) {
-                Some(refused) if *refused == message.id => _ = session.refused.remove(key),
-                Some(_) => return Some(lost("an earlier message of its key was refused")),
+            match session.refused.get_mut(key) {
+                Some(Some(refused)) if *refused == message.id => _ = session.refused.remove(key),
+                Some(refused) => {
+                    *refused = None;
+                    return Some(lost("an earlier message of its key was refused"));
+                }
                 None => {}
             }
             if error.is_some() {
-                session.refused.insert(key.clone(), message.id);
+                session.refused.insert(key.clone(), Some(message.id));
             }
         }
         error.map(PublishError::contained)
