@@ -18,6 +18,10 @@ use crate::world::State;
 pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: bool) -> History {
     let undone: HashSet<_> = state.outbox.undone.iter().map(|id| id.as_uuid()).collect();
     operations.retain(|operation| operation.messages.iter().all(|message| !undone.contains(&message.id)));
+    let given_back: HashSet<_> = state.outbox.given_back.iter().map(|id| id.as_uuid()).collect();
+    for message in operations.iter_mut().flat_map(|operation| &mut operation.messages) {
+        message.out_of_turn |= given_back.contains(&message.id);
+    }
     History {
         quiet: is_quiet,
         operations: Some(operations),

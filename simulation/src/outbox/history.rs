@@ -51,6 +51,8 @@ impl OutboxTables {
         self.rows.retain(|_, row| row.commit.is_some());
         self.undone = &ids(&ahead) - &ids(self);
         self.undone.extend(ahead.undone);
+        self.given_back = &ahead.discarded - &self.discarded;
+        self.given_back.extend(ahead.given_back);
         self.history = ahead.history + 1;
         self.connected_since = if is_pooled { ahead.connected_since } else { self.history };
         // What somebody saw or decided about, and what happens to the server.

@@ -61,6 +61,8 @@ pub(crate) struct OutboxTables {
     pub(crate) history: u64,
     /// Connections that were made in an earlier history are gone.
     pub(super) connected_since: u64,
+    /// Messages that were discarded before going back, and not after it: others of their keys have left meanwhile.
+    pub(crate) given_back: BTreeSet<MessageId>,
     /// Messages of transactions that were undone by going back.
     pub(crate) undone: BTreeSet<MessageId>,
 }
@@ -81,6 +83,7 @@ impl Default for OutboxTables {
             read_to: 0,
             history: 0,
             connected_since: 0,
+            given_back: BTreeSet::new(),
             undone: BTreeSet::new(),
         }
     }
