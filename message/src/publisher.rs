@@ -138,7 +138,7 @@ pub trait Publisher: Send {
     /// make sense.
     async fn submit(&mut self, batch: Vec<Submission>);
 
-    /// Waits at most `grace` for outstanding confirmations, or until no more seem to come, then ends the session. What is still unconfirmed
+    /// Waits at most `grace` for outstanding confirmations, then ends the session. What is still unconfirmed
     /// gets a receipt with the broker's fault: its outcome is unknown.
     async fn close(self: Box<Self>, grace: Duration);
 }

@@ -158,6 +158,11 @@ impl Outcomes {
         }
     }
 
+    /// Waits until nothing is unconfirmed. Cancel-safe.
+    pub(super) async fn idle(&self) {
+        self.wait_until(|| self.outstanding() == 0).await;
+    }
+
     /// Waits until nothing is unconfirmed, or nothing more is confirmed within `patience`. Cancel-safe.
     pub(super) async fn settled(&self, patience: Duration) {
         while self.outstanding() > 0 {

@@ -139,8 +139,8 @@ impl message::Publisher for Publisher {
 
     async fn close(self: Box<Self>, grace: Duration) {
         if let Some(producer) = self.session.producer() {
-            // When the grace is over, or nothing more is confirmed, ending the session makes the rest unknown.
-            let _ = tokio::time::timeout(grace, producer.context().settled(DRAIN_PATIENCE)).await;
+            // When the grace is over, ending the session makes the rest unknown.
+            let _ = tokio::time::timeout(grace, producer.context().idle()).await;
         }
         self.session.end().await;
     }

@@ -23,7 +23,7 @@ enum Stop {
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     keys: HashMap<OrderingKey, Stop>,
-    topics: HashMap<Topic, (Instant, Fault, Scope, String)>,
+    topics: HashMap<Topic, (Instant, Fault, String)>,
 }
 
 impl Refused {
@@ -54,19 +54,18 @@ impl Refused {
 
     /// Why the topic was refused a moment ago.
     pub(super) fn topic(&mut self, topic: &Topic) -> Option<PublishError> {
-        let (at, fault, scope, reason) = self.topics.get(topic)?;
+        let (at, fault, reason) = self.topics.get(topic)?;
         if at.elapsed() >= ASK_AGAIN {
             self.topics.remove(topic);
             return None;
         }
-        Some(PublishError::new(*fault, *scope, reason.clone()))
+        Some(PublishError::new(*fault, Scope::Topic, reason.clone()))
     }
 
     /// Notes why a topic was refused.
     pub(super) fn note_topic(&mut self, topic: &Topic, error: &PublishError) {
         if error.scope() == Scope::Topic {
-            let reason = (Instant::now(), error.fault(), error.scope(), error.to_string());
-            self.topics.insert(topic.clone(), reason);
+            self.topics.insert(topic.clone(), (Instant::now(), error.fault(), error.to_string()));
         }
     }
 }

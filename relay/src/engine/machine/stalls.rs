@@ -32,13 +32,9 @@ fn wide() -> Settings {
 
 #[test]
 fn a_silent_message_before_many_held_ones_does_not_stop_reading() {
-    let mut machine = Machine::new(wide(), Cursor::at(Mark::new("0")), Blocks::default());
-    machine.session_started(KeyWindow::One);
-    let mut bench = Bench { machine, last: 0 };
+    let mut bench = wide_bench(KeyWindow::One);
     // Another topic works.
-    bench.read(&message_for("c", "c"));
-    let ticket = bench.machine.submissions(9)[0].ticket;
-    bench.confirm(ticket);
+    bench.publish("c", "c");
     bench.read(&message_for("a", "a"));
     assert_eq!(bench.machine.submissions(9).len(), 1, "this one is never answered");
     bench.read(&message_for("b", "b"));
@@ -209,12 +205,7 @@ fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
         }
     }
     let silent = bench.machine.submissions(99);
-    bench.at(290);
-    bench.read(&message_for("u", "other"));
-    let others = bench.machine.submissions(9);
-    bench.confirm(others[0].ticket);
-    bench.at(300);
-    bench.machine.look_for_silence(0.5);
+    bench.only_others_are_answered();
     assert_eq!((bench.machine.awaited_len(), bench.machine.blocked().1), (23, 2));
     let first = silent.iter().find(|one| one.message.topic.as_str() == "y").unwrap().ticket;
     bench.confirm(first);
@@ -266,9 +257,7 @@ fn a_topic_that_was_busy_once_does_not_wait_for_a_silent_one() {
     let mut bench = wide_bench(KeyWindow::One);
     // Both have worked before.
     for topic in ["a", "b"] {
-        bench.read(&message_for(topic, topic));
-        let ticket = bench.machine.submissions(9)[0].ticket;
-        bench.confirm(ticket);
+        bench.publish(topic, topic);
     }
     bench.read(&message_for("a", "a"));
     assert_eq!(bench.machine.submissions(9).len(), 1, "this one is not answered");
@@ -293,9 +282,7 @@ fn a_topic_that_was_busy_once_does_not_wait_for_a_silent_one() {
 #[test]
 fn a_silent_message_before_many_scheduled_ones_does_not_stop_reading() {
     let mut bench = wide_bench(KeyWindow::One);
-    bench.read(&message_for("c", "c"));
-    let ticket = bench.machine.submissions(9)[0].ticket;
-    bench.confirm(ticket);
+    bench.publish("c", "c");
     bench.read(&message_for("a", "a"));
     assert_eq!(bench.machine.submissions(9).len(), 1);
     let mut read = 0;

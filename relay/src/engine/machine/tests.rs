@@ -603,6 +603,21 @@ impl Bench {
         self.machine.held(&asks, pages);
     }
 
+    /// A message of another topic is answered late enough that what was submitted at first counts as silent.
+    pub(super) fn only_others_are_answered(&mut self) {
+        self.at(290);
+        self.publish("u", "other");
+        self.at(300);
+        self.machine.look_for_silence(0.5);
+    }
+
+    /// A message is read, submitted and confirmed.
+    pub(super) fn publish(&mut self, topic: &str, key: &str) {
+        self.read(&message_for(topic, key));
+        let ticket = self.machine.submissions(9)[0].ticket;
+        self.confirm(ticket);
+    }
+
     pub(super) fn at(&mut self, ms: u64) {
         self.machine.set_now(Duration::from_millis(ms));
     }
@@ -770,12 +785,7 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
         bench.read(&message_for("t", &format!("k{number}")));
     }
     let silent = bench.machine.submissions(99);
-    bench.at(290);
-    bench.read(&message_for("u", "other"));
-    let others = bench.machine.submissions(9);
-    bench.confirm(others[0].ticket);
-    bench.at(300);
-    bench.machine.look_for_silence(0.5);
+    bench.only_others_are_answered();
     assert_eq!(bench.machine.awaited_len(), half + 1);
     bench.confirm(silent[0].ticket);
     assert_eq!(bench.machine.blocked().1, 1, "too much is waited for");
@@ -789,12 +799,7 @@ fn with_a_silent_topic() -> (Bench, Message, message::Ticket) {
     let silent = message_for("t", "a");
     bench.read(&silent);
     let ticket = bench.machine.submissions(9)[0].ticket;
-    bench.at(290);
-    bench.read(&message_for("u", "c"));
-    let others = bench.machine.submissions(9);
-    bench.confirm(others[0].ticket);
-    bench.at(300);
-    bench.machine.look_for_silence(0.5);
+    bench.only_others_are_answered();
     assert_eq!(bench.machine.blocked().1, 1);
     bench.cursor();
     bench.machine.take_events();
