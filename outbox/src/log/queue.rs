@@ -58,16 +58,12 @@ pub struct HeldQueues {
 }
 
 impl HeldQueues {
-    /// The queues of rows that are ordered by name and id. Of the last queue there may be more rows.
-    pub(crate) fn of(rows: Vec<(String, i64, String)>, rows_max: usize) -> Self {
-        let exhausted = rows.len() < rows_max;
-        let mut queues: Vec<HeldQueue> = Vec::new();
-        for (name, id, topic) in rows {
-            if queues.last().is_none_or(|last| last.name.as_str() != name) {
-                queues.push(HeldQueue { name: QueueName::stored(name), first: EntryId(id), topic });
-            }
-        }
-        Self { queues, exhausted }
+    /// The first row of each of at most `queues_max` queues, in the order of their names.
+    pub(crate) fn of(rows: Vec<(String, i64, String)>, queues_max: usize) -> Self {
+        let exhausted = rows.len() < queues_max;
+        let queue =
+            |(name, id, topic)| HeldQueue { name: QueueName::stored(name), first: EntryId(id), topic };
+        Self { queues: rows.into_iter().map(queue).collect(), exhausted }
     }
 }
 

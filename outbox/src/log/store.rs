@@ -56,11 +56,11 @@ pub trait LogReader: Send {
     /// Held entries of some queues: a page for each, in the order of the asks. `limit` is for all of them together.
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError>;
 
-    /// Queues with held entries, behind `after` in the order of their names; looks at about `rows_max` entries.
+    /// Queues with held entries, behind `after` in the order of their names, at most `queues_max`.
     async fn held_queues(
         &mut self,
         after: Option<&QueueName>,
-        rows_max: usize,
+        queues_max: usize,
     ) -> Result<HeldQueues, LogError>;
 
     /// Exceptions for which their keys wait: retrying and dead ones with ids above `after`, in the order of their ids, at

@@ -51,10 +51,10 @@
 //! each mark names the *run* of the server in which it was taken, and the run is a row of a table that is not logged
 //! (`outbox_server_run`): PostgreSQL empties such tables after every crash, promotion and restore of files, which are
 //! just the cases in which it recovers from its log and may give out ids anew. After an orderly stop the row stays, and so
-//! do the counters of xids and of the sequence; another start of the server ends the run all the same. Every poll,
-//! renewal and checkpoint asks for the row: without it the poll fails and the other two write nothing, so the term ends.
-//! Pages do not ask: what they brought may leave, but the cursor does not move. A stored mark is safe: the transaction
-//! that stored it has an xid above all of the mark's, and is logged.
+//! do the counters of xids and of the sequence; another start of the server ends the run all the same. Every poll, page,
+//! renewal and checkpoint asks for the row: without it they find and write nothing, and the term ends. So nothing of
+//! another history can leave before what stands ahead of it in this one. A stored mark is safe: the transaction that
+//! stored it has an xid above all of the mark's, and is logged.
 //!
 //! **Other histories.** At every grant of a lease the stored cursor is compared with the server (`history`), and a poll
 //! that finds the sequence behind the mark's floor ends the term.

@@ -35,6 +35,8 @@ pub(super) struct PgReader {
     source: Source,
     statements: Statements,
     call_timeout: Duration,
+    /// The run of the server in which this reader was opened: of another one it reads nothing.
+    run: Option<String>,
     /// A base that was asked for, and a later mark with nothing between the two.
     advanced: Option<(Mark, PgMark)>,
     pace: Pace,
@@ -54,6 +56,10 @@ fn other_history(why: String) -> LogError {
     LogError::Unavailable { reason: why, source: None }
 }
 
+fn other_run() -> LogError {
+    other_history(String::from("the cursor was granted by another server, or by this one before it crashed"))
+}
+
 fn set_back(position: i64, floor: i64) -> LogError {
     other_history(format!(
         "the sequence outbox_message_id_seq stands at {position}, and the relay at {floor}: it was set back"
@@ -61,31 +67,57 @@ fn set_back(position: i64, floor: i64) -> LogError {
 }
 
 impl PgReader {
-    pub(super) fn new(
-        connection: PgConnection,
+    pub(super) async fn open(
+        mut connection: PgConnection,
         relay: RelayName,
         source: Source,
         statements: Statements,
         call_timeout: Duration,
-    ) -> Self {
-        Self { connection, relay, source, statements, call_timeout, advanced: None, pace: Pace::default() }
+    ) -> Result<Self, LogError> {
+        let run = run(&mut connection, &statements).await?;
+        Ok(Self {
+            connection,
+            relay,
+            source,
+            statements,
+            call_timeout,
+            run,
+            advanced: None,
+            pace: Pace::default(),
+        })
+    }
+
+    /// Fails when a mark was taken in another run of the server than the one that is read.
+    fn check_mark(&mut self, mark: &PgMark) -> Result<(), LogError> {
+        let Some(history) = &mark.history else { return Ok(()) };
+        match self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
+            true => Ok(()),
+            false => Err(other_run()),
+        }
+    }
+
+    /// A statement that found nothing may have asked another run of the server, in which it finds nothing. No run
+    /// returns: the present one was there when the statement ran.
+    async fn check_run(&mut self) -> Result<(), LogError> {
+        match self.run.is_none() || run(&mut self.connection, &self.statements).await? == self.run {
+            true => Ok(()),
+            false => Err(other_run()),
+        }
     }
 
     async fn poll(&mut self, base: &PgMark) -> Result<Polled, LogError> {
-        let run = base.history.as_ref().map(|history| &history.run);
+        self.check_mark(base)?;
         let (position, found, ended, same_run) = sqlx::query_as(&self.statements.poll)
             .bind(base.floor)
             .bind(&base.snapshot)
             .bind(array(&base.in_flight))
-            .bind(run)
+            .bind(&self.run)
             .fetch_one(&mut self.connection)
             .await
             .map_err(LogError::during("look for new entries"))?;
         let polled = Polled { position, found, ended, same_run };
         if !polled.same_run {
-            return Err(other_history(String::from(
-                "the cursor was granted by another server, or by this one before it crashed",
-            )));
+            return Err(other_run());
         }
         // What is read here may be ahead of the last id given out, and never behind it.
         if polled.position < base.floor {
@@ -141,7 +173,8 @@ impl PgReader {
         Ok(self.page(difference, EntryId::default(), limit).await?.entries.is_empty())
     }
 
-    /// First the rows of transactions that were in flight at the base: they have the smaller ids.
+    /// First the rows of transactions that were in flight at the base: they have the smaller ids. Each statement asks for
+    /// the run of the server, so what it brings is of the difference's history.
     async fn page(
         &mut self,
         difference: &Difference,
@@ -149,6 +182,7 @@ impl PgReader {
         limit: PageLimit,
     ) -> Result<Page, LogError> {
         let (base, head) = (PgMark::read(&difference.base)?, PgMark::read(&difference.head)?);
+        self.check_mark(&base)?;
         let ended = base.settled_by(&head);
         let mut first = Page { entries: Vec::new(), exhausted: true };
         if after.0 < base.floor && !ended.is_empty() {
@@ -157,7 +191,8 @@ impl PgReader {
                 .bind(bytes_max(limit))
                 .bind(after.0)
                 .bind(base.floor)
-                .bind(array(&ended));
+                .bind(array(&ended))
+                .bind(&self.run);
             let rows = query.fetch_all(&mut self.connection).await;
             first = page(rows.map_err(LogError::during("read entries"))?, &self.source)?;
         }
@@ -176,7 +211,8 @@ impl PgReader {
             .bind(difference.ceiling)
             .bind(&base.snapshot)
             .bind(&head.snapshot)
-            .bind(inline_max(left, asked));
+            .bind(inline_max(left, asked))
+            .bind(&self.run);
         let read = async || -> Result<Cut, sqlx::Error> {
             let rows = query.fetch_all(&mut self.connection).await?;
             let mut cut = Cut::of(rows, left, asked, !first.entries.is_empty(), &mut self.pace)?;
@@ -184,6 +220,9 @@ impl PgReader {
             Ok(cut)
         };
         let cut = read().await.map_err(LogError::during("read entries"))?;
+        if cut.rows.is_empty() {
+            self.check_run().await?;
+        }
         let mut names = Names::default();
         first.entries.reserve(cut.rows.len());
         for row in &cut.rows {
@@ -233,9 +272,13 @@ impl PgReader {
             .bind(self.relay.as_str())
             .bind(at_micros(place.at_micros))
             .bind(place.id.0)
+            .bind(&self.run)
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("read what is due"))?;
+        if rows.is_empty() {
+            self.check_run().await?;
+        }
         let mut page = DuePage { position: after, exhausted: found(&rows)? < rows_max, ..DuePage::default() };
         page.exhausted &= found(&rows)? == rows.len() as i64;
         for row in &rows {
@@ -269,9 +312,13 @@ impl PgReader {
             .bind(asks.iter().map(|ask| ask.queue.as_str()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.from.0).collect::<Vec<_>>())
             .bind(each)
+            .bind(&self.run)
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("read held entries"))?;
+        if rows.is_empty() {
+            self.check_run().await?;
+        }
         let is_cut = found(&rows)? != rows.len() as i64;
         let mut pages = vec![HeldPage::default(); asks.len()];
         let mut last = 0;
@@ -289,15 +336,19 @@ impl PgReader {
         Ok(pages)
     }
 
-    async fn queues(&mut self, after: Option<&QueueName>, rows_max: usize) -> Result<HeldQueues, LogError> {
+    async fn queues(&mut self, after: Option<&QueueName>, queues_max: usize) -> Result<HeldQueues, LogError> {
         let rows: Vec<(String, i64, String)> = sqlx::query_as(&self.statements.held_queues)
             .bind(self.relay.as_str())
             .bind(after.map_or("", QueueName::as_str))
-            .bind(i64::try_from(rows_max).unwrap_or(i64::MAX))
+            .bind(rows_max(queues_max))
+            .bind(&self.run)
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list what is held"))?;
-        Ok(HeldQueues::of(rows, rows_max))
+        if rows.is_empty() {
+            self.check_run().await?;
+        }
+        Ok(HeldQueues::of(rows, queues_max))
     }
 
     async fn stuck_entries(
@@ -309,11 +360,23 @@ impl PgReader {
             .bind(self.relay.as_str())
             .bind(after.0)
             .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
+            .bind(&self.run)
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list exceptions"))?;
+        if rows.is_empty() {
+            self.check_run().await?;
+        }
         rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
     }
+}
+
+/// The run of the server that lasts, if one has begun.
+async fn run(connection: &mut PgConnection, statements: &Statements) -> Result<Option<String>, LogError> {
+    sqlx::query_scalar(&statements.run)
+        .fetch_optional(connection)
+        .await
+        .map_err(LogError::during("tell which run of the server this is"))
 }
 
 /// A place among what is due, for the database.
@@ -387,9 +450,9 @@ impl LogReader for PgReader {
     async fn held_queues(
         &mut self,
         after: Option<&QueueName>,
-        rows_max: usize,
+        queues_max: usize,
     ) -> Result<HeldQueues, LogError> {
-        within(self.call_timeout, self.queues(after, rows_max)).await
+        within(self.call_timeout, self.queues(after, queues_max)).await
     }
 
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {

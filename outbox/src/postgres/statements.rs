@@ -29,6 +29,19 @@ macro_rules! same_segment {
     };
 }
 
+/// The server has neither crashed nor been replaced since this run began; null asks for no run.
+macro_rules! same_run {
+    ($run:literal) => {
+        concat!(
+            "(",
+            $run,
+            "::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run WHERE run_id = ",
+            $run,
+            "::text::uuid AND started_at = pg_postmaster_start_time()))"
+        )
+    };
+}
+
 /// Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at least one; `found` counts what
 /// was there before. The length of a payload is known without fetching it from its TOAST table.
 macro_rules! cut {
@@ -57,26 +70,28 @@ pub(super) struct Statements {
     /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is anything new, whether
     /// anything in flight has ended, whether the run lasts. A scalar subquery parses the snapshot once and not for each row.
     pub(super) poll: Statement,
-    /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes with its row: walks the
-    /// primary key. Of a larger payload only the length comes. So a page is bounded without a window function, which
+    /// The run of the server that lasts now.
+    pub(super) run: Statement,
+    /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes with its row, $7 run of
+    /// the server: walks the primary key. Of a larger payload only the length comes. So a page is bounded without a window function, which
     /// copies every row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
     pub(super) page: Statement,
     /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with their rows.
     pub(super) payloads: Statement,
-    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions: a huge one still costs a page only. Pairs are
+    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions, $6 run of the server: a huge one still costs a page only. Pairs are
     /// compared, and not `xid = …`, because then only the index on both can serve the order: with statistics of few
     /// large transactions the planner walked the primary key (1,609 buffers for one row of 100,000 against 4).
     pub(super) stragglers: Statement,
-    /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id. `statement_timestamp()` is constant, so the index on
+    /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id, $6 run of the server. `statement_timestamp()` is constant, so the index on
     /// due_at serves.
     pub(super) due: Statement,
     /// $1 relay, $2 and $3 behind this time and id: how long until the next one is due.
     pub(super) next_due: Statement,
-    /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each.
+    /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each, $7 run of the server.
     pub(super) held: Statement,
-    /// $1 relay, $2 behind this name, $3 rows.
+    /// $1 relay, $2 behind this name, $3 queues, $4 run of the server.
     pub(super) held_queues: Statement,
-    /// $1 relay, $2 above this id, $3 rows.
+    /// $1 relay, $2 above this id, $3 rows, $4 run of the server.
     pub(super) stuck: Statement,
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease that is over although it
     /// ends in the future, or null.
@@ -104,6 +119,7 @@ impl Statements {
             mark_floor: render(MARK_FLOOR),
             mark_snapshot: render(MARK_SNAPSHOT),
             poll: render(POLL),
+            run: render(RUN),
             page: render(PAGE),
             payloads: render(PAYLOADS),
             stragglers: render(STRAGGLERS),
@@ -122,19 +138,6 @@ impl Statements {
             forget_left_out: render(FORGET_LEFT_OUT),
         }
     }
-}
-
-/// The server has neither crashed nor been replaced since this run began; null asks for no run.
-macro_rules! same_run {
-    ($run:literal) => {
-        concat!(
-            "(",
-            $run,
-            "::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run WHERE run_id = ",
-            $run,
-            "::text::uuid AND started_at = pg_postmaster_start_time()))"
-        )
-    };
 }
 
 /// An id that was given out, or 0: read by the server's own function, under the lock of the sequence's page.
@@ -186,17 +189,23 @@ SELECT (SELECT position FROM sequence),
     same_run!("$4")
 );
 
+const RUN: &str =
+    "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
+
 const PAGE: &str = concat!(
     "SELECT ",
     columns!("CASE WHEN octet_length(m.payload) <= $6 THEN m.payload END"),
     ", octet_length(m.payload) AS bytes FROM {schema}outbox_message AS m WHERE m.id > $2 AND m.id <= $3 \
      AND NOT pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)) \
-     AND pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) ORDER BY m.id LIMIT $1::bigint + 1"
+     AND pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) AND ",
+    same_run!("$7"),
+    " ORDER BY m.id LIMIT $1::bigint + 1"
 );
 
 const PAYLOADS: &str = concat!(
     "SELECT m.id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id) \
-     CROSS JOIN LATERAL (SELECT id, payload FROM {schema}outbox_message WHERE id = wanted.id AND ",
+     CROSS JOIN LATERAL (SELECT id, payload FROM {schema}outbox_message WHERE id = wanted.id \
+     AND message_id = wanted.message_id AND ",
     same_segment!("wanted.message_id"),
     " LIMIT 1) AS m"
 );
@@ -206,7 +215,9 @@ const STRAGGLERS: &str = concat!(
     columns!(),
     " FROM {schema}outbox_message AS m \
      WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint) \
-     ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
+     AND ",
+    same_run!("$6"),
+    " ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
     cut!("*", "id")
 );
 
@@ -237,9 +248,13 @@ macro_rules! queue {
 }
 
 const DUE: &str = exceptions!(
-    "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 \
+    concat!(
+        "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 \
      AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp() \
-     AND (due_at, id) > ($4::timestamptz, $5::bigint) ORDER BY due_at, id LIMIT $1::bigint",
+     AND (due_at, id) > ($4::timestamptz, $5::bigint) AND ",
+        same_run!("$6"),
+        " ORDER BY due_at, id LIMIT $1::bigint"
+    ),
     "place, id"
 );
 
@@ -254,25 +269,53 @@ const HELD: &str = exceptions!(
          WITH ORDINALITY AS asked(queue, first, place) CROSS JOIN LATERAL (\
          SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND state = 'held' AND ",
         queue!(),
-        " = asked.queue AND id >= asked.first ORDER BY id LIMIT $6::bigint) AS held"
+        " = asked.queue AND id >= asked.first AND ",
+        same_run!("$7"),
+        " ORDER BY id LIMIT $6::bigint) AS held"
     ),
     "place, id"
 );
 
-// The first of a queue's rows is enough: the next page begins behind the last queue, however many rows it has.
+/// The first held entry of the first queue behind a name.
+macro_rules! next_queue {
+    ($name:literal) => {
+        concat!(
+            "SELECT ",
+            queue!(),
+            " AS queue, id, topic FROM {schema}outbox_exception \
+             WHERE relay = $1 AND shard = 0 AND state = 'held' AND ",
+            queue!(),
+            " > ",
+            $name,
+            " ORDER BY ",
+            queue!(),
+            ", id LIMIT 1"
+        )
+    };
+}
+
+// From queue to queue through the index, however many entries each of them holds.
 const HELD_QUEUES: &str = concat!(
-    "SELECT ",
-    queue!(),
-    " AS queue, id, topic FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = 'held' AND ",
-    queue!(),
-    " > $2 ORDER BY ",
-    queue!(),
-    ", id LIMIT $3::bigint"
+    "WITH RECURSIVE found AS (
+    SELECT first.*, 1 AS nth FROM (",
+    next_queue!("$2::text"),
+    ") AS first WHERE ",
+    same_run!("$4"),
+    "
+    UNION ALL
+    SELECT next.*, found.nth + 1 FROM found CROSS JOIN LATERAL (",
+    next_queue!("found.queue"),
+    ") AS next WHERE found.nth < $3::bigint)
+SELECT queue, id, topic FROM found"
 );
 
-const STUCK: &str = "
+const STUCK: &str = concat!(
+    "
 SELECT id, key, state FROM {schema}outbox_exception
-WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') ORDER BY id LIMIT $3";
+WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND ",
+    same_run!("$4"),
+    " ORDER BY id LIMIT $3"
+);
 
 // The database's clock only. The same holder gets a new epoch too: what it sent before is fenced off.
 const ACQUIRE: &str = "

@@ -232,13 +232,9 @@ impl LogStore for PostgresLog {
             ("statement_timeout", millis(self.options.call_timeout)),
         ];
         configure(&mut connection, &parameters).await?;
-        Ok(Box::new(PgReader::new(
-            connection,
-            relay.clone(),
-            self.source.clone(),
-            self.statements.clone(),
-            self.options.call_timeout,
-        )))
+        let (source, statements) = (self.source.clone(), self.statements.clone());
+        let opened = PgReader::open(connection, relay.clone(), source, statements, self.options.call_timeout);
+        Ok(Box::new(within(self.options.call_timeout, opened).await?))
     }
 
     async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {

@@ -198,16 +198,16 @@ impl LogReader for SqliteReader {
     async fn held_queues(
         &mut self,
         after: Option<&QueueName>,
-        rows_max: usize,
+        queues_max: usize,
     ) -> Result<HeldQueues, LogError> {
         let rows = sqlx::query_as(HELD_QUEUES)
             .bind(self.relay.as_str())
             .bind(after.map_or("", QueueName::as_str))
-            .bind(i64::try_from(rows_max).unwrap_or(i64::MAX))
+            .bind(i64::try_from(queues_max).unwrap_or(i64::MAX))
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list what is held"))?;
-        Ok(HeldQueues::of(rows, rows_max))
+        Ok(HeldQueues::of(rows, queues_max))
     }
 
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {

@@ -61,13 +61,33 @@ pub(super) const HELD: &str = exceptions!(
     "e.state = 'held' AND coalesce('k' || e.key, 't' || e.topic) = ?2 AND e.id >= ?3 ORDER BY e.id LIMIT ?4"
 );
 
-/// ?1 relay, ?2 behind this name, ?3 rows.
+/// The first held entry of the first queue behind a name.
+macro_rules! next_queue {
+    ($columns:expr, $name:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND ",
+            queue!(),
+            " > ",
+            $name,
+            " ORDER BY ",
+            queue!(),
+            ", id LIMIT 1"
+        )
+    };
+}
+
+/// ?1 relay, ?2 behind this name, ?3 queues. From queue to queue through the index, however many entries each holds.
 pub(super) const HELD_QUEUES: &str = concat!(
-    "SELECT ",
+    "WITH RECURSIVE found (name, entry, about, nth) AS (SELECT * FROM (",
+    next_queue!(concat!(queue!(), ", id, topic, 1"), "?2"),
+    ") UNION ALL SELECT ",
     queue!(),
-    " AS queue, id, topic FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND ",
-    queue!(),
-    " > ?2 ORDER BY queue, id LIMIT ?3"
+    ", id, topic, nth + 1 FROM found CROSS JOIN outbox_exception \
+     WHERE nth < ?3 AND relay = ?1 AND shard = 0 AND id = (",
+    next_queue!("id", "found.name"),
+    ")) SELECT name, entry, about FROM found"
 );
 
 /// ?1 relay, ?2 above this id, ?3 entries.

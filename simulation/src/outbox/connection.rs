@@ -16,7 +16,7 @@ pub(super) struct Connection {
     pub(super) process: ProcessId,
     is_usable: bool,
     /// The history in which it was made.
-    history: u64,
+    pub(super) history: u64,
 }
 
 /// What a call is going to take, and how it fails: before it was carried out (`Some(false)`) or after.

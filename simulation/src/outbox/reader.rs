@@ -17,13 +17,30 @@ use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::world::State;
 
+/// Reads nothing of another history than the one in which it was opened.
 pub(super) struct Reader(pub(super) Connection);
+
+impl Reader {
+    async fn read<T: Send>(
+        &mut self,
+        call: Call,
+        mark: Option<&Mark>,
+        read: impl FnOnce(&mut State) -> T + Send,
+    ) -> Result<T, LogError> {
+        let history = self.0.history;
+        let read = |state: &mut State| {
+            state.check_history(history)?;
+            mark.map_or(Ok(()), |mark| state.check_mark(mark))?;
+            Ok(read(state))
+        };
+        self.0.call(call, read).await?
+    }
+}
 
 #[async_trait]
 impl LogReader for Reader {
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
-        let poll = |state: &mut State| state.check_mark(base).map(|()| state.next_difference(base));
-        self.0.call(Call::Poll, poll).await?
+        self.read(Call::Poll, Some(base), |state| state.next_difference(base)).await
     }
 
     async fn read_page(
@@ -33,15 +50,13 @@ impl LogReader for Reader {
         limit: PageLimit,
     ) -> Result<Page, LogError> {
         let process = self.0.process;
-        let page = self
-            .0
-            .call(Call::Page, |state| {
-                let page = state.read_page(difference, after, limit);
-                let ids: Vec<_> = page.entries.iter().map(|entry| entry.id.0).collect();
-                state.note(format_args!("{process} reads {ids:?}"));
-                page
-            })
-            .await?;
+        let read = |state: &mut State| {
+            let page = state.read_page(difference, after, limit);
+            let ids: Vec<_> = page.entries.iter().map(|entry| entry.id.0).collect();
+            state.note(format_args!("{process} reads {ids:?}"));
+            page
+        };
+        let page = self.read(Call::Page, Some(&difference.base), read).await?;
         if !page.entries.is_empty() && self.0.world.lock().stall(process, Moment::Read) {
             tokio::task::yield_now().await;
         }
@@ -49,24 +64,24 @@ impl LogReader for Reader {
     }
 
     async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
-        self.0.call(Call::Due, |state| state.read_due(after, limit)).await
+        self.read(Call::Due, None, |state| state.read_due(after, limit)).await
     }
 
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
-        self.0.call(Call::Held, |state| state.outbox.read_held(asks, limit)).await
+        self.read(Call::Held, None, |state| state.outbox.read_held(asks, limit)).await
     }
 
     async fn held_queues(
         &mut self,
         after: Option<&QueueName>,
-        rows_max: usize,
+        queues_max: usize,
     ) -> Result<HeldQueues, LogError> {
         // Small pages, or a walk would never have a second one.
-        self.0.call(Call::Queues, |state| state.outbox.held_queues(after, rows_max.min(3))).await
+        self.read(Call::Queues, None, |state| state.outbox.held_queues(after, queues_max.min(3))).await
     }
 
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
-        self.0.call(Call::Stuck, |state| state.outbox.stuck(after, entries_max)).await
+        self.read(Call::Stuck, None, |state| state.outbox.stuck(after, entries_max)).await
     }
 }
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use outbox::NewMessage;
-use outbox::log::{Fenced, LogError, LogKeeper, LogOptions, LogStore};
+use outbox::log::{EntryId, Fenced, HeldAsk, LogError, LogKeeper, LogOptions, LogStore, QueueName};
 use sqlx::Postgres;
 use tests::cluster::{NEEDS, run};
 use tests::{Cluster, Outcome, Role, Stage, eventually, trial};
 use tokio::process::Command;
 
-use crate::outbox::support::{Database, Follower, TTL, granted, relay, source};
+use crate::outbox::support::{Database, Follower, SMALL, TTL, granted, relay, source};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let name = |case| format!("outbox/clusters/postgres/{case}");
@@ -153,8 +153,9 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     let mut keeper = log_at(&Role::Relay.url(&cluster.pooler_url())?).keeper(&relay(), "a").await?;
     let (lease, cursor) = granted(&mut keeper).await;
     let mut kept_reader = log_at(&cluster.pooler_url()).reader(&relay()).await?;
-    let mut follower = Follower::new(db.reader().await, cursor);
+    let mut follower = Follower::new(db.reader().await, cursor.clone());
     assert_eq!(follower.all().await.len(), 10);
+    let difference = db.reader().await.next_difference(&cursor.base).await?.ok_or("nothing to read")?;
     // Transaction ids that are on no disk: the server gives them out again.
     db.enqueue(orders(10..11)).await;
     for _ in 0..20 {
@@ -168,6 +169,18 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     db.enqueue(orders(11..14)).await;
     let error = kept_reader.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("before it crashed"), "{error}");
+    // What would be read of the difference now may stand behind what nobody has read.
+    let ask = HeldAsk { queue: QueueName::of("orders", Some("1")), from: EntryId(1) };
+    let refused = [
+        kept_reader.read_page(&difference, EntryId::default(), SMALL).await.err(),
+        kept_reader.read_due(None, SMALL).await.err(),
+        kept_reader.read_held(&[ask], SMALL).await.err(),
+        kept_reader.held_queues(None, 10).await.err(),
+        kept_reader.stuck(EntryId::default(), 10).await.err(),
+    ];
+    for (place, error) in refused.into_iter().enumerate() {
+        assert!(error.is_some(), "call {place} was answered");
+    }
     assert_eq!(keeper.renew(lease.epoch, TTL).await?, Fenced::Lost);
     // Nothing was stored before the crash: all of it leaves again, and what was written since leaves.
     assert_eq!(Leader::of(&db.log).await.pass().await, keys(0..14));

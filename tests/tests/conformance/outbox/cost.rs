@@ -219,14 +219,13 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         eprintln!("buffers of 9 held entries among 100,000: {exceptions} + {messages} of the log");
         assert!(exceptions < 100 && messages < 10, "{exceptions} {messages}");
         let (names, _) = beside(&db, async |reader| {
-            let first = reader.held_queues(None, 100).await.unwrap();
-            let second = reader.held_queues(Some(&first.queues[0].name), 100).await.unwrap();
-            let names: [Vec<&str>; 2] = [&first, &second].map(|page| page.queues.iter().map(|queue| queue.name.as_str()).collect());
-            assert_eq!(names, [vec!["klarge"], vec!["ksmall"]]);
+            let page = reader.held_queues(None, 100).await.unwrap();
+            let names: Vec<&str> = page.queues.iter().map(|queue| queue.name.as_str()).collect();
+            assert_eq!((names, page.exhausted), (vec!["klarge", "ksmall"], true));
         })
         .await;
         eprintln!("buffers of the names of two queues with 100,000 entries: {names}");
-        assert!(names < 250, "{names}");
+        assert!(names < 100, "{names}");
         db
     })
     .await;
