@@ -112,6 +112,10 @@ impl Subscription for Timed {
         self.inner.keep_alive(tokens).await
     }
 
+    fn redelivers_after(&self) -> Option<Duration> {
+        self.inner.redelivers_after()
+    }
+
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         self.inner.stop_receiving().await
     }

@@ -226,6 +226,10 @@ impl Machine {
 }
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod stalls;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod world;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use message::{KeyWindow, Message, PublishError, Receipt, Submission};
 use outbox::log::{Cursor, Difference, Entry, EntryId, ExceptionState, Mark, Page};
 
-use super::tests::{Bench, Log, exception, message_for, settings};
+use super::bench::{Bench, exception, message_for};
+use super::world::{Log, settings};
 use super::*;
 
 impl Bench {
