@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer on everything that reads bytes from outside.
 //!
-//! Needs no nightly compiler and no cargo-fuzz: `fuzz/instrument.sh` has the crates of the workspace count their
+//! Needs no nightly compiler and no cargo-fuzz: `tests/fuzz/instrument.sh` has the crates of the workspace count their
 //! branches, and the targets are programs like any other. What is found is kept below the build folder and used again
-//! by the next run; `fuzz/corpus` holds the seeds that everybody shares.
+//! by the next run; `tests/fuzz/corpus` holds the seeds that everybody shares.
 
 use crate::{cargo, report, workspace};
 use clap::Args;
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Fuzz) -> Result<ExitCode, String> {
 
 /// Builds and runs; an error names the targets that broke.
 pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
-    let fuzz = workspace::root()?.join("fuzz");
+    let fuzz = workspace::root()?.join("tests/fuzz");
     let targets = chosen(&fuzz, options.target.as_deref())?;
     build(&fuzz, &targets)?;
     let programs = workspace::target()?.join("debug");
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_unknown_target_is_named_with_the_known_ones() {
-        let fuzz = workspace::root().expect("a workspace").join("fuzz");
+        let fuzz = workspace::root().expect("a workspace").join("tests/fuzz");
         let all = chosen(&fuzz, None).expect("targets");
         assert!(all.len() > 5 && all.is_sorted(), "{all:?}");
         assert_eq!(chosen(&fuzz, Some("sqs")).expect("known"), ["sqs"]);
