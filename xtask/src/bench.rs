@@ -6,7 +6,7 @@ use crate::{
     services,
 };
 use clap::Args;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// Bring the services up and run the benchmarks, optimised.
 #[derive(Debug, Args)]
@@ -50,8 +50,9 @@ fn execute(backends: &Backends, profile: Profile, arguments: &[String]) -> Resul
     if built != ExitCode::SUCCESS {
         return Err("the benchmarks could not be built".to_owned());
     }
-    let mut command = cargo(["run", "--package", "benches"])?;
-    command.args(release).arg("--").args(arguments);
+    // Not `cargo run`: with other packages selected it would build the relay anew, with other features.
+    let mut command = Command::new(cargo::programs(profile == Profile::Release)?.join("benches"));
+    command.args(arguments);
     command.env(VERSIONS_VARIABLE, backends.versions());
     if services::wal_is_logical().map_err(|fault| fault.to_string())? {
         let jars = services::debezium::install(&|phase| eprintln!("debezium: {phase}"));
