@@ -1,0 +1,124 @@
+//! The documents agree with each other: links lead somewhere, and every page is listed where readers look for it.
+
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+/// Folders without documents of ours.
+const SKIPPED: [&str; 2] = ["target", "corpus"];
+
+/// The documents below a folder, by their paths from it.
+fn documents(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of the checkout") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') && !SKIPPED.contains(&name.as_str()) {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                let text = fs::read_to_string(&path).expect("a text");
+                found.insert(path.strip_prefix(root).expect("below the root").to_path_buf(), prose(&text));
+            }
+        }
+    }
+    found
+}
+
+/// A text without its blocks of code.
+fn prose(text: &str) -> String {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            lines.push(line);
+        }
+    }
+    lines.join("\n")
+}
+
+/// The targets of all links that stay in the checkout.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    targets.filter(|target| !target.contains("://")).collect()
+}
+
+/// The anchors of a document's headings, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
+}
+
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// A path without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut plain, part| {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+        plain
+    })
+}
+
+/// The place that a link leads to: a path from the root, and an anchor or nothing.
+fn destination<'a>(document: &Path, link: &'a str) -> (PathBuf, &'a str) {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let folder = document.parent().unwrap_or(Path::new(""));
+    (if path.is_empty() { document.to_path_buf() } else { plain(&folder.join(path)) }, anchor)
+}
+
+fn root() -> PathBuf {
+    plain(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let root = root();
+    let documents = documents(&root);
+    let mut dead = Vec::new();
+    for (document, text) in &documents {
+        for link in links(text) {
+            let (path, anchor) = destination(document, link);
+            let leads = root.join(&path).exists()
+                && (anchor.is_empty() || documents.get(&path).is_some_and(|it| anchors(it).contains(anchor)));
+            if !leads {
+                dead.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
+}
+
+/// Asserts that a document links every page of `docs/` that is wanted.
+fn assert_lists(list: &str, is_wanted: impl Fn(&Path) -> bool) {
+    let documents = documents(&root());
+    let listed: Vec<PathBuf> =
+        links(&documents[Path::new(list)]).iter().map(|link| destination(Path::new(list), link).0).collect();
+    let pages = documents.keys().filter(|page| page.starts_with("docs") && !page.ends_with("SUMMARY.md"));
+    let missing: Vec<_> = pages.filter(|page| is_wanted(page) && !listed.contains(page)).collect();
+    assert!(missing.is_empty(), "{list} does not list {missing:?}");
+}
+
+#[test]
+fn the_summary_lists_every_page() {
+    assert_lists("docs/SUMMARY.md", |_| true);
+}
+
+#[test]
+fn the_readme_lists_every_page_but_single_decisions() {
+    assert_lists("README.md", |page| !page.starts_with("docs/adr"));
+}
