@@ -106,7 +106,10 @@ pub(super) async fn wire(
     }
     for (place, role) in [Role::Relay, Role::Consumer].into_iter().enumerate() {
         let (port, upstream) = match pair.broker {
-            BrokerKind::Rabbitmq => (0, host_and_port(servers.rabbitmq()?)?),
+            BrokerKind::Rabbitmq => match broker.confirms.as_ref().filter(|_| role == Role::Relay) {
+                Some(confirms) => (0, confirms.address().to_string()),
+                None => (0, host_and_port(servers.rabbitmq()?)?),
+            },
             BrokerKind::Sqs | BrokerKind::SqsFifo => match &broker.gateway {
                 Some(gateway) => (0, gateway.address().to_string()),
                 None => (0, host_and_port(servers.sqs()?)?),
