@@ -1,12 +1,13 @@
 //! Everything together, for the checker.
 
-use checker::{History, Leak, Operation, Tap};
+use checker::{Forgotten, History, Leak, Operation, Tap};
 
 use super::cursor;
+use super::forgotten::forget;
 use super::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
-use crate::journal::{self, Step, operations};
+use crate::journal::{self, Step, WENT_BACK, operations};
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
 
@@ -38,18 +39,23 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         }
         read.push(consumer);
     }
-    Ok(History {
+    let mut history = History {
         quiet: facts.settled,
         operations: Some(journaled(plot, stage)?),
         business: Some(producers.business().await?),
         outbox: Some(cursor::mark(stage, producers.outbox().await?).await?),
         parked: Some(producers.parked().await?),
         removed: None,
+        forgotten: Forgotten::default(),
         tap: Some(facts.tap),
         consumers: read,
         leases: producers.leases().await?,
         leaks: Some(facts.leaks),
-    })
+    };
+    let mut times = Vec::new();
+    journal::read(&plot.file(WENT_BACK), |time| times.push(time))?;
+    forget(&mut history, &times);
+    Ok(history)
 }
 
 fn journaled(plot: &Plot, stage: &Stage) -> Result<Vec<Operation>, Failure> {

@@ -7,6 +7,7 @@
 //! | [`long`] | transactions that stay open |
 //! | [`prepared`] | transactions that wait for their decision |
 //! | [`backends`] | sessions and statements that are ended from outside |
+//! | [`restore`] | a backup in place of the database |
 //! | [`slow_commits`] | commits that take long |
 //! | [`sequence`] | ids that go back |
 //! | [`disk`] | a disk that is full |
@@ -18,6 +19,7 @@ pub mod disk;
 pub mod locks;
 pub mod long;
 pub mod prepared;
+pub mod restore;
 pub mod rivals;
 pub mod sequence;
 mod session;
@@ -43,6 +45,7 @@ pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
             Box::new(disk::PostgresFull::default()),
             Box::new(slow_commits::SlowCommits::default()),
             Box::new(sequence::SequenceReset),
+            Box::new(restore::Restore::default()),
         ],
         DatabaseKind::Sqlite => {
             vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull::default())]
