@@ -290,6 +290,7 @@ impl Storm<'_> {
             operations_failed: told(Outcome::Failed),
             operations_unknown: told(Outcome::Unknown),
             messages: history.outbox.iter().flatten().count(),
+            forgotten: history.forgotten.messages.len(),
             parked: history.parked.iter().flatten().count(),
             published: occurrences.len(),
             copies: occurrences.len() - distinct.len(),

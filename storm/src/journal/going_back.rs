@@ -1,4 +1,4 @@
-//! What a database forgot when it went back to an earlier state.
+//! What a database forgot when it went back to an earlier state, and ids that it gave out twice.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -16,3 +16,15 @@ pub struct WentBack {
 
 /// Where it stands: in the storm's folder.
 pub const WENT_BACK: &str = "went-back.journal";
+
+/// The outbox's sequence was set back: these ids are given out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetBack {
+    /// Those above this one.
+    pub above: i64,
+    /// Up to this one.
+    pub up_to: i64,
+}
+
+/// Where it stands: in the storm's folder.
+pub const SET_BACK: &str = "set-back.journal";

@@ -6,7 +6,7 @@
 //! | `producing` | operations: begun, sent, ended |
 //! | `consuming` | deliveries |
 //! | `passing` | what went through the gateway of SQS |
-//! | `going_back` | what a database forgot when it went back |
+//! | `going_back` | what a database forgot when it went back, ids that it gave out twice |
 
 mod consuming;
 mod going_back;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use consuming::{Part, Received};
-pub use going_back::{WENT_BACK, WentBack};
+pub use going_back::{SET_BACK, SetBack, WENT_BACK, WentBack};
 pub use passing::Passed;
 pub use producing::{Sent, Step, operations};
 

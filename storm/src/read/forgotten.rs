@@ -1,4 +1,4 @@
-//! What is no more since the database went back. Pure.
+//! What is no more since the database went back, and what has no turn since its ids did. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use checker::{Forgotten, History, Operation, Outcome};
 
-use crate::journal::WentBack;
+use crate::journal::{SetBack, WentBack};
 
 /// Tells the checker what the database has forgotten. What was written again since, under the same id, is there and
 /// owed, but its first copy left before: its turn is nobody's any more.
@@ -34,6 +34,13 @@ pub(super) fn forget(history: &mut History, times: &[WentBack]) {
         messages: messages.into_keys().filter(|id| !there.contains(id)).collect(),
         rows: rows.into_keys().filter(|row| !rows_there.contains(row)).collect(),
     };
+}
+
+/// Takes their turn from rows with ids that were given out twice: of those not read yet the later ones leave first.
+pub(super) fn mix_up(history: &mut History, times: &[SetBack]) {
+    for row in history.outbox.iter_mut().flatten() {
+        row.out_of_turn |= times.iter().any(|ids| row.position > ids.above && row.position <= ids.up_to);
+    }
 }
 
 /// Whether a client began after the database had gone back, and was told that it is done: then it must be there.
@@ -93,6 +100,15 @@ mod tests {
         let went_back = WentBack { at: 100, messages: vec![id(2)], rows: vec!["row 2".into()] };
         forget(&mut history, &[went_back]);
         history
+    }
+
+    #[test]
+    fn ids_that_were_given_out_twice_have_no_turn() {
+        let row = |position| OutboxRow { position, ..OutboxRow::default() };
+        let mut history = History { outbox: Some((1..=5).map(row).collect()), ..History::default() };
+        mix_up(&mut history, &[SetBack { above: 1, up_to: 2 }, SetBack { above: 3, up_to: 4 }]);
+        let mixed = history.outbox.iter().flatten().filter(|row| row.out_of_turn).map(|row| row.position);
+        assert_eq!(mixed.collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]

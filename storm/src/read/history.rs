@@ -3,11 +3,11 @@
 use checker::{Forgotten, History, Leak, Operation, Tap};
 
 use super::cursor;
-use super::forgotten::forget;
+use super::forgotten::{forget, mix_up};
 use super::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
-use crate::journal::{self, Step, WENT_BACK, operations};
+use crate::journal::{self, SET_BACK, Step, WENT_BACK, operations};
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
 
@@ -55,6 +55,9 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
     let mut times = Vec::new();
     journal::read(&plot.file(WENT_BACK), |time| times.push(time))?;
     forget(&mut history, &times);
+    let mut times = Vec::new();
+    journal::read(&plot.file(SET_BACK), |time| times.push(time))?;
+    mix_up(&mut history, &times);
     Ok(history)
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
+use storm::faults::Fault as _;
 use storm::faults::database::{backends, locks, long, prepared, restore, rivals, sequence, slow_commits};
-use storm::journal::{WENT_BACK, WentBack};
+use storm::journal::{SET_BACK, SetBack, WENT_BACK, WentBack};
 use tests::{Backend, Outcome, Stage, trial};
 
 use crate::scene::{heal, strike, until, with_database, with_topic};
@@ -195,6 +196,9 @@ async fn ids_go_back(test: Stage) -> Outcome {
     let struck = strike(&mut sequence::SequenceReset, &stage, 1).await?;
     let last = database.integer("SELECT last_value FROM outbox_message_id_seq").await?;
     assert!((500..1_000).contains(&last) && struck.detail == format!("back to {last}"), "{struck}");
+    let mut times: Vec<SetBack> = Vec::new();
+    storm::journal::read(&test.folder().join(SET_BACK), |time| times.push(time))?;
+    assert!(matches!(times[..], [SetBack { above, up_to }] if above == last && up_to >= 1_000), "{times:?}");
     Ok(())
 }
 
