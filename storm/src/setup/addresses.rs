@@ -103,6 +103,7 @@ pub(super) async fn wire(
         for role in [Role::Producer, Role::Relay, Role::Consumer] {
             add(role, Peer::Database, 0, host_and_port(servers.postgres()?)?).await?;
         }
+        wires.own = Some(Proxy::start(0, host_and_port(servers.postgres()?)?).await?);
     }
     for (place, role) in [Role::Relay, Role::Consumer].into_iter().enumerate() {
         let (port, upstream) = match pair.broker {
