@@ -189,7 +189,7 @@ impl Storm<'_> {
         if records.iter().any(is_unfair) {
             (tap.ordered, tap.complete) = (false, false);
         }
-        let facts = Facts { settled: ending.is_final(), leaks: read::leaks(stage).await?, tap };
+        let facts = Facts { settled: ending.is_final(), tap };
         let history = read::history(plot, stage, facts).await?;
         let promises = Verdict::of(&history);
         let report = PairReport {

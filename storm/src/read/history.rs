@@ -1,9 +1,10 @@
 //! Everything together, for the checker.
 
-use checker::{Forgotten, History, Leak, Operation, Tap};
+use checker::{Forgotten, History, Operation, Tap};
 
 use super::cursor;
 use super::forgotten::{forget, mix_up};
+use super::leaks::leaks;
 use super::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
@@ -18,8 +19,6 @@ pub struct Facts {
     pub settled: bool,
     /// What the broker has.
     pub tap: Tap,
-    /// What nobody gave back.
-    pub leaks: Vec<Leak>,
 }
 
 /// Reads both databases and the producers' journals.
@@ -50,7 +49,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         tap: Some(facts.tap),
         consumers: read,
         leases: producers.leases().await?,
-        leaks: Some(facts.leaks),
+        leaks: None,
     };
     let mut times = Vec::new();
     journal::read(&plot.file(WENT_BACK), |time| times.push(time))?;
@@ -58,6 +57,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
     let mut times = Vec::new();
     journal::read(&plot.file(SET_BACK), |time| times.push(time))?;
     mix_up(&mut history, &times);
+    history.leaks = Some(leaks(stage, &history.forgotten).await?);
     Ok(history)
 }
 

@@ -19,6 +19,5 @@ mod stores;
 mod unapplied;
 
 pub use history::{Facts, history};
-pub use leaks::leaks;
 pub use quiet::{Pending, pending};
 pub use unapplied::{Unapplied, unapplied};

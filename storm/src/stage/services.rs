@@ -90,7 +90,7 @@ impl Services {
     pub async fn remove_others(&self) -> Result<(), Failure> {
         let others = std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
         for other in others {
-            other.stop(Service::Postgres, true).await?;
+            other.run(&["down", "--purge", "--only", Service::Postgres.as_str()]).await?;
             if let Some(folder) = other.environment.get(FOLDER) {
                 std::fs::remove_dir_all(folder)?;
             }
@@ -103,8 +103,9 @@ impl Services {
     /// # Errors
     /// It goes on, and why.
     pub async fn stop(&self, service: Service, immediate: bool) -> Result<(), Failure> {
-        let flags: &[&str] = if immediate { &["--immediate"] } else { &[] };
-        self.run("stop", service, flags).await
+        let how = if immediate { Some("--immediate") } else { None };
+        let arguments: Vec<&str> = ["stop", service.as_str()].into_iter().chain(how).collect();
+        self.run(&arguments).await
     }
 
     /// Starts a server and waits until it answers. One that is running is fine.
@@ -112,12 +113,12 @@ impl Services {
     /// # Errors
     /// It does not answer, and why.
     pub async fn start(&self, service: Service) -> Result<(), Failure> {
-        self.run("start", service, &[]).await
+        self.run(&["start", service.as_str()]).await
     }
 
-    async fn run(&self, verb: &str, service: Service, flags: &[&str]) -> Result<(), Failure> {
+    async fn run(&self, arguments: &[&str]) -> Result<(), Failure> {
         let mut command = Command::new(&self.xtask);
-        command.args(["services", verb, service.as_str()]).args(flags).stdin(Stdio::null());
+        command.arg("services").args(arguments).stdin(Stdio::null());
         if !self.environment.is_empty() {
             command.env_remove(POSTGRES).envs(&self.environment);
         }
@@ -126,6 +127,6 @@ impl Services {
             return Ok(());
         }
         let errors = String::from_utf8_lossy(&output.stderr);
-        Err(format!("cannot {verb} {}: {}", service.as_str(), errors.trim()).into())
+        Err(format!("cannot {}: {}", arguments.join(" "), errors.trim()).into())
     }
 }

@@ -1,7 +1,6 @@
 //! Servers that go away and come back: private instances, on ports of their own.
 
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use libtest_mimic::Trial;
@@ -25,26 +24,16 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The task runner with a folder and ports that nobody else has.
+/// A PostgreSQL with a folder and a port that nobody else has.
 fn private(test: &Stage) -> Result<(Services, String, PathBuf), Failure> {
-    let xtask = Backend::Xtask.address()?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let (folder, script) = (test.folder().join("services"), test.folder().join("xtask"));
-    let text = format!(
-        "#!/bin/sh\nunset OUTBOX_POSTGRES_URL\nexport OUTBOX_SERVICES_DIR='{}' OUTBOX_POSTGRES_PORT={port}\nexec '{xtask}' \"$@\"\n",
-        folder.display()
-    );
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let folder = test.folder().join("services");
+    std::fs::create_dir_all(&folder)?;
+    let all = Services::new(Backend::Xtask.address()?.into());
+    let services = all.another_postgres(&folder, port);
     let url = format!("postgres://outbox:outbox@127.0.0.1:{port}/outbox");
-    let stopping = script.clone();
-    test.afterwards("the server", async move {
-        let mut down = tokio::process::Command::new(stopping);
-        down.args(["services", "down", "--purge", "--only", "postgres"]);
-        let done = down.output().await?;
-        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into()) }
-    });
-    Ok((Services::new(script), url, folder.join("postgres/logs/server.log")))
+    test.afterwards("the server", async move { all.remove_others().await });
+    Ok((services, url, folder.join("postgres/logs/server.log")))
 }
 
 async fn a_database_crashes_and_recovers(test: Stage) -> Outcome {
