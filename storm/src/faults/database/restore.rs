@@ -41,10 +41,6 @@ impl Fault for Restore {
         5
     }
 
-    fn by_default(&self) -> bool {
-        false
-    }
-
     fn lasts(&self) -> RangeInclusive<Duration> {
         seconds(2)..=seconds(20)
     }
