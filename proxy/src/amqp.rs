@@ -200,3 +200,74 @@ async fn answers(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHANNEL: u16 = 1;
+
+    /// A method frame with these arguments.
+    fn frame((class, method): (u16, u16), arguments: &[u8]) -> Vec<u8> {
+        let payload = [&class.to_be_bytes()[..], &method.to_be_bytes(), arguments].concat();
+        let len = u32::try_from(payload.len()).unwrap_or_default();
+        [&[METHOD][..], &CHANNEL.to_be_bytes(), &len.to_be_bytes(), &payload, &[0xce]].concat()
+    }
+
+    /// A reserved number, an exchange, a routing key.
+    fn publish(key: &str) -> Vec<u8> {
+        let key_len = u8::try_from(key.len()).unwrap_or_default();
+        frame(PUBLISH, &[&[0, 0, 2, b'e', b'x', key_len][..], key.as_bytes(), &[0]].concat())
+    }
+
+    /// A client and its server on both sides of a proxy, after a publish with this key.
+    async fn published(key: &str) -> io::Result<(AmqpProxy, TcpStream, TcpStream)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let proxy = AmqpProxy::start(listener.local_addr()?.to_string(), "silent").await?;
+        let mut client = TcpStream::connect(proxy.address()).await?;
+        let (mut server, _) = listener.accept().await?;
+        let sent = [&b"AMQP\0\0\x09\x01"[..], &publish(key)].concat();
+        client.write_all(&sent).await?;
+        let mut arrived = vec![0; sent.len()];
+        server.read_exact(&mut arrived).await?;
+        assert_eq!(arrived, sent);
+        Ok((proxy, client, server))
+    }
+
+    async fn assert_arrives(client: &mut TcpStream, frame: &[u8]) -> io::Result<()> {
+        let mut arrived = vec![0; frame.len()];
+        client.read_exact(&mut arrived).await?;
+        assert_eq!(arrived, frame);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn confirms_of_one_key_are_kept_and_let_go() -> io::Result<()> {
+        let (ack, nack) = (frame(ACK, &[1]), frame(NACK, &[2]));
+        let other = frame((60, 50), &[]);
+        let (proxy, mut client, mut server) = published("silent").await?;
+        proxy.silence(true);
+        server.write_all(&[&ack[..], &other, &nack].concat()).await?;
+        assert_arrives(&mut client, &other).await?;
+        proxy.silence(false);
+        assert_arrives(&mut client, &[ack.clone(), nack].concat()).await?;
+        let (proxy, mut client, mut server) = published("loud").await?;
+        proxy.silence(true);
+        server.write_all(&ack).await?;
+        assert_arrives(&mut client, &ack).await
+    }
+
+    #[tokio::test]
+    async fn confirms_of_a_closed_channel_are_never_let_go() -> io::Result<()> {
+        let (ack, closed) = (frame(ACK, &[1]), frame(CHANNEL_CLOSED, &[]));
+        let (proxy, mut client, mut server) = published("silent").await?;
+        proxy.silence(true);
+        server.write_all(&[&ack[..], &closed].concat()).await?;
+        assert_arrives(&mut client, &closed).await?;
+        proxy.silence(false);
+        // What was let go would have come by then, and before what follows.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        server.write_all(&closed).await?;
+        assert_arrives(&mut client, &closed).await
+    }
+}
