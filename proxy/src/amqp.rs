@@ -1,8 +1,8 @@
 //! A proxy before RabbitMQ that keeps the confirms for one routing key back.
 //!
-//! It reads the frames that pass: a publish says which routing key its channel is busy with, and a confirm belongs to the
-//! channel it comes on. So it needs channels that publish for one routing key at a time. Confirms of a channel that has
-//! been closed are never let go: the number of the channel may be another one's by then.
+//! It reads the frames that pass: a publish says which routing key its channel is busy with, and a confirm belongs to
+//! the channel it comes on. So it needs channels that publish for one routing key at a time. Confirms of a channel that
+//! has been closed are never let go: the number of the channel may be another one's by then.
 
 use std::collections::HashMap;
 use std::io;

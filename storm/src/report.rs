@@ -31,7 +31,7 @@ pub struct Counts {
     pub messages: usize,
     /// Messages that were there and are no more, because the database went back.
     pub forgotten: usize,
-    /// Of those that are there beside the log in the end.
+    /// Of the rows in the outbox beside the log in the end.
     pub parked: usize,
     /// Messages at the broker, copies included; for SQS, deliveries.
     pub published: usize,
@@ -145,8 +145,9 @@ impl PairReport {
         let mut text = format!(
             "{}: {word}, seed {}, {:.0} s\n\
              operations: {ok} ok, {failed} failed, {unknown} unknown; processes started {process_starts} times\n\
-             messages: {messages}, {parked} parked, {forgotten} more forgotten; published {published}, {copies} of them copies; \
-             delivered {deliveries}, {duplicates_suppressed} suppressed; {effects} effects, {dead_letters} dead letters\n",
+             messages: {messages}, {parked} parked, {forgotten} more forgotten; \
+             published {published}, {copies} of them copies; delivered {deliveries}, {duplicates_suppressed} suppressed; \
+             {effects} effects, {dead_letters} dead letters\n",
             self.pair, self.seed, self.seconds,
         );
         let mut faults = table(["fault", "struck", "could not"]);

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// What was committed and is no more, because the database went back to an earlier state: a restore, or the promotion of a
-/// replica that lagged.
+/// What was committed and is no more, because the database went back to an earlier state: a restore, or the promotion of
+/// a replica that lagged.
 ///
 /// Its messages may be anywhere downstream, out of their turn, and nobody owes them anything; they take effect at most
 /// once like all others. Whatever was written again since belongs to the outbox, and not here.

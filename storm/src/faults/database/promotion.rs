@@ -1,5 +1,5 @@
-//! A standby that lags takes the primary's place: what it had not received is undone, rows, cursor, lease and all, and some
-//! of it is at the broker.
+//! A standby that lags takes the primary's place: what it had not received is undone, rows, cursor, lease and all, and
+//! some of it is at the broker.
 
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
@@ -22,9 +22,9 @@ use crate::faults::{Fault, Struck, millis, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::{Peer, Role, Service, Stage, Wire};
 
-/// A physical replica of the server follows it, then nobody, and is promoted in the end: `pg_promote`. Producers, relays
-/// and the storm itself reach the producers' database there from then on; consumers and theirs stay where they are. It
-/// happens once in a storm, for there is no standby of the new primary.
+/// A physical replica of the server follows it, then nobody, and is promoted in the end: `pg_promote`. Producers,
+/// relays and the storm itself reach the producers' database there from then on; consumers and theirs stay where they
+/// are. It happens once in a storm, for there is no standby of the new primary.
 #[derive(Debug, Default)]
 pub struct Promotion {
     standby: Option<Standby>,
@@ -113,13 +113,14 @@ impl Standby {
         let data = folder.join("postgres/data");
         std::fs::create_dir_all(folder.join("postgres"))?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        // Known from now on, and removed with the storm whatever comes.
+        let services = stage.services.another_postgres(&folder, port);
         let mut backup = Command::new("pg_basebackup");
         backup.args(["--checkpoint=fast", "--wal-method=stream", "--no-sync", "--write-recovery-conf"]);
         run(backup.arg("--dbname").arg(beside(primary, "postgres")?).arg("--pgdata").arg(&data)).await?;
         let reference = format!("--reference={model}");
         run(Command::new("chown").args(["--recursive", &reference]).arg(&data)).await?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let services = stage.services.another_postgres(&folder, port);
         services.start(Service::Postgres).await?;
         let mut url = Url::parse(primary)?;
         url.set_port(Some(port)).map_err(|()| "a URL that cannot have a port")?;

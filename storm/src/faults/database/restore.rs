@@ -18,8 +18,8 @@ use crate::faults::{Fault, Struck, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
-/// `pg_dump` at one moment, `pg_restore` at a later one: into a database beside the other one, which then gives its name
-/// away. Inboxes and effects are in a database of their own, and stay.
+/// `pg_dump` at one moment, `pg_restore` at a later one: into a database beside the other one, which then gives its
+/// name away. Inboxes and effects are in a database of their own, and stay.
 ///
 /// Nobody can connect from the moment at which the difference is written down to that at which the backup has the name.
 /// So everything that was committed and is not in the backup is in the list.
@@ -67,33 +67,38 @@ impl Fault for Restore {
             Journal::open(&stage.folder.join(WENT_BACK))?.write(&[lost])?;
             session::end(present).await;
             session::end(backup).await;
-            swap.run("DROP DATABASE {present} WITH (FORCE)").await?;
+            // Not removed at once: a crash in the middle of that leaves a database that is neither there nor gone.
+            swap.run("ALTER DATABASE {present} RENAME TO {former}").await?;
         }
         swap.run("ALTER DATABASE {backup} RENAME TO {present}").await?;
         self.dump = None;
+        swap.run("DROP DATABASE {former} WITH (FORCE)").await?;
         session::end(swap.fence.admin).await;
         Ok(())
     }
 }
 
-/// The database, and the one beside it that a backup is restored into.
+/// The database, the one beside it that a backup is restored into, and the name under which it goes.
 struct Swap {
     fence: Fence,
     backup: Identifier,
+    former: Identifier,
     backup_url: String,
 }
 
 impl Swap {
     async fn open(present: &str) -> Result<Self, Failure> {
         let fence = Fence::around(present).await?;
-        let backup = Identifier::new(format!("{}_backup", fence.name.as_str()))?;
+        let beside_it = |word| Identifier::new(format!("{}_{word}", fence.name.as_str()));
+        let (backup, former) = (beside_it("backup")?, beside_it("former")?);
         let backup_url = beside(present, backup.as_str())?;
-        Ok(Self { fence, backup, backup_url })
+        Ok(Self { fence, backup, former, backup_url })
     }
 
     async fn run(&mut self, sql: &'static str) -> Result<(), Failure> {
         let template = Template::new(sql).identifier("present", &self.fence.name);
-        let statement = template.identifier("backup", &self.backup).render();
+        let template = template.identifier("backup", &self.backup).identifier("former", &self.former);
+        let statement = template.render();
         sqlx::query(&statement).execute(&mut self.fence.admin).await?;
         Ok(())
     }
@@ -107,7 +112,9 @@ impl Swap {
     /// The backup, beside the database that is still in use.
     async fn restore(&mut self, dump: &Path) -> Result<(), Failure> {
         self.fence.refuse_prepared().await?;
+        // What earlier tries have left.
         self.run("DROP DATABASE IF EXISTS {backup} WITH (FORCE)").await?;
+        self.run("DROP DATABASE IF EXISTS {former} WITH (FORCE)").await?;
         self.run("CREATE DATABASE {backup}").await?;
         let mut command = Command::new("pg_restore");
         command.args(["--exit-on-error", "--dbname"]).arg(&self.backup_url);
