@@ -59,6 +59,8 @@ pub(crate) struct Index<'a> {
     pub(crate) rows: HashMap<&'a str, Claims>,
     enqueued: HashMap<Uuid, (&'a Operation, &'a Enqueued)>,
     undone: HashSet<Uuid>,
+    forgotten: HashSet<Uuid>,
+    forgotten_rows: HashSet<&'a str>,
 }
 
 impl<'a> Index<'a> {
@@ -74,6 +76,8 @@ impl<'a> Index<'a> {
             rows: HashMap::new(),
             enqueued: HashMap::new(),
             undone: HashSet::new(),
+            forgotten: history.forgotten.messages.iter().copied().collect(),
+            forgotten_rows: history.forgotten.rows.iter().map(|row| &**row).collect(),
         };
         index
             .published
@@ -102,6 +106,21 @@ impl<'a> Index<'a> {
         self.outbox.contains_key(&id) || self.removed.contains(&id)
     }
 
+    /// Whether a message was committed before the database went back to a state without it.
+    pub(crate) fn is_forgotten(&self, id: Uuid) -> bool {
+        self.forgotten.contains(&id)
+    }
+
+    /// Whether a business row was.
+    pub(crate) fn is_row_forgotten(&self, row: &str) -> bool {
+        self.forgotten_rows.contains(row)
+    }
+
+    /// Whether a message may be seen downstream: it is committed, or was once.
+    pub(crate) fn was_committed(&self, id: Uuid) -> bool {
+        self.is_committed(id) || self.is_forgotten(id)
+    }
+
     /// Whether a message is at the broker or where an operator sees it.
     pub(crate) fn is_accounted_for(&self, id: Uuid) -> bool {
         self.published.contains(&id) || self.parked.contains_key(&id)
@@ -128,6 +147,9 @@ impl<'a> Index<'a> {
     pub(crate) fn turn(&self, id: Uuid) -> Option<Turn> {
         let row = self.outbox.get(&id);
         let operation = self.enqueued.get(&id);
+        if self.is_forgotten(id) {
+            return None;
+        }
         if row.is_some_and(|row| row.out_of_turn) || operation.is_some_and(|(_, message)| message.out_of_turn)
         {
             return None;

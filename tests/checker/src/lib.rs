@@ -63,8 +63,8 @@ pub mod verdict;
 
 pub use digest::Digest;
 pub use history::{
-    Aside, BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, History, InboxRow, Leak, LeakKind,
-    LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
+    Aside, BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, Forgotten, History, InboxRow, Leak,
+    LeakKind, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
 };
 pub use verdict::{Breach, Event, Limits, Promise, Ruling, Subject, Verdict, Violation};
 

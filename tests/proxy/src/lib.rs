@@ -21,13 +21,16 @@
 //! | `connection` | one client and its server, until either ends or the network says so |
 //! | `pump` | one way of one connection |
 //! | `counts` | [`Counts`]: what has happened so far |
+//! | `amqp` | [`AmqpProxy`]: before RabbitMQ, keeps the confirms for one routing key back |
 
+mod amqp;
 mod conditions;
 mod connection;
 mod counts;
 mod pump;
 mod server;
 
+pub use amqp::AmqpProxy;
 pub use conditions::{Conditions, End, Flow, Pass, Way};
 pub use counts::Counts;
 pub use server::Proxy;

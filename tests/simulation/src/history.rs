@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use checker::{
-    Aside, Consumer, Content, DeadLetter, Effect, History, InboxRow, Leak, LeakKind, Occurrence, Operation,
-    OutboxRow, Parked, Tap,
+    Aside, Consumer, Content, DeadLetter, Effect, Forgotten, History, InboxRow, Leak, LeakKind, Occurrence,
+    Operation, OutboxRow, Parked, Tap,
 };
 use message::MessageId;
 use outbox::log::ExceptionState;
@@ -16,8 +16,6 @@ use crate::world::State;
 
 /// Everything that was seen.
 pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: bool) -> History {
-    let undone: HashSet<_> = state.outbox.undone.iter().map(|id| id.as_uuid()).collect();
-    operations.retain(|operation| operation.messages.iter().all(|message| !undone.contains(&message.id)));
     let given_back: HashSet<_> = state.outbox.given_back.iter().map(|id| id.as_uuid()).collect();
     for message in operations.iter_mut().flat_map(|operation| &mut operation.messages) {
         message.out_of_turn |= given_back.contains(&message.id);
@@ -29,6 +27,7 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
         outbox: Some(rows(state)),
         parked: Some(parked(state)),
         removed: Some(removed(state)),
+        forgotten: forgotten(state),
         tap: Some(tap(state)),
         consumers: vec![consumer(state)],
         leases: Some(state.outbox.leases.clone()),
@@ -36,9 +35,10 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
     }
 }
 
-/// What was undone when the database went back is as if it had never been.
-fn is_undone(state: &State, id: MessageId) -> bool {
-    state.outbox.undone.contains(&id)
+/// What was undone when the database went back.
+fn forgotten(state: &State) -> Forgotten {
+    let messages = state.outbox.undone.iter().map(|id| id.as_uuid());
+    Forgotten { messages: messages.collect(), rows: Vec::new() }
 }
 
 /// What an operator edited differs from what its producer wrote, and must.
@@ -90,25 +90,21 @@ fn tap(state: &State) -> Tap {
         place: Arc::from("log"),
         content: known(state, message.id, content(message)),
     };
-    let log = state.broker.log.iter().filter(|message| !is_undone(state, message.id));
-    Tap { ordered: true, complete: true, occurrences: log.map(occurrence).collect() }
+    Tap { ordered: true, complete: true, occurrences: state.broker.log.iter().map(occurrence).collect() }
 }
 
 fn consumer(state: &State) -> Consumer {
-    let inbox = state.inbox.rows.iter().filter(|(id, _)| !is_undone(state, **id));
-    let inbox = inbox.map(|(id, row)| InboxRow {
+    let inbox = state.inbox.rows.iter().map(|(id, row)| InboxRow {
         id: id.as_uuid(),
         scope: Arc::from(""),
         content: known(state, *id, row.content.clone()),
     });
-    let effects = state.inbox.effects.iter().filter(|(id, _)| !is_undone(state, *id));
-    let effects = effects.map(|(id, content)| Effect {
+    let effects = state.inbox.effects.iter().map(|(id, content)| Effect {
         id: id.as_uuid(),
         scope: Arc::from(""),
         content: known(state, *id, content.clone()),
     });
-    let dead = state.inbox.dead.iter().filter(|id| !is_undone(state, **id));
-    let dead = dead.map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
+    let dead = state.inbox.dead.iter().map(|id| DeadLetter { id: Some(id.as_uuid()), scope: Arc::from("") });
     Consumer {
         name: Arc::from("billing"),
         topics: None,

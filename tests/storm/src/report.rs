@@ -29,7 +29,9 @@ pub struct Counts {
     pub operations_unknown: usize,
     /// Rows in the outbox.
     pub messages: usize,
-    /// Of these beside the log in the end.
+    /// Messages that were there and are no more, because the database went back.
+    pub forgotten: usize,
+    /// Of the rows in the outbox beside the log in the end.
     pub parked: usize,
     /// Messages at the broker, copies included; for SQS, deliveries.
     pub published: usize,
@@ -136,15 +138,16 @@ impl PairReport {
     pub fn table(&self) -> String {
         let Counts { operations_ok: ok, operations_failed: failed, operations_unknown: unknown, .. } =
             self.counts;
-        let Counts { messages, parked, published, copies, .. } = self.counts;
+        let Counts { messages, forgotten, parked, published, copies, .. } = self.counts;
         let Counts { deliveries, effects, duplicates_suppressed, dead_letters, process_starts, .. } =
             self.counts;
         let word = self.verdict().as_str();
         let mut text = format!(
             "{}: {word}, seed {}, {:.0} s\n\
              operations: {ok} ok, {failed} failed, {unknown} unknown; processes started {process_starts} times\n\
-             messages: {messages}, {parked} parked; published {published}, {copies} of them copies; \
-             delivered {deliveries}, {duplicates_suppressed} suppressed; {effects} effects, {dead_letters} dead letters\n",
+             messages: {messages}, {parked} parked, {forgotten} more forgotten; \
+             published {published}, {copies} of them copies; delivered {deliveries}, {duplicates_suppressed} suppressed; \
+             {effects} effects, {dead_letters} dead letters\n",
             self.pair, self.seed, self.seconds,
         );
         let mut faults = table(["fault", "struck", "could not"]);

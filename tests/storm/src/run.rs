@@ -189,7 +189,7 @@ impl Storm<'_> {
         if records.iter().any(is_unfair) {
             (tap.ordered, tap.complete) = (false, false);
         }
-        let facts = Facts { settled: ending.is_final(), leaks: read::leaks(stage).await?, tap };
+        let facts = Facts { settled: ending.is_final(), tap };
         let history = read::history(plot, stage, facts).await?;
         let promises = Verdict::of(&history);
         let report = PairReport {
@@ -290,6 +290,7 @@ impl Storm<'_> {
             operations_failed: told(Outcome::Failed),
             operations_unknown: told(Outcome::Unknown),
             messages: history.outbox.iter().flatten().count(),
+            forgotten: history.forgotten.messages.len(),
             parked: history.parked.iter().flatten().count(),
             published: occurrences.len(),
             copies: occurrences.len() - distinct.len(),

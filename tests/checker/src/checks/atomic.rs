@@ -40,7 +40,8 @@ pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) 
     // nobody else can have written.
     let outcome = operation.outcome;
     let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
-    let messages = operation.messages.iter().map(|message| message.id);
+    // What the database has forgotten is there no more, with whatever else its transaction wrote.
+    let messages = operation.messages.iter().map(|message| message.id).filter(|id| !index.is_forgotten(*id));
     let messages =
         messages.filter(|id| counts(index.messages.get(id).is_some_and(|claims| claims.is_only(outcome))));
     let (mut present, mut all) = (0, 0);
@@ -51,7 +52,7 @@ pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) 
     if index.history.business.is_none() {
         return (present, all);
     }
-    for row in &operation.rows {
+    for row in operation.rows.iter().filter(|row| !index.is_row_forgotten(row)) {
         if counts(index.rows.get(&**row).is_some_and(|claims| claims.is_only(outcome))) {
             all += 1;
             present += usize::from(index.business.contains(&**row));

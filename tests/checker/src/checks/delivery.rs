@@ -26,7 +26,7 @@ pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Nothing is anywhere that was not committed. Each id is named once per place.
+/// Nothing is anywhere that was never committed. Each id is named once per place.
 pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
     if index.history.tap.is_none() && index.history.consumers.is_empty() && index.history.operations.is_none()
@@ -71,7 +71,7 @@ fn check_tap(index: &Index<'_>, findings: &mut Findings) {
                 subject: Subject { key: seen.content.ordering_key().cloned(), ..Subject::default() },
                 events: vec![Event::Published { id: None, place: Arc::clone(&seen.place), nth }],
             }),
-            Some(id) if !index.is_committed(id) && named.insert(id) => {
+            Some(id) if !index.was_committed(id) && named.insert(id) => {
                 findings.breach(Violation::PublishedUncommitted, || Subject::message(id));
             }
             Some(_) => {}
@@ -87,7 +87,7 @@ fn check_consumer(index: &Index<'_>, consumer: &Consumer, findings: &mut Finding
     let mut named: HashSet<(Violation, Uuid)> = HashSet::new();
     for (violation, id) in inbox.chain(effects).chain(letters) {
         findings.checked(1);
-        if !index.is_committed(id) && named.insert((violation, id)) {
+        if !index.was_committed(id) && named.insert((violation, id)) {
             let consumer = Some(Arc::clone(&consumer.name));
             findings.breach(violation, || Subject { consumer, ..Subject::message(id) });
         }

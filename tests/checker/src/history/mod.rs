@@ -25,7 +25,7 @@ use crate::Digest;
 pub use broker::{Occurrence, Tap};
 pub use consumer::{Consumer, DeadLetter, Effect, InboxRow};
 pub use lease::{Leak, LeakKind, LeaseEvent};
-pub use outbox::{Aside, OutboxRow, Parked};
+pub use outbox::{Aside, Forgotten, OutboxRow, Parked};
 pub use producer::{BusinessRow, Enqueued, Operation, Outcome};
 
 /// One pipeline as it was observed: one outbox, the relay that empties it, the broker behind it, and its consumers.
@@ -49,6 +49,8 @@ pub struct History {
     /// Messages whose outbox rows retention has removed. `None` when nothing is known of it; then an absent row is a
     /// row that never was.
     pub removed: Option<Vec<Uuid>>,
+    /// What is no more since the database went back; empty for one that never did.
+    pub forgotten: Forgotten,
     /// What the broker has.
     pub tap: Option<Tap>,
     /// Everybody who applies the messages.

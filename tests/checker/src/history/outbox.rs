@@ -7,6 +7,20 @@ use uuid::Uuid;
 
 use super::Content;
 
+/// What was committed and is no more, because the database went back to an earlier state: a restore, or the promotion of
+/// a replica that lagged.
+///
+/// Its messages may be anywhere downstream, out of their turn, and nobody owes them anything; they take effect at most
+/// once like all others. Whatever was written again since belongs to the outbox, and not here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Forgotten {
+    /// Messages.
+    pub messages: Vec<Uuid>,
+    /// Business rows.
+    pub rows: Vec<Arc<str>>,
+}
+
 /// A row of the outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

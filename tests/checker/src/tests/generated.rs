@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::violations;
 use crate::{
-    Aside, BusinessRow, Consumer, Content, Digest, Effect, Enqueued, History, InboxRow, Occurrence,
-    Operation, OutboxRow, Outcome, Parked, Tap, Verdict, Violation as V,
+    Aside, BusinessRow, Consumer, Content, Digest, Effect, Enqueued, Forgotten, History, InboxRow,
+    Occurrence, Operation, OutboxRow, Outcome, Parked, Tap, Verdict, Violation as V,
 };
 
 /// One transaction to be.
@@ -130,6 +130,7 @@ fn play(steps: &[Step]) -> History {
         outbox: Some(outbox),
         parked: Some(parked),
         removed: Some(vec![]),
+        forgotten: Forgotten::default(),
         tap: Some(Tap { ordered: true, complete: true, occurrences }),
         consumers: vec![consumer],
         leases: Some(vec![]),

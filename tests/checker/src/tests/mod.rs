@@ -1,6 +1,7 @@
 //! Every promise against a history that keeps it and against histories that break it.
 
 mod broken;
+mod forgotten;
 mod generated;
 mod sample;
 mod unchecked;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::{
-    Aside, BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, History, InboxRow,
-    LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
+    Aside, BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, Forgotten, History,
+    InboxRow, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
 };
 
 /// The id of the message with this number.
@@ -116,6 +116,7 @@ pub(super) fn good() -> History {
         outbox: Some(rows),
         parked: Some(vec![Parked { id: id(5), aside: Aside::Dead }]),
         removed: Some(vec![id(9)]),
+        forgotten: Forgotten::default(),
         tap: Some(Tap {
             ordered: true,
             complete: true,

@@ -1,8 +1,8 @@
 //! The database goes back to an earlier state: a restore of a backup, or the promotion of a replica that lagged.
 //!
 //! Everything that it holds goes back together: rows, cursor, lease, and what stands beside the log. Transactions that
-//! were open end, and ids and numbers of commits are given out again. What was committed since is undone, as if it had
-//! never been; but some of it is at the broker, and relays have marks in memory that name commits which are others now.
+//! were open end, and ids and numbers of commits are given out again. What was committed since is undone, and forgotten;
+//! but some of it is at the broker, and relays have marks in memory that name commits which are others now.
 //!
 //! What the store promises is what the PostgreSQL adapter promises (`outbox/src/postgres/history.rs`): a mark names the
 //! history in which it was taken, the lease is granted with a cursor of the present one, and calls with a mark or a lease

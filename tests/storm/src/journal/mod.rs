@@ -6,8 +6,10 @@
 //! | `producing` | operations: begun, sent, ended |
 //! | `consuming` | deliveries |
 //! | `passing` | what went through the gateway of SQS |
+//! | `going_back` | what a database forgot when it went back, ids that it gave out twice |
 
 mod consuming;
+mod going_back;
 mod passing;
 mod producing;
 
@@ -20,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use consuming::{Part, Received};
+pub use going_back::{SET_BACK, SetBack, WENT_BACK, WentBack};
 pub use passing::Passed;
 pub use producing::{Sent, Step, operations};
 

@@ -1,12 +1,14 @@
 //! Everything together, for the checker.
 
-use checker::{History, Leak, Operation, Tap};
+use checker::{Forgotten, History, Operation, Tap};
 
 use super::cursor;
+use super::forgotten::{forget, mix_up};
+use super::leaks::leaks;
 use super::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
-use crate::journal::{self, Step, operations};
+use crate::journal::{self, SET_BACK, Step, WENT_BACK, operations};
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
 
@@ -17,8 +19,6 @@ pub struct Facts {
     pub settled: bool,
     /// What the broker has.
     pub tap: Tap,
-    /// What nobody gave back.
-    pub leaks: Vec<Leak>,
 }
 
 /// Reads both databases and the producers' journals.
@@ -38,18 +38,27 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         }
         read.push(consumer);
     }
-    Ok(History {
+    let mut history = History {
         quiet: facts.settled,
         operations: Some(journaled(plot, stage)?),
         business: Some(producers.business().await?),
         outbox: Some(cursor::mark(stage, producers.outbox().await?).await?),
         parked: Some(producers.parked().await?),
         removed: None,
+        forgotten: Forgotten::default(),
         tap: Some(facts.tap),
         consumers: read,
         leases: producers.leases().await?,
-        leaks: Some(facts.leaks),
-    })
+        leaks: None,
+    };
+    let mut times = Vec::new();
+    journal::read(&plot.file(WENT_BACK), |time| times.push(time))?;
+    forget(&mut history, &times);
+    let mut times = Vec::new();
+    journal::read(&plot.file(SET_BACK), |time| times.push(time))?;
+    mix_up(&mut history, &times);
+    history.leaks = Some(leaks(stage, &history.forgotten).await?);
+    Ok(history)
 }
 
 fn journaled(plot: &Plot, stage: &Stage) -> Result<Vec<Operation>, Failure> {

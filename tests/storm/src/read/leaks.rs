@@ -1,16 +1,14 @@
 //! What nobody gave back, once every process has ended in order.
 
-use checker::{Leak, LeakKind};
+use checker::{Forgotten, Leak, LeakKind};
 
 use super::stores::Plain;
 use crate::Failure;
 use crate::stage::Stage;
 
-/// Transactions that nobody ends, leases that nobody gave back, messages whose last chunks nobody sent.
-///
-/// # Errors
-/// A database does not answer.
-pub async fn leaks(stage: &Stage) -> Result<Vec<Leak>, Failure> {
+/// Transactions that nobody ends, leases that nobody gave back, messages whose last chunks nobody sent. Those of a
+/// message that the database has forgotten in the middle nobody owes; they expire.
+pub(super) async fn leaks(stage: &Stage, forgotten: &Forgotten) -> Result<Vec<Leak>, Failure> {
     let mut leaks = Vec::new();
     let mut producers = Plain::open(stage, &stage.database.producers).await?;
     let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
@@ -22,7 +20,8 @@ pub async fn leaks(stage: &Stage) -> Result<Vec<Leak>, Failure> {
     let lease =
         |holder: String| Leak { kind: LeakKind::Lease, what: format!("the lease of {holder}").into() };
     leaks.extend(held.into_iter().map(lease));
-    let incomplete = consumers.incomplete().await?;
-    leaks.extend(incomplete.into_iter().map(|what| Leak { kind: LeakKind::Chunk, what: what.into() }));
+    let incomplete = consumers.incomplete().await?.into_iter();
+    let owed = incomplete.filter(|(id, _)| !forgotten.messages.contains(id));
+    leaks.extend(owed.map(|(_, what)| Leak { kind: LeakKind::Chunk, what: what.into() }));
     Ok(leaks)
 }

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `stores` | the statements, the same for both databases but for their types |
 //! | `cursor` | what the relay's stored cursor has passed |
+//! | `forgotten` | what is no more since the database went back |
 //! | `history` | everything together, for the checker |
 //! | `quiet` | whether anything is still on its way |
 //! | `leaks` | what nobody gave back |
 //! | `unapplied` | where messages without an effect are |
 
 mod cursor;
+mod forgotten;
 mod history;
 mod leaks;
 mod quiet;
@@ -17,6 +19,5 @@ mod stores;
 mod unapplied;
 
 pub use history::{Facts, history};
-pub use leaks::leaks;
 pub use quiet::{Pending, pending};
 pub use unapplied::{Unapplied, unapplied};

@@ -232,12 +232,15 @@ impl Plain {
 
     /// Messages of which chunks are missing, except those that have a dead letter: one that is delivered once more after it
     /// was given up leaves its chunks until they expire.
-    pub(super) async fn incomplete(&mut self) -> Result<Vec<String>, Failure> {
-        let sql = "SELECT s.consumer || ' has chunks of ' || s.topic || ' ' || s.kind || ' since ' || s.begun_at \
+    pub(super) async fn incomplete(&mut self) -> Result<Vec<(Uuid, String)>, Failure> {
+        let sql = "SELECT CAST(s.message_id AS text), \
+                   s.consumer || ' has chunks of ' || s.topic || ' ' || s.kind || ' since ' || s.begun_at \
                    FROM inbox_chunk_set AS s WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d \
                    WHERE d.subject = s.message_id AND d.consumer = s.consumer AND d.scope = s.scope \
                    AND d.fingerprint = s.fingerprint)";
-        Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
+        let sets: Vec<(String, String)> = on!(self, c => sqlx::query_as(sql).fetch_all(c).await?);
+        let set = |(id, what): (String, String)| Ok((Uuid::parse_str(&id).map_err(|_| UUID)?, what));
+        sets.into_iter().map(set).collect()
     }
 }
 

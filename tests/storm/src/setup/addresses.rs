@@ -103,10 +103,14 @@ pub(super) async fn wire(
         for role in [Role::Producer, Role::Relay, Role::Consumer] {
             add(role, Peer::Database, 0, host_and_port(servers.postgres()?)?).await?;
         }
+        wires.own = Some(Proxy::start(0, host_and_port(servers.postgres()?)?).await?);
     }
     for (place, role) in [Role::Relay, Role::Consumer].into_iter().enumerate() {
         let (port, upstream) = match pair.broker {
-            BrokerKind::Rabbitmq => (0, host_and_port(servers.rabbitmq()?)?),
+            BrokerKind::Rabbitmq => match broker.confirms.as_ref().filter(|_| role == Role::Relay) {
+                Some(confirms) => (0, confirms.address().to_string()),
+                None => (0, host_and_port(servers.rabbitmq()?)?),
+            },
             BrokerKind::Sqs | BrokerKind::SqsFifo => match &broker.gateway {
                 Some(gateway) => (0, gateway.address().to_string()),
                 None => (0, host_and_port(servers.sqs()?)?),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use brokers::kafka::mock::Mock;
 use brokers::{kafka, rabbitmq, sqs};
+use proxy::AmqpProxy;
 
 use super::addresses::host_and_port;
 use super::{Plot, Servers};
@@ -28,6 +29,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
         exchange: None,
         inner_exchange: None,
         gateway: None,
+        confirms: None,
         tap: None,
         mock: None,
     };
@@ -58,8 +60,14 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
                 admin.bind(queue, &inner, &topic).await?;
             }
             admin.close().await;
-            let exchange = Some(plot.name.clone());
-            Ok(Broker { exchange, inner_exchange: Some(inner), tap: Some(tap), ..broker(address, queues) })
+            let confirms = AmqpProxy::start(host_and_port(servers.rabbitmq()?)?, topic.as_str()).await?;
+            Ok(Broker {
+                exchange: Some(plot.name.clone()),
+                inner_exchange: Some(inner),
+                confirms: Some(Arc::new(confirms)),
+                tap: Some(tap),
+                ..broker(address, queues)
+            })
         }
         BrokerKind::Sqs | BrokerKind::SqsFifo => {
             let address = servers.sqs()?.as_str().trim_end_matches('/').to_owned();

@@ -17,6 +17,8 @@ mod roles;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use url::Url;
+
 use crate::Failure;
 use crate::load::Topics;
 use crate::pair::{DatabaseKind, Pair};
@@ -89,13 +91,16 @@ impl Plot {
 /// # Errors
 /// A server that this pair needs is not there, or refuses.
 pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage, Failure> {
-    let database = match plot.pair.database {
+    let mut database = match plot.pair.database {
         DatabaseKind::Postgres => database::postgres(plot, servers.postgres()?).await?,
         DatabaseKind::Sqlite => database::sqlite(plot).await?,
     };
     let broker = broker::make(plot, servers).await?;
     let mut wires = Wires::default();
     addresses::wire(plot.pair, servers, &broker, &mut wires).await?;
+    if let Some(own) = &wires.own {
+        database.producers = addresses::through(&Url::parse(&database.producers)?, own.address())?;
+    }
     Ok(Stage {
         pair: plot.pair,
         processes: Processes::default(),
@@ -129,5 +134,6 @@ pub async fn remove(plot: &Plot, servers: &Servers, stage: &Stage) -> Result<(),
     if plot.pair.database == DatabaseKind::Postgres {
         database::drop_postgres(plot, servers.postgres()?).await?;
     }
+    stage.services.remove_others().await?;
     broker::remove(plot, stage).await
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use brokers::kafka::mock::Mock;
+use proxy::AmqpProxy;
 
 use crate::faults::broker::sqs::Gateway;
 
@@ -21,6 +22,8 @@ pub struct Broker {
     pub inner_exchange: Option<String>,
     /// SQS: what stands between the proxies and the server, and can answer in its place.
     pub gateway: Option<Arc<Gateway>>,
+    /// RabbitMQ: what stands between the relays' wire and the server, and can keep confirms back.
+    pub confirms: Option<Arc<AmqpProxy>>,
     /// RabbitMQ: the queue that copies of everything go to, for the check at the end. Faults leave it alone.
     pub tap: Option<String>,
     /// The cluster inside this process, for a pair with mock Kafka.

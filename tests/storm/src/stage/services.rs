@@ -1,7 +1,9 @@
 //! Starting and stopping of servers, through the task runner that started them.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::process::Command;
 
@@ -54,13 +56,46 @@ impl Service {
 #[derive(Debug, Clone)]
 pub struct Services {
     xtask: PathBuf,
+    /// What their own environment says besides this process's.
+    environment: BTreeMap<&'static str, String>,
+    others: Arc<Mutex<Vec<Services>>>,
 }
+
+/// Where PostgreSQL is; an address would make it somebody else's, which is left alone.
+const POSTGRES: &str = "OUTBOX_POSTGRES_URL";
+const POSTGRES_PORT: &str = "OUTBOX_POSTGRES_PORT";
+const FOLDER: &str = "OUTBOX_SERVICES_DIR";
 
 impl Services {
     /// Instances that this program manages.
     #[must_use]
     pub fn new(xtask: PathBuf) -> Self {
-        Self { xtask }
+        Self { xtask, environment: BTreeMap::new(), others: Arc::default() }
+    }
+
+    /// One more PostgreSQL in a folder and at a port of its own, until [`remove_others`](Self::remove_others).
+    #[must_use]
+    pub fn another_postgres(&self, folder: &Path, port: u16) -> Self {
+        let environment =
+            BTreeMap::from([(FOLDER, folder.display().to_string()), (POSTGRES_PORT, port.to_string())]);
+        let other = Self { environment, ..Self::new(self.xtask.clone()) };
+        self.others.lock().unwrap_or_else(PoisonError::into_inner).push(other.clone());
+        other
+    }
+
+    /// Stops every other PostgreSQL and deletes its folder.
+    ///
+    /// # Errors
+    /// One goes on, and why.
+    pub async fn remove_others(&self) -> Result<(), Failure> {
+        let others = std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
+        for other in others {
+            other.run(&["down", "--purge", "--only", Service::Postgres.as_str()]).await?;
+            if let Some(folder) = other.environment.get(FOLDER) {
+                std::fs::remove_dir_all(folder)?;
+            }
+        }
+        Ok(())
     }
 
     /// Stops a server: in order, or at once, as in a crash. One that is not running is fine.
@@ -68,8 +103,9 @@ impl Services {
     /// # Errors
     /// It goes on, and why.
     pub async fn stop(&self, service: Service, immediate: bool) -> Result<(), Failure> {
-        let flags: &[&str] = if immediate { &["--immediate"] } else { &[] };
-        self.run("stop", service, flags).await
+        let how = if immediate { Some("--immediate") } else { None };
+        let arguments: Vec<&str> = ["stop", service.as_str()].into_iter().chain(how).collect();
+        self.run(&arguments).await
     }
 
     /// Starts a server and waits until it answers. One that is running is fine.
@@ -77,17 +113,20 @@ impl Services {
     /// # Errors
     /// It does not answer, and why.
     pub async fn start(&self, service: Service) -> Result<(), Failure> {
-        self.run("start", service, &[]).await
+        self.run(&["start", service.as_str()]).await
     }
 
-    async fn run(&self, verb: &str, service: Service, flags: &[&str]) -> Result<(), Failure> {
+    async fn run(&self, arguments: &[&str]) -> Result<(), Failure> {
         let mut command = Command::new(&self.xtask);
-        command.args(["services", verb, service.as_str()]).args(flags).stdin(Stdio::null());
+        command.arg("services").args(arguments).stdin(Stdio::null());
+        if !self.environment.is_empty() {
+            command.env_remove(POSTGRES).envs(&self.environment);
+        }
         let output = command.output().await?;
         if output.status.success() {
             return Ok(());
         }
         let errors = String::from_utf8_lossy(&output.stderr);
-        Err(format!("cannot {verb} {}: {}", service.as_str(), errors.trim()).into())
+        Err(format!("cannot {}: {}", arguments.join(" "), errors.trim()).into())
     }
 }

@@ -42,4 +42,6 @@ impl std::fmt::Display for Wire {
 pub struct Wires {
     /// In the order of their keys, so that chance depends on the seed alone.
     pub proxies: BTreeMap<Wire, Proxy>,
+    /// The storm's own way to the producers' PostgreSQL, which nothing disturbs: it leads where they are.
+    pub own: Option<Proxy>,
 }

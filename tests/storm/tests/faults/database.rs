@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
-use storm::faults::database::{backends, locks, long, prepared, rivals, sequence, slow_commits};
+use storm::faults::Fault as _;
+use storm::faults::database::{backends, locks, long, prepared, restore, rivals, sequence, slow_commits};
+use storm::journal::{SET_BACK, SetBack, WENT_BACK, WentBack};
 use tests::{Backend, Outcome, Stage, trial};
 
 use crate::scene::{heal, strike, until, with_database, with_topic};
@@ -24,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         trial("database/commits_take_long", needs, commits_take_long),
         trial("database/ids_go_back", needs, ids_go_back),
+        trial("database/a_backup_takes_the_place_of_the_database", needs, a_backup_takes_the_place),
         trial("database/sessions_are_ended", needs, sessions_are_ended),
         trial("database/statements_are_cancelled", needs, statements_are_cancelled),
     ]
@@ -193,6 +196,59 @@ async fn ids_go_back(test: Stage) -> Outcome {
     let struck = strike(&mut sequence::SequenceReset, &stage, 1).await?;
     let last = database.integer("SELECT last_value FROM outbox_message_id_seq").await?;
     assert!((500..1_000).contains(&last) && struck.detail == format!("back to {last}"), "{struck}");
+    let mut times: Vec<SetBack> = Vec::new();
+    storm::journal::read(&test.folder().join(SET_BACK), |time| times.push(time))?;
+    assert!(matches!(times[..], [SetBack { above, up_to }] if above == last && up_to >= 1_000), "{times:?}");
+    Ok(())
+}
+
+/// An operation of a producer with its messages, all in the database.
+async fn commit_something(stage: &storm::stage::Stage) -> Outcome {
+    let mut fault = prepared::Prepared::default();
+    for seed in 0.. {
+        let struck = strike(&mut fault, stage, seed).await?;
+        heal(&mut fault, stage).await?;
+        if struck.detail.ends_with("commits") {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn a_backup_takes_the_place(test: Stage) -> Outcome {
+    let (mut stage, database) = with_database::<Postgres>(&test, 3).await?;
+    stage.broker.topics = with_topic(&test, "", "orders").broker.topics;
+    let messages = "SELECT message_id::text FROM outbox_message ORDER BY 1";
+    let rows = "SELECT row FROM business ORDER BY 1";
+    commit_something(&stage).await?;
+    let mut fault = restore::Restore::default();
+    heal(&mut fault, &stage).await?;
+    let before = (database.texts(messages).await?, database.texts(rows).await?);
+    strike(&mut fault, &stage, 1).await?;
+    commit_something(&stage).await?;
+    let after = (database.texts(messages).await?, database.texts(rows).await?);
+    assert!(after.0.len() > before.0.len() && after.1.len() > before.1.len());
+    let mut client = PgConnection::connect(&database.url).await?;
+    let mut waiting = prepared::Prepared::default();
+    strike(&mut waiting, &stage, 1).await?;
+    assert!(fault.heal(&stage).await.is_err(), "a prepared transaction was passed over");
+    sqlx::query("SELECT 1").execute(&mut client).await?;
+    heal(&mut waiting, &stage).await?;
+    heal(&mut fault, &stage).await?;
+    assert!(
+        sqlx::query("SELECT 1").execute(&mut client).await.is_err(),
+        "a session has outlived its database"
+    );
+    let mut client = PgConnection::connect(&database.url).await?;
+    let kept: Vec<String> = sqlx::query_scalar(messages).fetch_all(&mut client).await?;
+    assert_eq!((kept, sqlx::query_scalar(rows).fetch_all(&mut client).await?), before);
+    let mut times: Vec<WentBack> = Vec::new();
+    storm::journal::read(&test.folder().join(WENT_BACK), |time| times.push(time))?;
+    let [WentBack { messages, rows, .. }] = &times[..] else { return Err("not one entry".into()) };
+    let lost: Vec<String> = messages.iter().map(ToString::to_string).collect();
+    assert!(after.0.iter().filter(|id| !before.0.contains(id)).all(|id| lost.contains(id)));
+    assert!(after.1.iter().filter(|row| !before.1.contains(row)).all(|row| rows.contains(row)));
+    assert!(lost.iter().all(|id| !before.0.contains(id)) && rows.iter().all(|row| !before.1.contains(row)));
     Ok(())
 }
 

@@ -1,11 +1,16 @@
-//! RabbitMQ: nacks and returned messages.
+//! RabbitMQ: nacks, returned messages, confirms that do not come.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use brokers::rabbitmq::{Admin, Config, QueueOptions};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use libtest_mimic::Trial;
-use storm::faults::broker::rabbitmq::{Full, Unroutable};
+use proxy::AmqpProxy;
+use storm::faults::broker::rabbitmq::{Full, SilentQueue, Unroutable};
 use tests::{Backend, Failure, Outcome, Stage, trial};
+use url::Url;
 
 use crate::scene::{heal, strike, with_topic};
 
@@ -14,10 +19,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("rabbitmq/a_full_queue_refuses_and_drains", needs, a_full_queue_refuses_and_drains),
         trial("rabbitmq/an_unbound_topic_comes_back_and_is_restored", needs, an_unbound_topic_comes_back),
+        trial(
+            "rabbitmq/a_silent_queue_stores_and_confirms_later",
+            needs,
+            a_silent_queue_stores_and_confirms_later,
+        ),
     ]
 }
 
 const TOPIC: &str = "orders";
+/// Longer than a confirm takes.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// An exchange, an inner one, and a queue.
 struct Scene {
@@ -94,5 +106,28 @@ async fn an_unbound_topic_comes_back(test: Stage) -> Outcome {
     heal(&mut fault, &scene.stage).await?;
     assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
     assert_eq!(scene.admin.count(&scene.queue).await?, 2);
+    Ok(())
+}
+
+async fn a_silent_queue_stores_and_confirms_later(test: Stage) -> Outcome {
+    let mut scene = Scene::open(&test).await?;
+    let url = Url::parse(&scene.stage.broker.address)?;
+    let server = url.host_str().zip(url.port()).ok_or("RabbitMQ has no host and port")?;
+    let confirms = Arc::new(AmqpProxy::start(format!("{}:{}", server.0, server.1), TOPIC).await?);
+    let proxied = format!("amqp://guest:guest@{}/%2f", confirms.address());
+    scene.stage.broker.confirms = Some(confirms);
+    let connection = Connection::connect(&proxied, ConnectionProperties::default()).await?;
+    scene.channel = connection.create_channel().await?;
+    scene.channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
+    let mut fault = SilentQueue::default();
+    heal(&mut fault, &scene.stage).await?;
+    strike(&mut fault, &scene.stage, 1).await?;
+    let mut publishing = std::pin::pin!(scene.publish());
+    let silent = tokio::time::timeout(SILENCE, &mut publishing).await;
+    assert!(silent.is_err(), "it was confirmed");
+    assert_eq!(scene.admin.count(&scene.queue).await?, 2, "it was not stored");
+    heal(&mut fault, &scene.stage).await?;
+    assert!(matches!(publishing.await?, Confirmation::Ack(None)));
     Ok(())
 }

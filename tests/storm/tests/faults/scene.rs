@@ -25,6 +25,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
             exchange: None,
             inner_exchange: None,
             gateway: None,
+            confirms: None,
             tap: None,
             mock: None,
         },

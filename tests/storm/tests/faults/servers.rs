@@ -1,43 +1,39 @@
 //! Servers that go away and come back: private instances, on ports of their own.
 
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use libtest_mimic::Trial;
 use sqlx::{Connection as _, PgConnection};
+use storm::faults::Fault as _;
+use storm::faults::database::promotion::Promotion;
 use storm::faults::servers::Server;
+use storm::faults::tcp::Proxy;
+use storm::journal::{WENT_BACK, WentBack};
 use storm::pair::{BrokerKind, DatabaseKind, Pair};
-use storm::stage::Services;
+use storm::stage::{Peer, Role, Services, Wire};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
-use crate::scene::{empty, heal, strike};
+use crate::scene::{empty, heal, strike, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let name = "servers/a_database_crashes_and_recovers";
-    vec![trial(name, &[Backend::Xtask], a_database_crashes_and_recovers)]
+    let needs = &[Backend::Xtask];
+    vec![
+        trial("servers/a_database_crashes_and_recovers", needs, a_database_crashes_and_recovers),
+        trial("servers/a_standby_takes_the_primarys_place", needs, a_standby_takes_the_primarys_place),
+    ]
 }
 
-/// The task runner with a folder and ports that nobody else has.
+/// A PostgreSQL with a folder and a port that nobody else has.
 fn private(test: &Stage) -> Result<(Services, String, PathBuf), Failure> {
-    let xtask = Backend::Xtask.address()?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let (folder, script) = (test.folder().join("services"), test.folder().join("xtask"));
-    let text = format!(
-        "#!/bin/sh\nunset OUTBOX_POSTGRES_URL\nexport OUTBOX_SERVICES_DIR='{}' OUTBOX_POSTGRES_PORT={port}\nexec '{xtask}' \"$@\"\n",
-        folder.display()
-    );
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let folder = test.folder().join("services");
+    std::fs::create_dir_all(&folder)?;
+    let all = Services::new(Backend::Xtask.address()?.into());
+    let services = all.another_postgres(&folder, port);
     let url = format!("postgres://outbox:outbox@127.0.0.1:{port}/outbox");
-    let stopping = script.clone();
-    test.afterwards("the server", async move {
-        let mut down = tokio::process::Command::new(stopping);
-        down.args(["services", "down", "--purge", "--only", "postgres"]);
-        let done = down.output().await?;
-        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into()) }
-    });
-    Ok((Services::new(script), url, folder.join("postgres/logs/server.log")))
+    test.afterwards("the server", async move { all.remove_others().await });
+    Ok((services, url, folder.join("postgres/logs/server.log")))
 }
 
 async fn a_database_crashes_and_recovers(test: Stage) -> Outcome {
@@ -59,5 +55,55 @@ async fn a_database_crashes_and_recovers(test: Stage) -> Outcome {
     sqlx::query("SELECT FROM kept").execute(&mut session).await?;
     let recovery = std::fs::read_to_string(log)?;
     assert!(recovery.contains("automatic recovery in progress"), "{recovery}");
+    Ok(())
+}
+
+/// The rows of the business, and whether the server may be written to.
+async fn business(url: &str) -> Result<Vec<String>, Failure> {
+    let mut session = PgConnection::connect(url).await?;
+    Ok(sqlx::query_scalar("SELECT row FROM business ORDER BY row").fetch_all(&mut session).await?)
+}
+
+async fn execute(url: &str, sql: &'static str) -> Outcome {
+    let mut session = PgConnection::connect(url).await?;
+    sqlx::raw_sql(sql).execute(&mut session).await?;
+    Ok(())
+}
+
+async fn a_standby_takes_the_primarys_place(test: Stage) -> Outcome {
+    let (services, primary, _) = private(&test)?;
+    let mut stage = empty(&test);
+    stage.services = services.clone();
+    services.start(storm::stage::Service::Postgres).await?;
+    test.afterwards("the standby", async move { services.remove_others().await });
+    let server = primary.split(['@', '/']).nth(3).ok_or("no address")?;
+    for role in [Role::Producer, Role::Relay, Role::Consumer] {
+        let proxy = Proxy::start(0, server).await?;
+        stage.wires.proxies.insert(Wire { role, peer: Peer::Database }, proxy);
+    }
+    let own = Proxy::start(0, server).await?;
+    let url = primary.replace(server, &own.address().to_string());
+    (stage.wires.own, stage.database.producers) = (Some(own), url.clone());
+    execute(&url, "CREATE TABLE business (row text); CREATE TABLE outbox_message (message_id uuid)").await?;
+    execute(&url, "INSERT INTO business VALUES ('kept')").await?;
+    let mut fault = Promotion::default();
+    heal(&mut fault, &stage).await?;
+    strike(&mut fault, &stage, 1).await?;
+    execute(&url, "INSERT INTO business VALUES ('lost')").await?;
+    let relays = &stage.wires.proxies[&Wire { role: Role::Relay, peer: Peer::Database }];
+    relays.redirect("127.0.0.1:1");
+    assert!(fault.heal(&stage).await.is_err(), "relays would be led back to the old primary");
+    relays.redirect(server);
+    until("the standby is promoted", async || Ok(fault.heal(&stage).await.is_ok().then_some(()))).await?;
+    assert_eq!(business(&url).await?, ["kept"]);
+    execute(&url, "INSERT INTO business VALUES ('new')").await?;
+    assert!(business(&primary).await.is_err(), "somebody gets into the old primary");
+    let led = |role| stage.wires.proxies[&Wire { role, peer: Peer::Database }].upstream();
+    assert!(led(Role::Relay) == led(Role::Producer) && &*led(Role::Consumer) == server);
+    assert_ne!(&*led(Role::Relay), server);
+    let mut times: Vec<WentBack> = Vec::new();
+    storm::journal::read(&test.folder().join(WENT_BACK), |time| times.push(time))?;
+    assert!(matches!(&times[..], [time] if time.rows == ["lost"] && time.messages.is_empty()), "{times:?}");
+    assert!(strike(&mut fault, &stage, 2).await.is_err(), "there is no second standby");
     Ok(())
 }

@@ -3,7 +3,6 @@
 //! The relay runs in the test's process, between a real database and a broker that is silent about one topic. What it hands
 //! over and what is confirmed is counted at the seam to the broker.
 
-mod amqp;
 mod gateway;
 mod tally;
 
@@ -17,6 +16,7 @@ use libtest_mimic::Trial;
 use message::{Connector, Source};
 use outbox::NewMessage;
 use outbox::log::{LogOptions, RelayName};
+use proxy::AmqpProxy;
 use relay::engine::{Pipeline, Settings};
 use sqlx::Postgres;
 use tests::eventually::when;
@@ -25,7 +25,6 @@ use tests::{Backend, Broker, Failure, Outcome, Stage, brokers as targets, eventu
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use amqp::AmqpProxy;
 use gateway::Gateway;
 use tally::{Tallied, Tally};
 
@@ -118,7 +117,7 @@ impl Unconfirming {
         let server = Backend::Rabbitmq.address()?;
         let server =
             server.split(['@', '/']).find(|part| part.starts_with("127.") || part.contains("localhost"));
-        let proxy = AmqpProxy::start(server.ok_or("no address")?, &topics.1).await?;
+        let proxy = AmqpProxy::start(server.ok_or("no address")?, topics.1.as_str()).await?;
         Ok(Self { proxy, topics })
     }
 }

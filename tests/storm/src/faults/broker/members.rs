@@ -42,10 +42,6 @@ impl Fault for GroupRebalances {
         "group-rebalances"
     }
 
-    fn by_default(&self) -> bool {
-        false
-    }
-
     fn weight(&self) -> u32 {
         20
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`rabbitmq`] | queues that are full, messages that nobody is bound to |
+//! | [`rabbitmq`] | queues that are full, messages that nobody is bound to, confirms that do not come |
 //! | [`kafka`] | topics that take small messages only |
 //! | [`members`] | members that join a group and leave it |
 //! | [`mock`] | errors of the mock cluster, leaders that move, outages |
@@ -24,9 +24,11 @@ pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
         BrokerKind::Kafka => {
             vec![Box::new(kafka::Oversize::default()), Box::new(members::GroupRebalances::default())]
         }
-        BrokerKind::Rabbitmq => {
-            vec![Box::new(rabbitmq::Full::default()), Box::new(rabbitmq::Unroutable::default())]
-        }
+        BrokerKind::Rabbitmq => vec![
+            Box::new(rabbitmq::Full::default()),
+            Box::new(rabbitmq::Unroutable::default()),
+            Box::new(rabbitmq::SilentQueue::default()),
+        ],
         BrokerKind::Sqs | BrokerKind::SqsFifo => {
             sqs::Trouble::all().into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>).collect()
         }

@@ -1,4 +1,4 @@
-//! RabbitMQ: queues that are full, messages that nobody is bound to.
+//! RabbitMQ: queues that are full, messages that nobody is bound to, confirms that do not come.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -92,6 +92,42 @@ impl Fault for Unroutable {
             admin.close().await;
             self.unbound = None;
         }
+        Ok(())
+    }
+}
+
+/// What is published to the topic that consumers read is stored, and its confirms are kept back: longer than a window
+/// waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
+#[derive(Debug, Default)]
+pub struct SilentQueue {
+    struck: bool,
+}
+
+#[async_trait]
+impl Fault for SilentQueue {
+    fn name(&self) -> &'static str {
+        "silent-queue"
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(4)..=seconds(20)
+    }
+
+    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+        let confirms = stage.broker.confirms.as_ref().ok_or("nothing keeps confirms back")?;
+        let topic = &stage.broker.topics.first().ok_or("there is no topic")?.name;
+        confirms.silence(true);
+        self.struck = true;
+        Ok(Struck::new(topic, "confirms are kept back"))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        if self.struck
+            && let Some(confirms) = &stage.broker.confirms
+        {
+            confirms.silence(false);
+        }
+        self.struck = false;
         Ok(())
     }
 }

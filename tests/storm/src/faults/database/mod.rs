@@ -7,17 +7,25 @@
 //! | [`long`] | transactions that stay open |
 //! | [`prepared`] | transactions that wait for their decision |
 //! | [`backends`] | sessions and statements that are ended from outside |
+//! | [`promotion`] | a standby that lags in place of the primary |
+//! | [`restore`] | a backup in place of the database |
 //! | [`slow_commits`] | commits that take long |
 //! | [`sequence`] | ids that go back |
 //! | [`disk`] | a disk that is full |
 //! | [`sqlite`] | a file that is busy |
+//! | `fence` | a database that nobody gets into any more |
+//! | `program` | PostgreSQL's own programs |
 //! | `session` | a fault's own connection |
 
 pub mod backends;
 pub mod disk;
+mod fence;
 pub mod locks;
 pub mod long;
 pub mod prepared;
+mod program;
+pub mod promotion;
+pub mod restore;
 pub mod rivals;
 pub mod sequence;
 mod session;
@@ -43,6 +51,8 @@ pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
             Box::new(disk::PostgresFull::default()),
             Box::new(slow_commits::SlowCommits::default()),
             Box::new(sequence::SequenceReset),
+            Box::new(restore::Restore::default()),
+            Box::new(promotion::Promotion::default()),
         ],
         DatabaseKind::Sqlite => {
             vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull::default())]

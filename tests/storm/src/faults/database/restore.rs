@@ -1,0 +1,127 @@
+//! A backup takes the place of the producers' database while everything goes on: what was committed since is undone,
+//! rows, cursor, lease and all, and some of it is at the broker.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use migrations::{Identifier, Template};
+use rand::rngs::StdRng;
+use tokio::process::Command;
+
+use super::fence::{Fence, beside, lost};
+use super::program::run;
+use super::session;
+use crate::Failure;
+use crate::faults::{Fault, Struck, seconds};
+use crate::journal::{Journal, WENT_BACK};
+use crate::stage::Stage;
+
+/// `pg_dump` at one moment, `pg_restore` at a later one: into a database beside the other one, which then gives its
+/// name away. Inboxes and effects are in a database of their own, and stay.
+///
+/// Nobody can connect from the moment at which the difference is written down to that at which the backup has the name.
+/// So everything that was committed and is not in the backup is in the list.
+#[derive(Debug, Default)]
+pub struct Restore {
+    dump: Option<PathBuf>,
+}
+
+/// For the locks that a dump takes, while somebody holds tables.
+const LOCK_WAIT: &str = "--lock-wait-timeout=20s";
+
+#[async_trait]
+impl Fault for Restore {
+    fn name(&self) -> &'static str {
+        "restore"
+    }
+
+    fn weight(&self) -> u32 {
+        5
+    }
+
+    fn lasts(&self) -> RangeInclusive<Duration> {
+        seconds(2)..=seconds(20)
+    }
+
+    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+        let dump = stage.folder.join("producers.dump");
+        let mut command = Command::new("pg_dump");
+        command.args(["--format=custom", LOCK_WAIT, "--file"]).arg(&dump);
+        run(command.arg("--dbname").arg(&stage.database.producers)).await?;
+        let bytes = std::fs::metadata(&dump)?.len();
+        self.dump = Some(dump);
+        Ok(Struck::new("producers' database", format!("goes back to a dump of {bytes} bytes")))
+    }
+
+    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
+        let Some(dump) = &self.dump else { return Ok(()) };
+        let mut swap = Swap::open(&stage.database.producers).await?;
+        // Otherwise an earlier try has come that far.
+        if swap.has_present().await? {
+            swap.restore(dump).await?;
+            let mut present = swap.fence.close().await?;
+            let mut backup = session::connect(&swap.backup_url).await?;
+            let lost = lost(&mut present, &mut backup).await?;
+            Journal::open(&stage.folder.join(WENT_BACK))?.write(&[lost])?;
+            session::end(present).await;
+            session::end(backup).await;
+            // Not removed at once: a crash in the middle of that leaves a database that is neither there nor gone.
+            swap.run("ALTER DATABASE {present} RENAME TO {former}").await?;
+        }
+        swap.run("ALTER DATABASE {backup} RENAME TO {present}").await?;
+        self.dump = None;
+        swap.run("DROP DATABASE {former} WITH (FORCE)").await?;
+        session::end(swap.fence.admin).await;
+        Ok(())
+    }
+}
+
+/// The database, the one beside it that a backup is restored into, and the name under which it goes.
+struct Swap {
+    fence: Fence,
+    backup: Identifier,
+    former: Identifier,
+    backup_url: String,
+}
+
+impl Swap {
+    async fn open(present: &str) -> Result<Self, Failure> {
+        let fence = Fence::around(present).await?;
+        let beside_it = |word| Identifier::new(format!("{}_{word}", fence.name.as_str()));
+        let (backup, former) = (beside_it("backup")?, beside_it("former")?);
+        let backup_url = beside(present, backup.as_str())?;
+        Ok(Self { fence, backup, former, backup_url })
+    }
+
+    async fn run(&mut self, sql: &'static str) -> Result<(), Failure> {
+        let template = Template::new(sql).identifier("present", &self.fence.name);
+        let template = template.identifier("backup", &self.backup).identifier("former", &self.former);
+        let statement = template.render();
+        sqlx::query(&statement).execute(&mut self.fence.admin).await?;
+        Ok(())
+    }
+
+    async fn has_present(&mut self) -> Result<bool, Failure> {
+        let sql = "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)";
+        let Fence { admin, name, .. } = &mut self.fence;
+        Ok(sqlx::query_scalar(sql).bind(name.as_str()).fetch_one(admin).await?)
+    }
+
+    /// The backup, beside the database that is still in use.
+    async fn restore(&mut self, dump: &Path) -> Result<(), Failure> {
+        self.fence.refuse_prepared().await?;
+        // What earlier tries have left.
+        self.run("DROP DATABASE IF EXISTS {backup} WITH (FORCE)").await?;
+        self.run("DROP DATABASE IF EXISTS {former} WITH (FORCE)").await?;
+        self.run("CREATE DATABASE {backup}").await?;
+        let mut command = Command::new("pg_restore");
+        command.args(["--exit-on-error", "--dbname"]).arg(&self.backup_url);
+        run(command.arg(dump)).await?;
+        let mut backup = session::connect(&self.backup_url).await?;
+        session::run(&mut backup, "ANALYZE".to_owned()).await?;
+        session::end(backup).await;
+        Ok(())
+    }
+}
