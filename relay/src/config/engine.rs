@@ -226,7 +226,7 @@ mod tests {
                 "checkpoint_interval",
                 "10ms to 15s",
             ),
-            (EngineSection { shutdown_grace: time("1d"), ..base() }, "shutdown_grace", "1day is outside 0s"),
+            (EngineSection { shutdown_grace: time("1d"), ..base() }, "shutdown_grace", "1d is outside 0s"),
             (EngineSection { silent_after: time("9ms"), ..base() }, "silent_after", "9ms is outside 100ms"),
             (EngineSection { retry_initial: time("0s"), ..base() }, "retry_initial", "0s is outside 1ms"),
             (EngineSection { retry_max: time("500ms"), ..base() }, "retry_initial", "longer than retry_max"),

@@ -25,6 +25,16 @@ pub(crate) struct NotATime(String, String);
 #[error("{0:?} is not a size; write bytes as a number, or with a unit such as 64KiB, 16MiB or 1GiB")]
 pub(crate) struct NotASize(String);
 
+/// Units in which a duration is printed, in microseconds.
+const TIMES: [(&str, u64); 6] = [
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
+
 /// The beginning of a text, for a message.
 fn quoted(text: &str) -> String {
     text.chars().take(40).collect()
@@ -48,9 +58,20 @@ impl FromStr for Size {
     }
 }
 
+/// In days at most: `humantime` would print 40 days as `1month 9days 13h 26m 24s`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&humantime::format_duration(self.0).to_string().replace(' ', ""))
+        let mut rest = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
+        if rest == 0 {
+            return f.write_str("0s");
+        }
+        for (unit, micros) in TIMES {
+            if rest >= micros {
+                write!(f, "{}{unit}", rest / micros)?;
+                rest %= micros;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -105,15 +126,19 @@ mod tests {
 
     #[test]
     fn durations_are_read_and_printed_alike() {
-        for (text, micros) in
-            [("15s", 15_000_000), ("200ms", 200_000), ("500us", 500), ("1m30s", 90_000_000), ("2h", 7_200_000_000)]
-        {
+        for (text, micros) in [
+            ("15s", 15_000_000),
+            ("200ms", 200_000),
+            ("500us", 500),
+            ("1m30s", 90_000_000),
+            ("2h", 7_200_000_000),
+        ] {
             let time: Time = text.parse().unwrap();
             assert_eq!(time.0, Duration::from_micros(micros), "{text}");
             assert_eq!(time.to_string(), text);
         }
         assert_eq!("1m 30s".parse::<Time>().unwrap().0, Duration::from_secs(90));
-        assert_eq!("7d".parse::<Time>().unwrap().to_string(), "7days");
+        assert_eq!("40days".parse::<Time>().unwrap().to_string(), "40d");
         assert_eq!("0s".parse::<Time>().unwrap().to_string(), "0s");
     }
 
