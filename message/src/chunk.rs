@@ -38,7 +38,8 @@ pub struct Chunk {
     fingerprint: Fingerprint,
 }
 
-/// What a chunk says about itself cannot be. The message's fault; not retryable.
+/// Attributes of a chunk that contradict each other, its payload or the limits. The message's
+/// fault; not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidChunk {
@@ -73,9 +74,9 @@ pub enum InvalidChunk {
         count: u32,
         /// The bytes of the whole payload.
         bytes: u64,
-        /// What the chunk should hold.
+        /// The bytes that the chunk should hold.
         expected: u64,
-        /// What it holds.
+        /// The bytes that it holds.
         found: u64,
     },
     /// An attribute is missing or is not what it should be.
@@ -85,7 +86,7 @@ pub enum InvalidChunk {
         name: &'static str,
         /// The beginning of its value, if there is one.
         found: Option<String>,
-        /// What is accepted.
+        /// The values that are accepted.
         expected: &'static str,
     },
 }
@@ -227,7 +228,7 @@ pub enum Encoding {
 /// Splits messages that are larger than a destination takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Splitter {
-    /// What the destination takes.
+    /// The largest message that the destination takes.
     pub limit: SizeLimit,
     /// How it writes payloads.
     pub encoding: Encoding,

@@ -64,7 +64,7 @@ fn beginning(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// What a binding has read from the wire, before it is checked.
+/// The parts of a message that a binding has read from the wire, before they are checked.
 #[derive(Default, Clone)]
 pub struct Envelope {
     /// The topic or queue that it came from.

@@ -24,7 +24,7 @@ pub fn reached(place: &'static str) {
 #[inline(always)]
 pub fn reached(_place: &'static str) {}
 
-/// What was to be armed cannot be understood.
+/// A text that names no crash point.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a crash point: write the name of a place, or name=times with at least 1")]
 pub struct InvalidCrashPoint {

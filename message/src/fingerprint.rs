@@ -1,4 +1,4 @@
-//! What must not change under one message id.
+//! Fingerprints of the content that must not change under one message id.
 
 use std::fmt;
 use std::str::FromStr;

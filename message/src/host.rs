@@ -1,4 +1,4 @@
-//! What a component takes from the process it runs in, besides the clock: tasks and random numbers.
+//! Tasks and random numbers: all that a component takes from its process besides the clock.
 //!
 //! In a real process both are tokio's and the thread's. A simulation brings its own, so that one seed makes one
 //! course of events: it decides when each task may go on, stops all tasks of a process at once, and draws every

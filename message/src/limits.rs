@@ -40,10 +40,11 @@ impl SizeLimit {
     pub const RABBITMQ: Self = Self { destination: "RabbitMQ", message_bytes_max: 16 << 20 };
     /// SQS: 1 MiB, body and attributes together (SQS quotas, August 2025).
     pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
-    /// What every supported destination takes.
+    /// The largest message that every supported destination takes.
     pub const PORTABLE: Self = Self { destination: "every broker", message_bytes_max: 1_000_000 };
-    /// What a relay with `oversize = "chunk"` takes by default, splitting what is larger than its broker takes. Only for
-    /// topics whose relays are set so and whose consumers put chunks together: the others would park or dead-letter it.
+    /// The largest message that a relay with `oversize = "chunk"` takes by default. It splits
+    /// messages that are larger than its broker takes. Only for topics whose relays are set so and
+    /// whose consumers put chunks together: others would park or dead-letter such a message.
     pub const CHUNKED: Self = Self {
         destination: "a relay that splits",
         message_bytes_max: crate::chunk::CHUNKED_BYTES_MAX_DEFAULT,

@@ -11,10 +11,11 @@ use crate::id::MessageId;
 use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
 use crate::trace::TraceContext;
 
-/// What CloudEvents attribute names, separators and length fields add per message on the wire, rounded up.
+/// Room for names of CloudEvents attributes, separators and length fields of one message on the
+/// wire, in bytes, rounded up.
 const ENVELOPE_BYTES: usize = 512;
 
-/// What the attributes of a chunk add, rounded up.
+/// Room for the attributes of a chunk, in bytes, rounded up.
 pub(crate) const CHUNK_BYTES: usize = 256;
 
 /// A message on its way from a producer's transaction to a consumer's.
@@ -28,7 +29,7 @@ pub struct Message {
     pub topic: Topic,
     /// Messages with the same key leave in causal order; without a key there is no order.
     pub key: Option<OrderingKey>,
-    /// What happened: the CloudEvents `type`.
+    /// The kind of event: the CloudEvents `type`.
     pub kind: EventType,
     /// Which outbox it comes from: the CloudEvents `source`.
     pub source: Source,

@@ -24,11 +24,11 @@ pub struct Ticket(pub u64);
 pub struct Submission {
     /// Its receipt carries this number.
     pub ticket: Ticket,
-    /// What to publish. Shared with the caller, who keeps it until the receipt comes.
+    /// The message to publish. Shared with the caller, who keeps it until the receipt comes.
     pub message: Arc<Message>,
 }
 
-/// What became of one submission.
+/// The outcome of one submission.
 #[derive(Debug)]
 pub struct Receipt {
     /// The submission.
@@ -45,7 +45,8 @@ pub struct Receipts {
     filter: Option<Arc<Filter>>,
 }
 
-/// What a publisher on top of another one makes of that one's receipts.
+/// A function that turns a receipt of one publisher into the one that the publisher on top of it
+/// reports, if any.
 type Filter = dyn Fn(Receipt) -> Option<Receipt> + Send + Sync;
 
 impl Receipts {
@@ -98,7 +99,7 @@ pub enum KeyWindow {
     One,
 }
 
-/// What a publisher can do, fixed for the session.
+/// The abilities of a publisher, fixed for the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
     /// How many messages of one key may be in flight.
@@ -110,7 +111,8 @@ pub struct Profile {
 /// Makes publishers: one for each session with a broker.
 #[async_trait]
 pub trait Connector: Send + Sync + 'static {
-    /// What this connects to, for logs and tables: `kafka 10.0.0.7:9092`. Never contains a secret.
+    /// Names the broker that this connects to, for logs and tables: `kafka 10.0.0.7:9092`. Never
+    /// contains a secret.
     fn destination(&self) -> &str;
 
     /// Opens a session. Its receipts go to `receipts`.
@@ -124,7 +126,7 @@ pub trait Connector: Send + Sync + 'static {
 /// A session with a broker.
 #[async_trait]
 pub trait Publisher: Send {
-    /// What this publisher can do.
+    /// Returns the abilities of this publisher.
     fn profile(&self) -> Profile;
 
     /// Takes messages over, in order. Returns when they are accepted, which can mean waiting for room, but
@@ -138,8 +140,8 @@ pub trait Publisher: Send {
     /// make sense.
     async fn submit(&mut self, batch: Vec<Submission>);
 
-    /// Waits at most `grace` for outstanding confirmations, then ends the session. What is still unconfirmed
-    /// gets a receipt with the broker's fault: its outcome is unknown.
+    /// Waits at most `grace` for outstanding confirmations, then ends the session. A submission
+    /// that is still unconfirmed gets a receipt with the broker's fault: its outcome is unknown.
     async fn close(self: Box<Self>, grace: Duration);
 }
 

@@ -35,7 +35,7 @@ pub struct Delivery {
 /// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered as it is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Malformed {
-    /// What is wrong, with the offending value and what to send instead.
+    /// The problem, with the offending value and what to send instead.
     pub problem: String,
     /// The topic or queue it came from.
     pub topic: String,
@@ -61,8 +61,8 @@ impl fmt::Debug for Malformed {
 }
 
 impl Delivery {
-    /// What a [`Committed`] proof must name to settle this delivery: the message id, or for a malformed
-    /// delivery a hash of where it comes from and of its bytes.
+    /// Returns the id that a [`Committed`] proof must name to settle this delivery: the message id,
+    /// or for a malformed delivery a hash of where it comes from and of its bytes.
     #[must_use]
     pub fn subject(&self) -> Uuid {
         match &self.message {
@@ -97,7 +97,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// What becomes of a delivery.
+/// How a delivery is settled at the broker.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Disposition {
@@ -119,9 +119,9 @@ pub struct Settlement {
 #[derive(Debug, thiserror::Error)]
 #[error("the proof of commit names {proven}, but the delivery to settle is {subject}")]
 pub struct ProofMismatch {
-    /// What was proven.
+    /// The id that the proof names.
     pub proven: Uuid,
-    /// What was to be settled.
+    /// The id of the delivery that was to be settled.
     pub subject: Uuid,
 }
 
@@ -150,7 +150,7 @@ impl Settlement {
         self.token
     }
 
-    /// What becomes of it.
+    /// Returns how the delivery is settled at the broker.
     #[must_use]
     pub fn disposition(&self) -> &Disposition {
         &self.disposition
@@ -160,7 +160,7 @@ impl Settlement {
 /// A stream of deliveries from one or more topics or queues, shared with the other members of a group.
 #[async_trait]
 pub trait Subscription: Send {
-    /// What this listens to, for logs and tables. Never contains a secret.
+    /// Names the topic or queue that this listens to, for logs and tables. Never contains a secret.
     fn origin(&self) -> &str;
 
     /// Waits at most `wait` for deliveries and returns at most `max` of them; empty when none came. Deliveries

@@ -18,13 +18,13 @@ pub enum InvalidText {
     /// The text has no characters.
     #[error("{what} is empty; give it 1 to {TEXT_BYTES_MAX} bytes")]
     Empty {
-        /// What the text was meant to be.
+        /// The kind of text, such as `event type`.
         what: &'static str,
     },
     /// The text is longer than the limit.
     #[error("{what} {value:?}… has {bytes} bytes; the limit is {bytes_max}")]
     TooLong {
-        /// What the text was meant to be.
+        /// The kind of text, such as `event type`.
         what: &'static str,
         /// The first characters of the text.
         value: String,
@@ -37,7 +37,7 @@ pub enum InvalidText {
     /// or one outside the accepted set.
     #[error("{what} {value:?} has the character {found:?} at byte {at}; {allowed}")]
     Character {
-        /// What the text was meant to be.
+        /// The kind of text, such as `event type`.
         what: &'static str,
         /// The text.
         value: String,
@@ -45,13 +45,13 @@ pub enum InvalidText {
         found: char,
         /// Where it stands, in bytes.
         at: usize,
-        /// What is accepted instead.
+        /// The characters that are accepted.
         allowed: &'static str,
     },
     /// The name belongs to the envelope itself.
     #[error("{what} {value:?} is reserved for the envelope; choose another name")]
     Reserved {
-        /// What the text was meant to be.
+        /// The kind of text, such as `event type`.
         what: &'static str,
         /// The text.
         value: String,
@@ -200,7 +200,8 @@ name!(
 );
 
 name!(
-    /// What happened, as the CloudEvents `type` attribute: `order.placed`. 1 to 255 bytes, no control characters.
+    /// The kind of event, as the CloudEvents `type` attribute: `order.placed`. 1 to 255 bytes, no
+    /// control characters.
     EventType,
     "event type",
     "control characters are not allowed",

@@ -1,4 +1,4 @@
-//! What the dialects do differently.
+//! The parts of migrating that differ between dialects.
 
 use std::fmt;
 use std::future::Future;
@@ -56,7 +56,8 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
-    /// What a hand-run script has to begin with, so that it excludes running migrators.
+    /// The statements at the beginning of a script that is run by hand. They exclude running
+    /// migrators.
     #[doc(hidden)]
     const BEGIN: &'static str;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a schema, and what to do about it.
+//! Reasons why a schema does not fit, with what to do about each.
 
 use std::error::Error;
 
@@ -40,7 +40,7 @@ pub enum SchemaError {
         /// The newest version this build knows.
         build: i32,
     },
-    /// What was applied is not what this build would apply.
+    /// An applied migration has another content than in this build.
     #[error(
         "migration {version} ({name}) of the {line} was applied with another content than this build has; install \
          the build that applied it, or compare the schema and correct its checksum in outbox_toolkit_migration"
@@ -71,7 +71,7 @@ pub enum MigrateError {
     /// The database refused or went away; a refused migration leaves nothing behind.
     #[error("the database could not {what}")]
     Database {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// The client library's error.
         #[source]

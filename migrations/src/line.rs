@@ -74,7 +74,7 @@ impl FromStr for Line {
 pub struct Migration {
     /// 1, 2, 3, … without gaps.
     pub version: i32,
-    /// What it does, in a few words.
+    /// Its effect, in a few words.
     pub name: &'static str,
     /// The SQL, with `{schema}` before every name.
     pub template: &'static str,

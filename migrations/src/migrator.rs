@@ -63,7 +63,8 @@ impl<DB: Backend> Migrator<DB> {
         Ok(pending)
     }
 
-    /// What the database has and what this build knows. Reads only. Cancel-safe.
+    /// Reads which migrations the database has, beside those that this build knows. Reads only.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`MigrateError`] when the bookkeeping table cannot be read or the schema does not exist.

@@ -1,7 +1,8 @@
 //! The one place that builds dynamic SQL.
 //!
-//! Values always travel as bind parameters. What cannot be one (the schema, a partition's name and its bounds) is
-//! put into a template by its type: an [`Identifier`], a UUID, an integer. No other text can get in.
+//! Values always travel as bind parameters. A part that cannot be one (the schema, a partition's
+//! name and its bounds) is put into a template by its type: an [`Identifier`], a UUID, an integer.
+//! No other text can get in.
 
 use std::fmt;
 

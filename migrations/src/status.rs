@@ -1,4 +1,4 @@
-//! What a database has against what this build knows: pure comparisons.
+//! The migrations of a database compared with those that this build knows. Pure.
 
 use sqlx::types::time::OffsetDateTime;
 
@@ -23,9 +23,9 @@ pub struct Applied {
 pub struct Status {
     /// The line.
     pub line: Line,
-    /// What the database has, in the order of versions.
+    /// The migrations that the database has, in the order of versions.
     pub applied: Vec<Applied>,
-    /// What this build knows, in the order of versions.
+    /// The migrations that this build knows, in the order of versions.
     pub known: &'static [Migration],
 }
 
@@ -42,7 +42,7 @@ impl Status {
         self.known.last().map_or(0, |migration| migration.version)
     }
 
-    /// What is still to be applied.
+    /// Returns the migrations that are still to be applied.
     ///
     /// # Errors
     /// [`SchemaError::Changed`] when an applied migration was another one than this build's,

@@ -21,7 +21,7 @@ pub enum InvalidUrl {
     /// Another database's URL.
     #[error("the URL begins with {scheme:?}; use postgres://user@host/database or sqlite:file.db")]
     Scheme {
-        /// What stands before the colon.
+        /// The text before the colon.
         scheme: String,
     },
     /// The rest of the URL is wrong.
@@ -29,7 +29,7 @@ pub enum InvalidUrl {
     Malformed {
         /// Which database's.
         dialect: Dialect,
-        /// What the client library says.
+        /// The client library's message.
         problem: String,
     },
     /// Passwords and payloads would cross a network in the clear, or reach a server nobody has verified.
@@ -57,7 +57,7 @@ pub fn dialect_of(url: &str) -> Result<Dialect, InvalidUrl> {
     }
 }
 
-/// What is not protected on the way to a server.
+/// The protection that is missing on the way to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
     /// Everything: nothing is encrypted.
@@ -95,7 +95,7 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
     }
 }
 
-/// What is not protected on the way to the server of these options.
+/// Returns the protection that is missing on the way to the server of these options, if any.
 #[must_use]
 pub fn exposure(options: &PgConnectOptions) -> Option<Exposure> {
     match options.get_ssl_mode() {

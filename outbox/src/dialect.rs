@@ -1,4 +1,4 @@
-//! What producers need of a database.
+//! The operations of a database that producers need.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub trait Dialect: Backend {
         messages: &[&Prepared],
     ) -> impl Future<Output = Result<Inserted, sqlx::Error>> + Send;
 
-    /// What is stored under these ids.
+    /// Reads the messages that are stored under these ids.
     #[doc(hidden)]
     fn stored(
         connection: &mut Self::Connection,
@@ -58,7 +58,7 @@ pub trait Dialect: Backend {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<OffsetDateTime, sqlx::Error>> + Send;
 
-    /// What became of a transaction, as far as can be told now.
+    /// Finds out whether a transaction has committed, as far as can be told now.
     #[doc(hidden)]
     fn fate(
         connection: &mut Self::Connection,
@@ -104,7 +104,7 @@ pub trait Dialect: Backend {
     fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;
 }
 
-/// What an insert has stored.
+/// The messages that an insert has stored.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Inserted {
@@ -114,7 +114,7 @@ pub struct Inserted {
     pub transaction: Option<String>,
 }
 
-/// What became of a transaction.
+/// The state of a transaction whose commit is unknown.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -128,7 +128,7 @@ pub enum Fate {
     Unclear,
 }
 
-/// What must not change under one id, as it is stored.
+/// The fingerprint that is stored under an id, under which it must not change.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Stored {

@@ -1,9 +1,9 @@
-//! What a client-library error means. Decided by error codes, never by message text.
+//! The meaning of client-library errors. Decided by error codes, never by message text.
 
 use sqlx::Error;
 use sqlx::error::DatabaseError;
 
-/// What an error of the database client means for the caller.
+/// The meaning of a database client's error for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The connection is gone or the server is going away; what was under way has an unknown outcome.
@@ -34,7 +34,7 @@ pub(crate) fn is_aborted_transaction(error: &Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("25P02")
 }
 
-/// What gives statements of one client to another, and what to do.
+/// Why one client gets prepared statements of another, and what to do about it.
 pub(crate) const SHARED_SESSIONS: &str = "\
     a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \

@@ -1,4 +1,5 @@
-//! What is read back from the tables, as functions of plain values, for the fuzz targets. No part of the API.
+//! Readers of stored values, as functions of plain values, for the fuzz targets. No part of the
+//! API.
 
 use message::Source;
 use time::OffsetDateTime;

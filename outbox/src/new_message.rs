@@ -1,4 +1,4 @@
-//! What a producer wants to say.
+//! Messages as producers hand them to the outbox.
 
 use std::fmt;
 
@@ -101,7 +101,7 @@ impl NewMessage {
         }
     }
 
-    /// What happened, the CloudEvents `type`: `order.placed`. Default: the topic.
+    /// Sets the kind of event, the CloudEvents `type`: `order.placed`. Default: the topic.
     pub fn kind(mut self, kind: impl AsRef<str>) -> Self {
         match EventType::new(kind.as_ref()) {
             Ok(kind) => self.kind = Some(kind),

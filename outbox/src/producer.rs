@@ -18,7 +18,7 @@ use crate::trace::{Capture, TaskLocal};
 use crate::transaction::RetryPolicy;
 use crate::wake::WakeUp;
 
-/// What became of an enqueued message.
+/// The outcome of enqueueing one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enqueued {
     /// It is a row of this transaction.
@@ -43,8 +43,8 @@ impl Enqueued {
     }
 }
 
-/// What to do with an id that was enqueued before with the same content. With another content it is always
-/// [`EnqueueError::IdReused`]. Rows that retention has removed are not remembered.
+/// The answer to an id that was enqueued before with the same content. With another content it is
+/// always [`EnqueueError::IdReused`]. Rows that retention has removed are not remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDuplicate {
     /// Answer [`Enqueued::Duplicate`].
@@ -233,7 +233,7 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
-    /// What to do with an id that was enqueued before. Default: [`OnDuplicate::Ignore`].
+    /// Sets the answer to an id that was enqueued before. Default: [`OnDuplicate::Ignore`].
     pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
         self.on_duplicate = on_duplicate;
         self
@@ -251,8 +251,8 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
-    /// What makes the ids of messages that bring none. Default: [`MessageId::new`]. Where ids must name the node that made
-    /// them: [`NodeIds`](crate::nodes::NodeIds).
+    /// Sets what makes the ids of messages that bring none. Default: [`MessageId::new`]. Where ids
+    /// must name the node that made them: [`NodeIds`](crate::nodes::NodeIds).
     pub fn ids(mut self, ids: impl Mint) -> Self {
         self.ids = Arc::new(ids);
         self

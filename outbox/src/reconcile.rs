@@ -72,7 +72,7 @@ pub async fn sqlite(connection: SqliteConnection, relay: &RelayName) -> Result<B
     Ok(Box::new(SqliteRows::open(connection, relay).await?))
 }
 
-/// What the columns `state` and `passed` say together.
+/// Returns the stage that the columns `state` and `passed` give together.
 pub(crate) fn stage(state: Option<&str>, passed: bool) -> Result<Stage, LogError> {
     match state {
         None if passed => Ok(Stage::Passed),

@@ -15,7 +15,7 @@ use crate::producer::{Enqueued, OnDuplicate, Settings};
 const STATEMENT_ROWS_MAX: usize = 5_000;
 const STATEMENT_BYTES_MAX: usize = 32 << 20;
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// In the order of the messages.

@@ -21,7 +21,7 @@ impl WakeUp {
         self.0.notify_one();
     }
 
-    /// What a relay waits on.
+    /// Returns the notification that a relay waits for.
     #[must_use]
     pub fn notify(&self) -> Arc<Notify> {
         Arc::clone(&self.0)

@@ -1,4 +1,5 @@
-//! What an operator writes, as functions of plain values, for the fuzz targets. No part of the API.
+//! Readers of operators' texts, as functions of plain values, for the fuzz targets. No part of the
+//! API.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! The relay: publishes every committed outbox row, and the command line around it.
 //!
-//! Whoever embeds the engine switches the default feature `program` off, and with it what only the command line needs.
+//! To embed the engine, switch the default feature `program` off: it brings what only the command
+//! line needs.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -20,7 +20,7 @@ const FIRST: Duration = Duration::from_secs(5);
 /// The maintenance of one outbox.
 #[derive(Clone)]
 pub struct Maintenance {
-    /// What is maintained.
+    /// The log that is maintained.
     pub log: Arc<dyn LogRetention>,
     /// How long history is kept.
     pub keep: Duration,

@@ -47,7 +47,7 @@ pub fn describe() {
         ("relay_window_entries", "Entries read and not yet settled"),
         ("relay_window_bytes", "Bytes read and not yet settled"),
         ("relay_history_seconds", "The age of the oldest entry in the outbox"),
-        ("relay_history_bytes", "What the outbox takes on disk"),
+        ("relay_history_bytes", "Bytes that the outbox takes on disk"),
         ("relay_blocked_keys", "Keys that wait"),
         ("relay_blocked_topics", "Topics that wait"),
         ("relay_unanswered_messages", "Messages given up waiting for, which the broker may still answer"),
@@ -200,7 +200,8 @@ impl Telemetry {
 #[derive(Debug, Clone)]
 pub struct History {
     relay: Arc<str>,
-    /// What was told last about a failure or an obstacle: each is told once, until something changes.
+    /// The failure or obstacle that was reported last. Each is reported once, until something
+    /// changes.
     told: String,
 }
 

@@ -56,7 +56,7 @@ impl DriftWindow {
         Ok(Self { age_max, skew_max })
     }
 
-    /// What is accepted at a moment.
+    /// Returns the times that are accepted at the moment `now`.
     #[must_use]
     pub fn at(&self, now: OffsetDateTime) -> AcceptedTimes {
         let signed = |duration: Duration| duration.try_into().unwrap_or(time::Duration::MAX);

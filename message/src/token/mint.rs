@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::id::MessageId;
 
-/// Makes message ids, one after the other. What `outbox::OutboxBuilder::ids` takes.
+/// Makes message ids, one after the other. Pass one to `outbox::OutboxBuilder::ids`.
 pub trait Mint: Send + Sync + fmt::Debug + 'static {
     /// The next id. It does not block.
     ///

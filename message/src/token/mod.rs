@@ -1,4 +1,4 @@
-//! What names a message or request once and for ever, and the ways to make it.
+//! Tokens, which name a message or request once and for ever, and the ways to make them.
 //!
 //! | module | what it holds |
 //! |---|---|

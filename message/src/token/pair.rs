@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::id::{InvalidId, MessageId};
 
-/// What every acceptance looks at: an identity, and when it was made. The time never changes, so that everybody who
-/// meets the token again can tell whether its record may be gone.
+/// An identity and the time it was made at, from which every acceptance is decided. The time never
+/// changes, so that everybody who meets the token again can tell whether its record may be gone.
 ///
 /// A [`MessageId`] carries both in one UUID, and becomes a token without loss. Another pair, such as the random UUID
 /// of a foreign event with that event's own time, becomes the message id that is derived from both:

@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 
 use crate::id::{InvalidId, MessageId, millis_of};
 
-/// What tells one transaction from all others.
+/// The part of an id that differs for every transaction: when it began, its id and its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionStamp {
     millis: u64,

@@ -1,4 +1,4 @@
-//! What an operator may decide about a dead entry.
+//! Decisions that an operator may take about a dead entry.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::log::{EntryId, LogError};
 
-/// What to do with a dead entry.
+/// A decision about a dead entry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Try it again, with its attempts counted from zero.
@@ -28,7 +28,7 @@ pub enum Decision {
 /// A decision with the one who takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decree {
-    /// What to do.
+    /// The decision.
     pub decision: Decision,
     /// Who decides, for the audit.
     pub actor: String,
@@ -103,7 +103,7 @@ pub enum DecideError {
         id: EntryId,
         /// Its state.
         state: String,
-        /// What was asked for.
+        /// The action that was asked for.
         action: Action,
     },
     /// The audit needs to know who decides.
@@ -129,7 +129,7 @@ impl DecideError {
 }
 
 impl Decree {
-    /// What can be refused without asking the database.
+    /// Refuses decrees that are wrong whatever the database holds.
     pub(crate) fn check(&self) -> Result<(), DecideError> {
         match () {
             () if self.actor.trim().is_empty() => Err(DecideError::Unsigned("the actor")),
@@ -160,7 +160,7 @@ impl Content {
     }
 }
 
-/// What an edit stores: the new payload and headers as JSON.
+/// Returns the new payload and the new headers, as JSON, that an edit stores.
 pub(crate) fn edited(decision: &Decision) -> Result<(Option<Vec<u8>>, Option<String>), LogError> {
     let Decision::Edit { payload, headers } = decision else { return Ok((None, None)) };
     let headers = headers.as_ref().map(serde_json::to_string).transpose();

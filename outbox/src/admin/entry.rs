@@ -23,7 +23,7 @@ pub struct ListedEntry {
     pub due_in: Option<Duration>,
     /// Whose fault the last failure was.
     pub fault: Option<String>,
-    /// What went wrong last.
+    /// The last error.
     pub error: Option<String>,
     /// Since when it stands beside the log.
     pub created_at: OffsetDateTime,

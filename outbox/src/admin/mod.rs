@@ -1,4 +1,4 @@
-//! What operators ask and decide.
+//! Questions and decisions of operators.
 //!
 //! Decisions are made about dead entries only, each in one transaction with its line in `outbox_audit`: who, when,
 //! what, why, and the digests of the content before and after. The relay finds a requeued or discarded entry by

@@ -21,7 +21,7 @@ pub struct RelayStatus {
     /// In which server's history that means something; `None` where nothing is stored about it (SQLite; a relay that has
     /// not led yet).
     pub history: Option<CursorHistory>,
-    /// What lies before it.
+    /// The entries that it has not settled yet.
     pub backlog: Backlog,
     /// How many entries stand beside the log, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
@@ -47,7 +47,7 @@ pub struct Holder {
     pub expires_in: Option<Duration>,
 }
 
-/// What a relay has not settled yet.
+/// The entries that a relay has not settled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
     /// At most so many entries: the ids between the cursor and the end of the log. Rolled back transactions leave
@@ -62,7 +62,7 @@ pub struct Backlog {
 pub struct Blocker {
     /// The server process.
     pub pid: i32,
-    /// What the client calls itself.
+    /// The name that the client gives itself.
     pub application_name: String,
     /// `active`, `idle in transaction`, …
     pub state: String,

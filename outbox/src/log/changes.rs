@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::log::exception::{ExceptionChange, Parked};
 
-/// What is left of a list of changes when the last one of each entry counts.
+/// The last change of each entry in a list of changes.
 #[derive(Debug, Default)]
 pub(crate) struct Changes<'a> {
     pub(crate) parked: Vec<&'a Parked>,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::entry::EntryId;
 
-/// What had committed at some moment, in the dialect's own notation (PostgreSQL: a snapshot and the sequence's
-/// position read before it; SQLite: the last id). Opaque to the relay.
+/// The transactions that had committed at some moment, in the dialect's own notation. PostgreSQL: a
+/// snapshot and the sequence's position read before it; SQLite: the last id. Opaque to the relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Mark(String);

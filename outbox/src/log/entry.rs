@@ -35,7 +35,7 @@ pub struct InvalidEntry {
     pub topic: String,
     /// The row's key.
     pub key: Option<String>,
-    /// What is wrong, with the value and the limit.
+    /// The problem, with the value and the limit.
     pub problem: String,
 }
 
@@ -67,7 +67,7 @@ impl Entry {
         }
     }
 
-    /// What the entry takes in memory, in bytes.
+    /// Returns the bytes that the entry takes in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.message {

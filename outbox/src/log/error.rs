@@ -1,4 +1,4 @@
-//! What can go wrong between relay and log.
+//! Errors between relay and log.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub enum LogError {
     /// cursor anew.
     #[error("the database is not available: {reason}")]
     Unavailable {
-        /// What happened.
+        /// The failure.
         reason: String,
         /// The client library's error.
         #[source]
@@ -22,7 +22,7 @@ pub enum LogError {
     /// The operator must act: wrong credentials, missing privileges, a schema that does not fit.
     #[error("{reason}")]
     Operator {
-        /// What is wrong and what to do.
+        /// The problem, and what to do about it.
         reason: String,
         /// The underlying error.
         #[source]
@@ -37,7 +37,7 @@ pub enum LogError {
     /// Stored state of the relay cannot be read: written by another version, or damaged.
     #[error("the stored {what} of the relay cannot be read: {problem}")]
     Corrupt {
-        /// What.
+        /// The part of the stored state.
         what: &'static str,
         /// The value and what is wrong with it.
         problem: String,

@@ -87,7 +87,8 @@ pub struct Exception {
     pub attempts: u32,
 }
 
-/// What the relay must know after a takeover of an exception for which its key waits.
+/// The part of an exception that the relay must know after a takeover, because its key waits for
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExceptionSummary {
     /// The entry.
@@ -98,7 +99,7 @@ pub struct ExceptionSummary {
     pub state: ExceptionState,
 }
 
-/// What is recorded of an entry that is put beside the log, or put there again with a new state.
+/// The record of an entry that is put beside the log, or put there again with a new state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The entry.
@@ -118,7 +119,7 @@ pub struct Parked {
     pub due_in: Option<Duration>,
     /// Whose fault it was.
     pub fault: Option<Fault>,
-    /// What went wrong. No payload, no secret.
+    /// The error that put it here. No payload, no secret.
     pub error: Option<String>,
 }
 

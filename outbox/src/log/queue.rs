@@ -67,7 +67,7 @@ impl HeldQueues {
     }
 }
 
-/// What is wanted of one queue.
+/// A request for entries of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldAsk {
     /// Its name.

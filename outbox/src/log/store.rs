@@ -1,4 +1,4 @@
-//! What a database offers the relay.
+//! The operations that a database offers the relay.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, Que
 /// so that a database restart is noticed by both and never papered over by a pool.
 #[async_trait]
 pub trait LogStore: Send + Sync + 'static {
-    /// What this is, for logs and tables: `postgresql 10.0.0.7:5432/orders`. Never contains a secret.
+    /// Names the database, for logs and tables: `postgresql 10.0.0.7:5432/orders`. Never contains a
+    /// secret.
     fn origin(&self) -> &str;
 
     /// Opens a connection for reading, after checking that the schema fits.

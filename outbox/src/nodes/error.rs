@@ -1,4 +1,4 @@
-//! What can go wrong with a number.
+//! Errors about the number of a node.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub enum NodeError {
          migrate roles`)"
     )]
     Database {
-        /// What it was to do.
+        /// The step that failed.
         what: &'static str,
         /// The client library's error.
         #[source]

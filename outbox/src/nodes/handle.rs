@@ -1,4 +1,4 @@
-//! What makes the ids.
+//! The handle that makes ids which name the node.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

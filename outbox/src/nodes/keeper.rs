@@ -13,7 +13,7 @@ use super::options::NodeOptions;
 use crate::dialect::Dialect;
 use crate::telemetry;
 
-/// What the handle asks of its keeper.
+/// A request of the handle to its keeper.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Renew now.
@@ -40,7 +40,7 @@ impl<DB: Dialect> Keeper<DB> {
                         tracing::warn!(%error, "the number of this node could not be renewed");
                     }
                 }
-                // Whoever asked may be gone.
+                // Sending fails when the caller is gone.
                 Ok(Some(Command::Renew(done))) => drop(done.send(self.keep().await)),
                 Ok(Some(Command::Close(done))) => return drop(done.send(self.give_back().await)),
                 Ok(None) => {

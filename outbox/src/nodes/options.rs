@@ -1,4 +1,4 @@
-//! What is set, with its bounds.
+//! Settings of a node, with their bounds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub const NODE_LEASE_MAX: Duration = Duration::from_secs(3_600);
 /// The longest name of a holder.
 const HOLDER_BYTES_MAX: usize = 255;
 
-/// What a node is opened with.
+/// The settings that a node is opened with.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeOptions {

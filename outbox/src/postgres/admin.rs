@@ -1,4 +1,4 @@
-//! What operators ask and decide, in PostgreSQL.
+//! Questions and decisions of operators, in PostgreSQL.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What producers run.
+//! Statements that producers run, in PostgreSQL.
 
 use std::time::Duration;
 

@@ -59,7 +59,8 @@ impl Questions {
         }
     }
 
-    /// What the server says of itself and of the log. Begins a run of the server when none has begun.
+    /// Reads what the server says of itself and of the log. Begins a run of the server when none
+    /// has begun.
     pub(super) async fn server(&self, connection: &mut PgConnection) -> Result<ServerFacts, LogError> {
         let failed = || LogError::during("tell its history");
         sqlx::query(&self.begin_run).execute(&mut *connection).await.map_err(failed())?;

@@ -48,7 +48,7 @@ impl FromStr for History {
     }
 }
 
-/// What the server says of itself and of the log, in one snapshot.
+/// The server's answers about itself and about the log, in one snapshot.
 #[derive(Debug, Clone)]
 pub(super) struct ServerFacts {
     /// The present history.
@@ -146,7 +146,8 @@ impl ServerFacts {
         }
     }
 
-    /// Whether a cursor is of this server's history. What makes transaction ids meaningless is told first.
+    /// Decides whether a cursor is of this server's history. A cause that makes transaction ids
+    /// meaningless comes first.
     pub(super) fn decide_about(&self, cursor: &CursorFacts) -> Decision {
         let server = self.decide();
         if matches!(&server, Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {

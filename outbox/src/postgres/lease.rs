@@ -24,7 +24,7 @@ pub(super) struct Held {
     pub(super) length: Option<Duration>,
 }
 
-/// What to do about it.
+/// The next step about such a lease: to wait, or to take it over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     /// Ask again when it can have ended.

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((array(&[700, 705]), array(&[])), (String::from("{700,705}"), String::from("{}")));
     }
 
-    /// What happens to a sequence and to transaction ids.
+    /// A change or a reading of a sequence and of transaction ids.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         /// A transaction gets its id.

@@ -45,7 +45,7 @@ pub(super) struct Cut {
     pub(super) rows: Vec<PgRow>,
     /// Whether nothing follows.
     pub(super) exhausted: bool,
-    /// What has not come with its row.
+    /// Payloads that have not come with their rows, by id.
     payloads: HashMap<i64, Vec<u8>>,
 }
 

@@ -119,7 +119,7 @@ impl PgReader {
         if !polled.same_run {
             return Err(other_run());
         }
-        // What is read here may be ahead of the last id given out, and never behind it.
+        // The position may be ahead of the last id given out, and never behind it.
         if polled.position < base.floor {
             return Err(set_back(polled.position, base.floor));
         }

@@ -24,8 +24,8 @@
 //! producers queue behind it: so it is tried for moments, with pauses in which nothing is locked. The same lock is taken
 //! when a cursor of this server gives up its snapshot: what was in flight in it may be open still, with ids below the floor.
 //!
-//! What stands beside the log stays what it is: the entries above the new floor are listed in `outbox_rebased`, and the
-//! reader leaves them out. What leaves again has the ids it had; the inbox drops it.
+//! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
+//! reader leaves them out. Entries that leave again have the ids they had; the inbox drops them.
 
 use std::time::Duration;
 
@@ -46,11 +46,12 @@ const REBASE_MAX: Duration = Duration::from_secs(1_800);
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(225);
 
-/// What a sequence that was set back does to rows that were written before and are not read yet.
+/// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
+/// of order.
 const OUT_OF_ORDER: &str = "; of rows not read yet, those written after the sequence was set back have the smaller ids and leave first, also \
      within a key";
 
-/// What is counted at most of what leaves again.
+/// At most so many of the entries that leave again are counted.
 const COUNTED_MAX: i64 = 1_000_000;
 
 #[derive(Debug, Clone)]
@@ -69,7 +70,7 @@ pub(super) struct Rebase {
     waited_for: Statement,
 }
 
-/// What a try came to.
+/// The outcome of a try.
 enum Tried {
     Mended,
     /// Somebody who may have taken an id has not ended.

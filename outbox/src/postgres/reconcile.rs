@@ -51,7 +51,7 @@ pub(crate) struct PostgresRows {
     first: Statement,
 }
 
-/// What the stored cursor has passed.
+/// The extent of the rows that the stored cursor has passed.
 struct Passed {
     base: PgMark,
     head: Option<String>,

@@ -1,4 +1,4 @@
-//! Segments of the log in PostgreSQL. What is decided about them stands in the database's own functions, under the
+//! Segments of the log in PostgreSQL. The database's own functions decide about them, under the
 //! lock that makes the decision hold: `migrations/sql/postgres/outbox/0003_segments.sql`.
 
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::failure::SHARED_SESSIONS;
 
-/// What a server says of itself and of the outbox's tables.
+/// The server's answers about itself and about the outbox's tables.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerKind {
     /// `version()`.
@@ -54,7 +54,7 @@ impl ServerKind {
     }
 }
 
-/// What `version()` contains, what that is, and why it does not do.
+/// Products that do not fit: a part of their `version()`, their name, and the reason.
 const PRODUCTS: [(&str, &str, &str); 4] = [
     ("CockroachDB", "CockroachDB", "ids of a sequence and transaction ids do not ascend with time there"),
     ("-YB-", "YugabyteDB", "its nodes cache ids of a sequence and have transaction ids of their own"),

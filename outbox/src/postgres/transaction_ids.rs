@@ -48,7 +48,7 @@ pub enum TransactionIdError {
     /// The transaction began at a time that no id can carry.
     #[error(transparent)]
     Time(#[from] InvalidId),
-    /// What the database answered is no transaction number.
+    /// The database's answer is no transaction number.
     #[error("the database calls its transaction {0:?}, which is no number")]
     Number(String),
     /// The database refused or went away; roll back.

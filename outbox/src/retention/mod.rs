@@ -1,7 +1,8 @@
-//! History goes when nobody needs it any more: whole segments, never an undecided entry.
+//! Removes history that nobody needs any more: whole segments, never an undecided entry.
 //!
-//! What goes is older than it is to be kept, and every relay's cursor has passed it. An entry that stands beside the log
-//! has a copy of its content there, so its row may go.
+//! A segment is removed when it is older than history is to be kept, and every relay's cursor has
+//! passed it. An entry that stands beside the log has a copy of its content there, so its row may
+//! go.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -27,7 +28,7 @@ use crate::log::{LogError, LogOptions, RelayName};
 use crate::postgres::PostgresLog;
 use crate::sqlite::SqliteLog;
 
-/// What retention asks and does. Each call opens a connection of its own.
+/// The retention of one log. Each call opens a connection of its own.
 #[async_trait]
 pub trait LogRetention: Send + Sync + 'static {
     /// Every segment, and why it stays if entries are kept for `keep`. SQLite has one. Reads only; cancel-safe.

@@ -1,4 +1,4 @@
-//! What the log is divided into.
+//! Segments, into which the log is divided.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Segment {
     pub newest_age: Option<Duration>,
     /// The age of the entry that was enqueued first.
     pub oldest_age: Option<Duration>,
-    /// What it takes on disk with its indexes; `None` where the database does not tell.
+    /// The bytes on disk, indexes included; `None` where the database does not tell.
     pub bytes: Option<u64>,
     /// Why it stays; `None` when it can go.
     pub held_back: Option<HeldBack>,
@@ -61,7 +61,7 @@ impl fmt::Display for HeldBack {
     }
 }
 
-/// What went.
+/// The amount of history that was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expired {
@@ -69,6 +69,6 @@ pub struct Expired {
     pub segments: u64,
     /// How many rows; `None` where they went without being counted.
     pub rows: Option<u64>,
-    /// What they took on disk; `None` where the file keeps its size.
+    /// The bytes on disk that became free; `None` where the file keeps its size.
     pub bytes: Option<u64>,
 }

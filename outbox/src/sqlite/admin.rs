@@ -1,4 +1,4 @@
-//! What operators ask and decide, in SQLite.
+//! Questions and decisions of operators, in SQLite.
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;

@@ -1,4 +1,4 @@
-//! What producers run.
+//! Statements that producers run, in SQLite.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ enum Step {
     Read(PageLimit),
     /// The relay stores its cursor and starts again from what is stored.
     Restart,
-    /// What the cursor has passed goes.
+    /// The rows that the cursor has passed are removed.
     Remove,
 }
 

@@ -55,7 +55,7 @@ pub enum CommitError {
     /// [`Outbox::resolve`](crate::Outbox::resolve) finds out.
     #[error("the connection was lost during the commit; it is unknown whether it happened")]
     Unknown {
-        /// What to look for.
+        /// The commit to look for.
         commit: UnknownCommit,
         /// The client library's error.
         #[source]

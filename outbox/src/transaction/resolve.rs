@@ -1,4 +1,4 @@
-//! What became of a commit whose answer was lost.
+//! Finds out the outcome of a commit whose answer was lost.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::transaction::commit::UnknownCommit;
 /// The first pause between two questions; it doubles up to a second.
 const PAUSE_BASE: Duration = Duration::from_millis(20);
 
-/// What became of it. On SQLite, where a commit is unknown only after an I/O error, messages that were all rolled
-/// back to a savepoint make a transaction look as if it had not committed.
+/// The outcome of a commit. On SQLite, where a commit is unknown only after an I/O error, messages
+/// that were all rolled back to a savepoint make a transaction look as if it had not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// It committed: its messages are there.
@@ -31,7 +31,7 @@ pub enum CommitOutcome {
 pub struct ResolveError {
     /// How long was asked.
     pub waited: Duration,
-    /// What stood in the way last.
+    /// The last obstacle.
     pub reason: String,
     /// The client library's last error.
     #[source]

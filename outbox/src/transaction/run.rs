@@ -35,12 +35,12 @@ pub enum TransactionError<E: Error + 'static> {
     Unknown {
         /// Why it could not be found out.
         reason: String,
-        /// What to look for.
+        /// The commit to look for.
         commit: UnknownCommit,
     },
 }
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 enum Attempt<T, E: Error + 'static> {
     Done(T),
     Failed(TransactionError<E>),
@@ -152,7 +152,7 @@ impl<DB: Dialect> Runner<DB> {
         }
     }
 
-    /// What a failed commit means: an unknown one is looked up.
+    /// Decides what to do after a failed commit. One that is unknown is looked up.
     async fn judge<T, E: Error + 'static>(&self, value: T, error: CommitError) -> Attempt<T, E> {
         let CommitError::Unknown { commit, source } = error else {
             return match error.is_retryable() {

@@ -72,7 +72,7 @@ fn names(config: &Config) -> String {
     config.pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What to do with the configuration.
+/// Actions on the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Parse and check it, and print what is in force, without secrets. Connects to nothing.

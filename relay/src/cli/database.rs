@@ -1,4 +1,4 @@
-//! What commands need of a database: a pipeline's, or one that is named on the command line.
+//! Finds the database of a command: a pipeline's, or one that is named on the command line.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ impl Goal {
         })
     }
 
-    /// What it is; refuses a URL that cannot be used.
+    /// Returns the dialect; refuses a URL that cannot be used.
     pub(crate) fn dialect(&self) -> Result<Dialect, Failure> {
         Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
     }

@@ -1,6 +1,6 @@
 //! How the program ends.
 
-/// What the program's exit code says. The one table of them, also printed by `relay --help`.
+/// The program's exit codes. The one table of them, also printed by `relay --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {

@@ -9,7 +9,7 @@ use super::database;
 use super::exit::Exit;
 use super::failure::Failure;
 
-/// What `relay forget` can be told.
+/// The arguments of `relay forget`.
 #[derive(Debug, Args)]
 pub struct Forget {
     #[command(flatten)]

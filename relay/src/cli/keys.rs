@@ -14,7 +14,7 @@ use super::exit::Exit;
 use super::failure::{Failure, exit_of, told};
 use super::output::{Format, table};
 
-/// What to do with keys whose lease has expired.
+/// Actions on keys whose lease has expired.
 #[derive(Debug, Subcommand)]
 pub enum Keys {
     /// List keys whose lease has expired and which nobody has taken over, the longest first.
@@ -25,7 +25,7 @@ pub enum Keys {
     Discard(Decide),
 }
 
-/// What to list.
+/// The arguments of `relay keys list`.
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Decide {
     #[arg(long, value_name = "SCOPE")]
     scope: String,
 
-    /// What was asked for, as the list shows it: "POST /orders".
+    /// The operation that was asked for, as the list shows it: "POST /orders".
     #[arg(long, value_name = "OPERATION")]
     operation: String,
 
@@ -70,7 +70,7 @@ struct Line {
     lease_until: String,
 }
 
-/// What was decided.
+/// The result of a decision.
 #[derive(Debug, Serialize)]
 struct Decided {
     action: &'static str,

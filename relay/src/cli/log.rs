@@ -1,4 +1,4 @@
-//! What is logged, and how: to standard error, as text or as JSON.
+//! Sets up logging: to standard error, as text or as JSON.
 
 use std::io::IsTerminal;
 

@@ -19,7 +19,7 @@ use super::roles::RolesScript;
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What to do with the tables.
+/// Actions on the tables.
 #[derive(Debug, Subcommand)]
 pub enum Migrate {
     /// Apply what is missing, in one transaction per line. Safe to run from many processes at once.
@@ -53,7 +53,7 @@ pub struct Target {
     config: ConfigFile,
 }
 
-/// What to print.
+/// The arguments of `relay migrate sql`.
 #[derive(Debug, Args)]
 pub struct Script {
     #[command(flatten)]
@@ -71,11 +71,11 @@ pub struct Script {
 /// A line of migrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LineName {
-    /// What producers and relays need.
+    /// The tables of producers and relays.
     Outbox,
-    /// What consumers need.
+    /// The tables of consumers.
     Inbox,
-    /// What services need that take idempotency keys.
+    /// The tables of services that take idempotency keys.
     Idempotency,
 }
 
@@ -103,7 +103,7 @@ pub(crate) enum DialectName {
     Sqlite,
 }
 
-/// What was found or done in one line of one database.
+/// The result for one line of one database.
 #[derive(Debug, Serialize)]
 struct Outcome {
     database: String,
@@ -112,7 +112,7 @@ struct Outcome {
     version_needed: i32,
     /// Names of the migrations: just applied (up), or still missing (status).
     migrations: Vec<&'static str>,
-    /// What does not fit and what to do.
+    /// The reason why the line does not fit, and what to do.
     problem: Option<String>,
 }
 
@@ -175,7 +175,7 @@ impl Target {
     }
 }
 
-/// What to do with one line of one database.
+/// An action on one line of one database.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Up,
@@ -183,7 +183,7 @@ enum Act {
 }
 
 impl Act {
-    /// What it says of the migrations that it lists.
+    /// Returns the word for the migrations that it lists.
     fn word(self) -> &'static str {
         match self {
             Self::Up => "applied",

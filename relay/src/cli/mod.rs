@@ -57,12 +57,12 @@ pub struct Cli {
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, env = "RELAY_OUTPUT")]
     pub output: Format,
 
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run every pipeline of the configuration until a signal stops it.

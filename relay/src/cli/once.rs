@@ -13,7 +13,7 @@ const FAILED_INTERVAL: Duration = Duration::from_secs(2);
 /// It is quiet when nothing was found this often in a row.
 const QUIET_LOOKS: u32 = 2;
 
-/// What is left when nothing more leaves by itself.
+/// The number of messages that stay when nothing more leaves by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) dead: u64,
@@ -50,8 +50,8 @@ pub(crate) async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     }
 }
 
-/// What is left, if nothing more leaves by itself: the log is read to its end, nothing is tried again, and what is
-/// held is held by something dead.
+/// Counts the messages that stay, if nothing more leaves by itself: the log is read to its end,
+/// nothing is tried again, and held messages are held by a dead one.
 fn left(relay: &RelayStatus) -> Option<Left> {
     let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
     let left = Left { dead: count("dead"), held: count("held"), scheduled: count("scheduled") };

@@ -1,5 +1,5 @@
-//! What is looked at before anything starts: a database that does not fit is the operator's to repair, and is said
-//! at once instead of in an endless loop. A database that is away is waited for.
+//! Looks at every database before anything starts. One that does not fit needs the operator, and is
+//! reported at once instead of in an endless loop. One that is away is waited for.
 
 use std::sync::Arc;
 

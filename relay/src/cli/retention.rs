@@ -14,7 +14,7 @@ use super::output::{Format, age, or_dash, table};
 use crate::config::PipelineConfig;
 use crate::config::units::Time;
 
-/// What `relay retention` can be told.
+/// The arguments of `relay retention`.
 #[derive(Debug, Args)]
 pub struct Retention {
     #[command(flatten)]
@@ -65,7 +65,7 @@ impl Retention {
             let name = pipeline.name.as_str();
             let segments = match self.look(pipeline).await {
                 Ok(segments) => segments,
-                // What was removed elsewhere is removed, and is told.
+                // A failure here does not hide what was removed from the other pipelines.
                 Err(failure) => {
                     failed = first(failed, failure.about(name));
                     continue;
@@ -108,7 +108,7 @@ impl Retention {
     }
 }
 
-/// What to do about it.
+/// Returns the end of a sentence that tells the operator what to do; empty when there is no remedy.
 fn remedy(pipeline: &str, reason: &HeldBack) -> String {
     match reason {
         HeldBack::Relay(relay) => {

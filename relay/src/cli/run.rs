@@ -19,7 +19,7 @@ use crate::engine::Pipeline;
 use crate::maintenance::Maintenance;
 use crate::telemetry::History;
 
-/// What `relay run` can be told.
+/// The arguments of `relay run`.
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]
@@ -34,7 +34,8 @@ pub struct Run {
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
-    /// What is logged: a level, or directives such as info,relay=debug. The variable RELAY_LOG does the same.
+    /// The events to log: a level, or directives such as info,relay=debug. The variable RELAY_LOG
+    /// does the same.
     #[arg(long, value_name = "LEVEL", env = log::VARIABLE)]
     log_level: Option<String>,
 }

@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::output::{Format, age, or_dash, table};
 use crate::config::PipelineConfig;
 
-/// What `relay status` can be told.
+/// The arguments of `relay status`.
 #[derive(Debug, Args)]
 pub struct Status {
     #[command(flatten)]
@@ -33,7 +33,7 @@ struct Shown {
     pipeline: String,
     /// `leading`, `idle` (nobody holds the lease), `expired`, `new` (never led) or `unknown`.
     state: &'static str,
-    /// What stands in the way of knowing more.
+    /// The reason why no more is known.
     problem: Option<String>,
     holder: Option<String>,
     epoch: Option<i64>,

@@ -1,4 +1,4 @@
-//! What the sections mean together: everything that is wrong at once, each with its path.
+//! Checks the sections together, and reports all problems at once, each with its path.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::decode::Wrong;
 use super::file::{DatabaseSection, FileSection, Log, PipelineSection};
 use super::{Config, InboxConfig, PipelineConfig, engine, env};
 
-/// What is wrong, by its path.
+/// The problems found so far, each with its path.
 #[derive(Default)]
 pub(super) struct Problems(Vec<Wrong>);
 

@@ -14,14 +14,14 @@ use serde::forward_to_deserialize_any;
 
 use super::tree::{Entry, Node, Origin, Value};
 
-/// What is wrong with one setting, and where it was written.
+/// A problem with one setting, and where it was written.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     /// `pipeline[0].kafka.linger_ms`; empty for the whole.
     pub(crate) path: String,
-    /// What is wrong. Never holds a text's content, which may be a secret.
+    /// The problem. Never holds a text's content, which may be a secret.
     pub(crate) message: String,
-    /// What to write instead.
+    /// The value to write instead.
     pub(crate) help: Option<String>,
     pub(crate) origin: Option<Origin>,
 }

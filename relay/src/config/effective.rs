@@ -1,5 +1,5 @@
-//! What is in force after file, environment, flags and defaults: as TOML for people, as JSON for machines. Secrets
-//! are left out of both.
+//! The settings in force after file, environment, flags and defaults: as TOML for people, as JSON
+//! for machines. Secrets are left out of both.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,8 @@ use super::units::{Size, Time};
 use super::{Config, PipelineConfig, redact};
 use crate::engine::{DeadPolicy, Settings};
 
-/// What is in force. Shown as TOML that says where each setting comes from, unless that is the file.
+/// The settings in force. Shown as TOML that says where each setting comes from, unless that is the
+/// file.
 pub struct Effective(Node);
 
 impl Effective {

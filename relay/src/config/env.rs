@@ -5,7 +5,7 @@
 use super::decode::Wrong;
 use super::tree::{Entry, Node, Origin, Table, Value};
 
-/// What every override begins with.
+/// The beginning of the name of every override.
 pub(crate) const PREFIX: &str = "RELAY__";
 
 /// How a pipeline is called in the environment.

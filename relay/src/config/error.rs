@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, shown with file, line and column, or with the variable's name.
+//! Problems of a configuration, shown with file, line and column, or with the variable's name.
 
 use std::path::{Path, PathBuf};
 

@@ -21,12 +21,12 @@ pub(crate) struct FileSection {
     /// The log.
     #[serde(default)]
     pub(crate) log: Log,
-    /// What `relay verify` compares with.
+    /// The section `[verify]`.
     #[serde(default)]
     pub(crate) verify: VerifySection,
 }
 
-/// What `relay verify` compares with.
+/// The inboxes that `relay verify` compares with.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VerifySection {
@@ -102,7 +102,7 @@ pub(crate) struct EngineSection {
     pub(crate) chunked_bytes_max: Option<Size>,
 }
 
-/// What happens to a message that is larger than the destination takes.
+/// The treatment of a message that is larger than the destination takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Oversize {

@@ -84,11 +84,11 @@ pub struct Override {
     pub flag: &'static str,
     /// The setting's path: `log.level`.
     pub path: &'static str,
-    /// What was given.
+    /// The value as given.
     pub value: String,
 }
 
-/// What a configuration is read from, beside the file.
+/// The sources of a configuration beside the file.
 #[derive(Debug, Default)]
 pub struct Overrides {
     /// Environment variables; those that do not begin with `RELAY__` are left alone.

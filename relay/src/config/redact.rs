@@ -1,8 +1,8 @@
-//! What is secret in a configuration, and how it is kept out of everything that is printed.
+//! Finds the secrets of a configuration, and keeps them out of everything that is printed.
 
 use super::tree::{Node, Origin, Value};
 
-/// What stands for a secret.
+/// The text that is shown in place of a secret.
 const MASK: &str = "***";
 
 /// Whether the value of this setting is a secret as a whole.
@@ -20,8 +20,8 @@ pub(crate) fn is_url(path: &[&str]) -> bool {
     path.last() == Some(&"url")
 }
 
-/// A URL without the password in its authority or its query. What nobody has escaped may be read in two ways; then
-/// rather too much is hidden.
+/// Returns a URL without the password in its authority or its query. Unescaped text may be read in
+/// two ways; then rather too much is hidden.
 pub(crate) fn url(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let (mut shown, rest) = match rest.rsplit_once('@') {

@@ -82,7 +82,7 @@ impl Node {
         node
     }
 
-    /// What kind of value it is, in an operator's words.
+    /// Returns the kind of value, in an operator's words.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Text(_) => "a text",
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(place("pipeline[0].name"), "'a'");
         assert_eq!(place("pipeline[0].kafka.linger_ms"), "5");
         assert!(matches!(tree.nearest("pipeline[0].port").value, Value::Integer(16)));
-        // What is not written is shown by the section in which it belongs.
+        // A setting that is not written is shown by the section in which it belongs.
         assert!(place("pipeline[0].kafka.tls.ca_file").starts_with("[pipeline.kafka]"));
     }
 

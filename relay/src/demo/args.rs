@@ -1,4 +1,4 @@
-//! What the demo can be told.
+//! The arguments of the demo.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ pub enum DemoError {
     /// Database, broker or file system did not do what the demo needs.
     #[error("cannot {what}")]
     Unavailable {
-        /// What was tried.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         #[source]

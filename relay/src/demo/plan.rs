@@ -1,5 +1,5 @@
-//! What will happen, from a seed: orders, rollbacks, crashes, outages, copies. Pure: the same seed and size give
-//! the same plan.
+//! The plan of a run, made from a seed: orders, rollbacks, crashes, outages, copies. Pure: the same
+//! seed and size give the same plan.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(crate) struct OrderPlan {
     pub(crate) number: u64,
     /// Who places it; the ordering key of its message.
     pub(crate) customer: u32,
-    /// What it costs.
+    /// The price in cents.
     pub(crate) cents: u32,
     /// Whether it is rolled back to a savepoint while the rest of its transaction goes on.
     pub(crate) undone: bool,
@@ -67,7 +67,7 @@ pub(crate) struct CrashPlan {
 /// Everything that will happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// What it was made from.
+    /// The seed that it was made from.
     pub(crate) seed: u64,
     /// Orders that will be committed.
     pub(crate) orders: u64,

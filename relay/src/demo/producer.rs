@@ -45,7 +45,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What all producers share.
+/// The state that all producers share.
 struct Producer<DB: outbox::Dialect> {
     outbox: Outbox<DB>,
     pool: Pool<DB>,

@@ -50,14 +50,14 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What the parts of a run share. Cheap to clone.
+/// The progress that all parts of a run share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Progress {
     counts: watch::Sender<Counts>,
     view: View,
 }
 
-/// What a person sees.
+/// The way in which progress is shown to a person.
 #[derive(Clone)]
 enum View {
     /// A terminal: bars.
@@ -105,7 +105,7 @@ impl Progress {
     /// Tells a person what is happening.
     pub(crate) fn say(&self, what: &str) {
         match &self.view {
-            // What the terminal does not take is lost; the run goes on.
+            // Lines that the terminal does not take are lost; the run goes on.
             View::Bars { all, .. } => drop(all.println(format!("  • {what}"))),
             View::Lines => eprintln!("{what}"),
             View::Quiet => {}

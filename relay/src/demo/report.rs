@@ -16,7 +16,7 @@ const LISTED: usize = 5;
 /// Columns in which the table can be read.
 const COLUMNS_MIN: u16 = 60;
 
-/// What a run came to. Serialized, it is one flat object.
+/// The result of a run. Serialized, it is one flat object.
 #[derive(Debug)]
 pub struct Report {
     pub(crate) seed: u64,
@@ -34,7 +34,8 @@ pub struct Report {
     pub(crate) parked: u64,
     pub(crate) guarded: bool,
     pub(crate) verdict: Verdict,
-    /// What was not attempted or seen in another way, and why.
+    /// Faults that were not attempted and facts that were observed in another way, with the
+    /// reasons.
     pub(crate) notes: Vec<String>,
 }
 

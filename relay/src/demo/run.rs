@@ -239,7 +239,7 @@ impl Run<'_> {
         }
     }
 
-    /// What this run does not attempt, or sees in another way.
+    /// Notes the faults that this run does not attempt, and facts that it observes in another way.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         match self.broker.outage {

@@ -12,7 +12,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/json";
 /// The consumer's name in the inbox.
 pub(crate) const CONSUMER: &str = "demo-charges";
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Facts {
     /// The order's number.
@@ -21,7 +21,7 @@ pub(crate) struct Facts {
     pub(crate) customer: String,
     /// Which of the customer's orders it is.
     pub(crate) seq: u64,
-    /// What it costs.
+    /// The price.
     pub(crate) cents: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::engine::silence::Submitted;
 pub struct Unanswered {
     /// The entry.
     pub id: EntryId,
-    /// What was submitted.
+    /// The message that was submitted.
     pub message: Arc<Message>,
     /// When.
     pub submitted: Submitted,

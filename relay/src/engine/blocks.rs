@@ -3,8 +3,8 @@
 //! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ bindings), so an
 //! entry of a blocked key waits whatever its topic.
 //!
-//! What is kept of a key is small, whatever is held behind it: the ids of its entries that are stuck, and where its held
-//! ones begin ([`Held`]).
+//! The state of a key is small, whatever is held behind it: the ids of its entries that are stuck,
+//! and where its held ones begin ([`Held`]).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::engine::held::{Held, QueueHash};
 use crate::engine::settings::DeadPolicy;
 use crate::engine::stuck::Stuck;
 
-/// What becomes of a new entry.
+/// The decision about a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// It may leave.
@@ -28,7 +28,7 @@ pub enum Place {
 /// All blocked keys and topics of one relay.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// What stops keys.
+    /// Stuck entries and open submissions, which stop keys.
     stuck: Stuck,
     /// Topics that do not take messages, each with its probe: the entry whose retry finds out when it does again.
     topics: BTreeMap<String, EntryId>,
@@ -77,7 +77,7 @@ impl Blocks {
         self.topics.contains_key(topic)
     }
 
-    /// What becomes of a new entry.
+    /// Decides about a new entry.
     #[must_use]
     pub fn place(&self, topic: &str, key: Option<&str>) -> Place {
         if self.is_empty() {
@@ -98,8 +98,9 @@ impl Blocks {
         }
     }
 
-    /// What becomes of an entry of the log that is in the window already: what was blocked since stands before it. One
-    /// that was blocked behind it lets it pass, or the blocked one could leave first.
+    /// Decides about an entry of the log that is in the window already. It waits for entries that
+    /// were blocked since and stand before it. An entry that was blocked behind it lets it pass, or
+    /// the blocked one could leave first.
     #[must_use]
     pub fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
@@ -232,7 +233,7 @@ impl Blocks {
         was_blocked
     }
 
-    /// What to ask for now.
+    /// Returns the pages to ask for now.
     pub fn asks(&mut self) -> Vec<HeldAsk> {
         let Self { stuck, held, .. } = self;
         held.asks(|queue, from| stuck.lets_read(queue, from))
@@ -252,7 +253,7 @@ impl Blocks {
             let queue = QueueHash::of_name(&name);
             self.held.found(queue);
             let Some(unread) = self.held.unread(queue) else { continue };
-            // What has been read already tells nothing of the topic of what comes.
+            // An entry that has been read already says nothing about the topic of the next one.
             let waits_for_topic = unread == first && self.is_blocked(&topic);
             if !waits_for_topic && self.stuck.lets_read(queue, unread) {
                 self.held.release(name);

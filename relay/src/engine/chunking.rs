@@ -64,7 +64,7 @@ impl Publisher for ChunkingPublisher {
         for submission in batch {
             match self.splitter.split(&submission.message) {
                 Ok(Some(chunks)) => submissions.extend(self.split.open(submission.ticket, chunks)),
-                // What cannot be split is refused by the publisher in its own words.
+                // The publisher refuses a message that cannot be split, in its own words.
                 Ok(None) | Err(_) => submissions.push(submission),
             }
         }
@@ -88,7 +88,7 @@ struct Open {
     wholes: HashMap<Ticket, Waiting>,
 }
 
-/// What is known of one message.
+/// The chunks of one message that are still under way, and the first failure.
 #[derive(Debug)]
 struct Waiting {
     chunks_left: usize,
@@ -170,7 +170,7 @@ mod tests {
         Message::new(topic, EventType::new("order.placed").unwrap(), vec![7; bytes])
     }
 
-    /// What the broker's publisher was given, and the end to answer it.
+    /// A broker that keeps the submissions it was given, and the end to answer them.
     struct Fake {
         submitted: Arc<Mutex<Vec<Submission>>>,
         receipts: Arc<Mutex<Option<Receipts>>>,

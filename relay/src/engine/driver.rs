@@ -35,7 +35,7 @@ pub enum Ended {
 /// Looks at the machine after every step.
 pub type Observer = Arc<dyn Fn(&Machine) + Send + Sync>;
 
-/// What leading needs.
+/// The parts and settings that leading needs.
 pub(crate) struct Lead {
     pub(crate) reader: Box<dyn LogReader>,
     pub(crate) keeper: Box<dyn LogKeeper>,

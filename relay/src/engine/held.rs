@@ -120,7 +120,7 @@ struct Walk {
     again: bool,
 }
 
-/// What came of an answer about a queue.
+/// How far an answer about a queue was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
     /// Up to here, and more may follow.
@@ -336,7 +336,8 @@ impl Held {
         again
     }
 
-    /// What to ask for now; `may_leave` says of a queue and the place of its first entry whether that can leave.
+    /// Returns the pages to ask for now. `may_leave` says, given a queue and the place of its first
+    /// entry, whether that entry can leave.
     pub fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
             && let Some(name) = self.ready.pop_front()

@@ -1,8 +1,8 @@
-//! What a failure means for its entry. Pure.
+//! Decides about an entry after a failure. Pure.
 
 use message::{Fault, Scope};
 
-/// What becomes of an entry whose publishing was not confirmed.
+/// The decision about an entry whose publishing was not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it again on the next session; nothing is recorded.

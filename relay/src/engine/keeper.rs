@@ -11,7 +11,7 @@ use crate::crash_points;
 use crate::engine::machine::Checkpoint;
 use crate::engine::settings::Settings;
 
-/// What the driver tells the keeper.
+/// A command of the driver to the keeper.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Store this.

@@ -24,7 +24,7 @@ const RECEIPTS_MAX: usize = 4_096;
 /// Batches between the driver and the publisher: enough that the publisher never waits for the driver.
 const BATCHES: usize = 4;
 
-/// What happened on the link.
+/// An event on the link.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     /// A session is open.

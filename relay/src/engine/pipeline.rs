@@ -23,7 +23,7 @@ use crate::engine::settings::{RetryPolicy, Settings};
 use crate::engine::takeover::Takeover;
 use crate::telemetry::Telemetry;
 
-/// What a pipeline is doing.
+/// The present role of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
@@ -43,14 +43,14 @@ pub enum Role {
     Waiting {
         /// Whose fault it is.
         fault: Fault,
-        /// What is wrong and what to do.
+        /// The problem, and what to do about it.
         reason: String,
     },
     /// Stopped on request.
     Stopped,
 }
 
-/// What a pipeline is doing, for health checks and embedding services.
+/// The state of a pipeline, for health checks and embedding services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The role.
@@ -120,7 +120,7 @@ impl Pipeline {
         self
     }
 
-    /// What the pipeline is doing, now and from now on.
+    /// Returns the state of the pipeline, now and from now on.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()

@@ -1,4 +1,5 @@
-//! What holds of the pure parts whatever comes: window, lanes, blocks, backoff, the lease's times.
+//! Properties of the pure parts that hold for any input: window, lanes, blocks, backoff, the
+//! lease's times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::crash_points;
 use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
 
-/// What the driver can ask for besides the log.
+/// A question of the driver beside those for pages of the log.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Exceptions that are due, behind this place.
@@ -25,7 +25,7 @@ pub(crate) enum Ask {
     Names(Option<QueueName>),
 }
 
-/// What the reader found.
+/// A page of the log, and the difference that it belongs to.
 #[derive(Debug)]
 pub(crate) struct ReadPage {
     pub(crate) difference: Arc<Difference>,
@@ -35,7 +35,7 @@ pub(crate) struct ReadPage {
 /// The answer to an [`Ask`].
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// What is due.
+    /// Exceptions that are due.
     Due(DuePage),
     /// A page for each queue that was asked for.
     Held(Vec<HeldAsk>, Vec<HeldPage>),

@@ -1,4 +1,4 @@
-//! What the engine can be told, with the defaults and their reasons.
+//! The settings of the engine, with the defaults and their reasons.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use message::chunk::Splitter;
 use message::limits::Oversize;
 use message::{Message, SizeLimit};
 
-/// What happens to a key whose entry is dead.
+/// The treatment of a key whose entry is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeadPolicy {
@@ -72,9 +72,9 @@ pub struct Settings {
     /// taken to be silent: its messages wait beside the log, and others flow. A fifth of it is enough where others wait for
     /// room in the window. Shorter than what an ordinary failover takes only costs rows, never copies.
     pub silent_after: Duration,
-    /// What happens to a key whose entry is dead.
+    /// The treatment of a key whose entry is dead.
     pub on_dead: DeadPolicy,
-    /// What the destination takes; larger entries are split, or parked at once.
+    /// The largest entry that the destination takes; larger ones are split, or parked at once.
     pub size_limit: SizeLimit,
     /// How larger entries are split; without, they are parked.
     pub chunking: Option<Splitter>,

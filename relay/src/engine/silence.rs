@@ -39,7 +39,7 @@ struct Answers {
     newest: Submitted,
 }
 
-/// What is to be done when nothing at all is confirmed although the window is full.
+/// The next step when nothing at all is confirmed although the window is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stall {
     /// Find out whether the broker answers a new session.
@@ -48,7 +48,7 @@ pub enum Stall {
     Guess(Scope),
 }
 
-/// What was confirmed, and when.
+/// The confirmations so far, with their times.
 #[derive(Debug)]
 pub struct Silence {
     patience: Duration,
@@ -153,7 +153,8 @@ impl Silence {
         self.topics.iter().any(|(name, answers)| name != topic && lately(answers))
     }
 
-    /// What to do while the window is full and nothing is confirmed, about the oldest submission and its topic.
+    /// Decides the next step while the window is full and nothing is confirmed, from the oldest
+    /// submission and its topic.
     #[must_use]
     pub fn stall(&mut self, topic: &Topic, submitted: Submitted) -> Option<Stall> {
         let since = self.answered_at?.max(self.session_at);

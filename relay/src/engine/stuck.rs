@@ -1,4 +1,5 @@
-//! What stops keys: entries that are stuck, and submissions whose answers may still come. Pure.
+//! The causes that stop keys: entries that are stuck, and submissions whose answers may still come.
+//! Pure.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,4 +1,5 @@
-//! What a new holder of the lease has to know before it leads, and the lease kept meanwhile.
+//! Loads the state that a new holder of the lease needs before it leads, and keeps the lease
+//! meanwhile.
 //!
 //! Loading takes as long as there is something to load and as the database is slow. Without renewals in between it could
 //! take longer than a lease: then every process that took over would lose it again, and nothing would ever be published.

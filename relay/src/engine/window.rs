@@ -1,4 +1,5 @@
-//! What is in memory: read, but not yet settled. A ring in reading order, bounded in bytes and entries. Pure.
+//! Entries in memory: read, but not yet settled. A ring in reading order, bounded in bytes and
+//! entries. Pure.
 //!
 //! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front of the ring
 //! moves on when it can.
@@ -27,7 +28,7 @@ pub enum Origin {
 pub struct Item {
     /// Its place in the log.
     pub id: EntryId,
-    /// What to publish.
+    /// The message to publish.
     pub message: Arc<Message>,
     /// Where it came from.
     pub origin: Origin,
@@ -54,7 +55,7 @@ enum Slot {
     Settled(Passed),
 }
 
-/// What the cursor passes when a settled slot leaves the ring.
+/// The place that the cursor passes when a settled slot leaves the ring.
 #[derive(Debug)]
 enum Passed {
     Entry { difference: Arc<Difference>, id: EntryId, is_parked: bool },

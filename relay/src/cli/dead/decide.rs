@@ -89,7 +89,7 @@ pub struct Edit {
     signature: Signature,
 }
 
-/// What was decided about.
+/// The entries that were decided about.
 #[derive(Debug, Serialize)]
 struct Decided {
     action: &'static str,

@@ -18,7 +18,7 @@ use decide::{Decide, Edit};
 pub(crate) use decide::{Signature, confirm};
 use select::Selection;
 
-/// What to do with parked messages.
+/// Actions on parked messages.
 #[derive(Debug, Subcommand)]
 pub enum Dead {
     /// List parked messages: dead ones, unless another state is asked for.
@@ -35,7 +35,7 @@ pub enum Dead {
     Audit(Audit),
 }
 
-/// What to list.
+/// The arguments of `relay dead list`.
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub struct List {
     limit: usize,
 }
 
-/// What to show.
+/// The arguments of `relay dead show`.
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]

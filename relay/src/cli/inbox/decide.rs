@@ -47,7 +47,7 @@ pub struct Decide {
     signature: Signature,
 }
 
-/// What was decided about one dead letter.
+/// The result of a decision about one dead letter.
 #[derive(Debug, Serialize)]
 struct Line {
     id: String,

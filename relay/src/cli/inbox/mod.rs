@@ -18,7 +18,7 @@ use decide::Decide;
 use place::Opened;
 use select::Selection;
 
-/// What to look at.
+/// Actions on the inbox of a consumer.
 #[derive(Debug, Subcommand)]
 pub enum Inbox {
     /// Look at dead letters of consumers and decide about them.
@@ -26,7 +26,7 @@ pub enum Inbox {
     Dead(Dead),
 }
 
-/// What to do with dead letters.
+/// Actions on dead letters.
 #[derive(Debug, Subcommand)]
 pub enum Dead {
     /// List open dead letters, oldest first.
@@ -35,7 +35,7 @@ pub enum Dead {
     Show(Show),
     /// Ask the consumer to run its handler once more; it does so within seconds, if it runs.
     ///
-    /// What came of it stands in `relay inbox dead audit`.
+    /// The outcome stands in `relay inbox dead audit`.
     Redrive(Redrive),
     /// Give messages up: no further copy of them takes effect.
     Discard(Decide),
@@ -43,7 +43,7 @@ pub enum Dead {
     Audit(Audit),
 }
 
-/// What to list.
+/// The arguments of `relay inbox dead list`.
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub struct List {
     limit: usize,
 }
 
-/// What to show.
+/// The arguments of `relay inbox dead show`.
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct Show {
     ids: Vec<DeadLetterId>,
 }
 
-/// What to redrive.
+/// The arguments of `relay inbox dead redrive`.
 #[derive(Debug, Args)]
 pub struct Redrive {
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::config::units::Time;
 /// Letters read at once.
 const PAGE: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
 
-/// What the letters must have in common; without any condition, all are meant.
+/// The conditions that the letters must meet. Without any condition, all are meant.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Selection {
     /// Only those of this consumer.

@@ -9,7 +9,7 @@ use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, or_dash, table};
 
-/// What is known of a dead letter.
+/// A dead letter as it is shown.
 #[derive(Debug, Serialize)]
 struct Letter {
     id: String,

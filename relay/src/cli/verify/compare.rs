@@ -25,7 +25,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Producers' clocks differ from the broker's, and a topic's log is in the order of neither.
 const CLOCK_SKEW_MS: u64 = 600_000;
 
-/// What is compared, and how.
+/// The comparison of one pipeline: its places, range and pace.
 pub(super) struct Comparison<'a> {
     pub(super) pipeline: &'a PipelineConfig,
     pub(super) inboxes: Vec<InboxConfig>,
@@ -35,7 +35,7 @@ pub(super) struct Comparison<'a> {
     pub(super) reading: Reading,
 }
 
-/// What is open while a pipeline is compared.
+/// Connections and results that are open while a pipeline is compared.
 struct Open {
     rows: Box<dyn Rows>,
     memories: Vec<Box<dyn Memory>>,
@@ -197,7 +197,8 @@ impl Comparison<'_> {
             open.spool.add_rows(&rows).await?;
             self.reading.pace.rows(ids.len()).await;
         }
-        // What the cursor has passed by now is at the broker by now, so one more reading decides.
+        // Every message that the cursor has passed by now is at the broker by now, so one more
+        // reading decides.
         if is_first && has(&judged(open).await?, |(_, kind)| kind == Kind::Unpublished) {
             open.spool.clear(At::Broker).await?;
             self.read_broker(open).await?;
@@ -209,7 +210,7 @@ impl Comparison<'_> {
                 open.spool.clear(At::Effects(place)).await?;
             }
             self.read_effects(open).await?;
-            // What took effect since the inbox was looked into is remembered by now.
+            // The inbox remembers by now every message that took effect since it was looked into.
             let unremembered = judged(open)
                 .await?
                 .into_iter()

@@ -1,4 +1,4 @@
-//! What the places in which one message was seen say together. Pure.
+//! Judges one message by all places in which it was seen. Pure.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub(super) struct Copies {
     pub(super) differ: bool,
 }
 
-/// What one inbox knows.
+/// The knowledge of one inbox about a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Applied {
     /// One row for each scope.
@@ -46,7 +46,7 @@ pub(super) struct Applied {
     pub(super) unfinished: bool,
 }
 
-/// What is known about the places.
+/// The facts about the places that decide which findings count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Context {
     /// Only messages of these topics are judged; all where there are none.
@@ -58,7 +58,7 @@ pub(super) struct Context {
     pub(super) inboxes: Vec<InboxContext>,
 }
 
-/// What is known about an inbox.
+/// The facts about an inbox that decide which findings count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InboxContext {
     /// The topics that its consumer applies; all where there are none.
@@ -77,7 +77,7 @@ pub(super) enum Place {
     Inbox(usize),
 }
 
-/// What is wrong with a message.
+/// A fault of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// Passed by the cursor, and not at the broker.
@@ -126,7 +126,7 @@ impl Kind {
     }
 }
 
-/// What became of a message at the relay.
+/// The state of a message at the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Published,
@@ -134,7 +134,7 @@ pub(super) enum Fate {
     Parked,
 }
 
-/// What became of a message.
+/// The verdict about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judged {
     /// Nothing for what is not in the outbox, or older than all of it.
@@ -202,7 +202,7 @@ fn judge_inbox(applied: &Applied, inbox: &InboxContext, is_due: bool, remembers:
     [presence, number]
 }
 
-/// What an operator has edited may be there in either version.
+/// Whether the content differs from the outbox. An edited message may be there in either version.
 fn is_altered(copies: Option<&Copies>, stored: &Stored) -> bool {
     let differ = |copies: &Copies| copies.differ || copies.fingerprint != stored.fingerprint;
     !stored.edited && copies.is_some_and(differ)

@@ -48,7 +48,7 @@ use report::Report;
 use sources::Reading;
 use target::InboxFlag;
 
-/// What `relay verify` can be told.
+/// The arguments of `relay verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
     #[command(flatten)]

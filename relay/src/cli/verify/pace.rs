@@ -22,7 +22,7 @@ impl Pace {
         tokio::time::sleep_until(self.due(count, Instant::now())).await;
     }
 
-    /// When rows that were read by `now` are due. What was slow by itself is not caught up.
+    /// Returns when rows that were read by `now` are due. Time lost by slow reads is not caught up.
     fn due(&mut self, count: usize, now: Instant) -> Instant {
         let seconds = count as f64 / f64::from(self.rows_per_second.get());
         self.due_at = self.due_at.max(now) + Duration::from_secs_f64(seconds);

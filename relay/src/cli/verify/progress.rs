@@ -1,4 +1,4 @@
-//! What a person sees meanwhile, on standard error.
+//! The progress that a person sees, on standard error.
 
 use std::io::IsTerminal as _;
 
@@ -19,7 +19,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// What is going on.
+    /// Shows what is going on.
     pub(super) fn say(&self, what: String) {
         self.bar.set_message(what);
     }

@@ -10,13 +10,13 @@ use super::judge::{Kind, Place};
 use super::range::Range;
 use crate::cli::output::table;
 
-/// What the columns of findings are called, in their order.
+/// The names of the columns of findings, in their order.
 const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
 
-/// What was compared and what came of it.
+/// The extent of the comparison, and its result.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Whether nothing is wrong. What was not checked is said where it was not.
+    /// Whether nothing is wrong. Each place lists what was not checked there.
     proven: bool,
     /// Above which and up to which message id.
     after: Uuid,
@@ -30,7 +30,7 @@ pub(super) struct Report {
     limit: usize,
 }
 
-/// What came of one pipeline, in the words of the comparison.
+/// The result of one pipeline, in the words of the comparison.
 #[derive(Debug)]
 pub(super) struct Compared {
     pipeline: String,
@@ -47,7 +47,7 @@ pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
 }
 
-/// What came of one inbox.
+/// The result of one inbox.
 #[derive(Debug)]
 pub(super) struct InboxCounts {
     consumer: String,
@@ -97,7 +97,7 @@ struct ShownPlace {
     unfinished: Option<u64>,
     #[serde(flatten)]
     found: BTreeMap<&'static str, u64>,
-    /// What was not checked here, and why.
+    /// Checks that were left out here, and why.
     not_checked: Vec<String>,
 }
 

@@ -22,7 +22,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::{Failure, exit_of};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
 
-/// What an administrator of PostgreSQL sees.
+/// The application name under which an administrator of PostgreSQL sees the sessions.
 const APPLICATION: &str = "relay verify";
 /// Rows of one statement.
 pub(super) const PAGE_ROWS: u32 = 1_000;
@@ -173,13 +173,13 @@ impl Reading {
     }
 }
 
-/// What is known of these messages beside what is remembered.
+/// Returns those of these messages that the inbox knows and has not applied.
 pub(super) async fn unfinished(memory: &mut dyn Memory, ids: &[Uuid]) -> Result<Vec<Uuid>, Failure> {
     let found: Vec<(Uuid, Unfinished)> = memory.unfinished(ids).await.map_err(of_inbox)?;
     Ok(found.into_iter().map(|(id, _)| id).collect())
 }
 
-/// What was read of a broker.
+/// The result of reading a broker.
 #[derive(Debug, Default)]
 pub(super) struct BrokerRead {
     /// Records so far, copies included.

@@ -119,7 +119,7 @@ impl Spool {
         tx.commit().await.map_err(failed)
     }
 
-    /// What was seen elsewhere, with its fingerprint where there is one.
+    /// Adds messages seen in another place, each with its fingerprint where there is one.
     pub(super) async fn add(&mut self, at: At, seen: &[(Uuid, Vec<u8>)]) -> Result<(), Failure> {
         let mut tx = self.connection.begin().await.map_err(failed)?;
         for (id, fingerprint) in seen {

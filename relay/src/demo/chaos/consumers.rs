@@ -34,7 +34,7 @@ pub(crate) struct Consumers<'a> {
     pub(crate) guarded: bool,
     /// Where logs and journals go.
     pub(crate) directory: &'a Path,
-    /// What all share.
+    /// The progress that all parts of the run share.
     pub(crate) progress: Progress,
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose, at the points of progress that the plan names.
+//! Faults that the demo causes on purpose, at the points of progress that the plan names.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -13,13 +13,13 @@ use crate::demo::progress::Progress;
 
 /// Keeps a relay running.
 pub(crate) struct Relays<'a> {
-    /// What each of them is to do.
+    /// The task of each relay.
     pub(crate) task: RelayTask,
     /// When they are killed.
     pub(crate) kills: &'a [KillPlan],
     /// Where their logs go.
     pub(crate) directory: &'a Path,
-    /// What all share.
+    /// The progress that all parts of the run share.
     pub(crate) progress: Progress,
 }
 
@@ -41,7 +41,7 @@ struct Standing {
     failures: u32,
 }
 
-/// What happened next.
+/// The next event of the relays.
 enum Next {
     Leader(Option<String>),
     Standby(Option<String>),

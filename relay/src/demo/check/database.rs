@@ -8,7 +8,7 @@ use super::observations::{Effect, Order, OutboxRow};
 use crate::demo::shop::CONSUMER;
 use crate::demo::target::Pool;
 
-/// What the producer's database holds.
+/// The rows of the producer's database.
 #[derive(Debug, Default)]
 pub(crate) struct ProducerRows {
     pub(crate) orders: Vec<Order>,
@@ -16,7 +16,7 @@ pub(crate) struct ProducerRows {
     pub(crate) parked: u64,
 }
 
-/// What the consumer's database holds.
+/// The rows of the consumer's database.
 #[derive(Debug, Default)]
 pub(crate) struct ConsumerRows {
     pub(crate) inbox: Vec<Uuid>,

@@ -1,4 +1,4 @@
-//! What was observed, in the words of the independent checker.
+//! The observations of a run, in the words of the independent checker.
 
 use std::sync::Arc;
 
@@ -42,8 +42,9 @@ impl Observations {
         }
     }
 
-    /// What was rolled back on purpose must not be there. Of the rest it is only known that somebody tried: it may
-    /// have been tried again, and a run may have ended before.
+    /// Returns the operations of this run. Orders that were rolled back on purpose have failed, and
+    /// must not be there. The outcome of the others is unknown: one may have been tried again, and
+    /// a run may have ended before.
     fn operations(&self) -> Vec<Operation> {
         let operation = |number: u64, outcome| Operation {
             id: format!("order {number}").into(),

@@ -1,4 +1,4 @@
-//! What happened, read without the toolkit, and what it means.
+//! The events of a run, read without the toolkit, and the verdict about them.
 //!
 //! | file | what it holds |
 //! |---|---|

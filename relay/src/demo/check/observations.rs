@@ -13,7 +13,7 @@ pub(crate) struct Order {
     pub(crate) customer: String,
     /// 1 for the customer's first order, counted under the customer's row lock.
     pub(crate) seq: u64,
-    /// What it costs.
+    /// The price.
     pub(crate) cents: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct LogRecord {
 pub(crate) struct Effect {
     /// The message that caused it.
     pub(crate) id: Uuid,
-    /// What was charged.
+    /// The amount that was charged.
     pub(crate) cents: u64,
     /// The payload as it arrived.
     pub(crate) payload: Vec<u8>,
@@ -55,7 +55,7 @@ pub(crate) enum Observed {
     Consumer,
 }
 
-/// What was observed in one run.
+/// The observations of one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Observations {
     /// Business rows.
@@ -64,7 +64,7 @@ pub(crate) struct Observations {
     pub(crate) rolled_back: BTreeSet<u64>,
     /// The outbox.
     pub(crate) outbox: Vec<OutboxRow>,
-    /// What was published. In the broker's order within each ordering key.
+    /// The published messages, in the broker's order within each ordering key.
     pub(crate) log: Vec<LogRecord>,
     /// Whether the broker keeps the order of a key, so that it can be checked.
     pub(crate) ordered: bool,

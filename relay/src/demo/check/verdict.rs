@@ -1,4 +1,4 @@
-//! What became of each promise of the demo.
+//! The verdict about each promise of the demo.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::observations::Observations;
 
-/// What became of every promise. A promise holds when its list is empty.
+/// The verdict about every promise. A promise holds when its list is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Committed orders.
@@ -20,9 +20,9 @@ pub(crate) struct Verdict {
     pub(crate) records: u64,
     /// Effects.
     pub(crate) effects: u64,
-    /// What the committed orders cost.
+    /// The sum of the committed orders.
     pub(crate) cents_ordered: u64,
-    /// What the effects have charged.
+    /// The sum that the effects have charged.
     pub(crate) cents_charged: u64,
     /// An order without its message, a message without its order, or a message that says something else.
     pub(crate) not_atomic: Vec<Breach>,

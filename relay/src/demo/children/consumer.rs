@@ -33,7 +33,7 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(1_500);
 /// For the runner's transactions and the inbox's own look-ups.
 const CONNECTIONS: u32 = 6;
 
-/// What a consumer is to do.
+/// The task of a consumer.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct ConsumerTask {
     pub(crate) database: DatabaseSpec,

@@ -1,5 +1,6 @@
-//! What a consumer received and settled, written down beside its inbox: one line each, handed to the operating
-//! system before the runner sees a delivery and before the broker sees a settlement, so that a crash loses none.
+//! The journal of deliveries that a consumer received and settled, beside its inbox. Each is one
+//! line, handed to the operating system before the runner sees a delivery and before the broker
+//! sees a settlement, so that a crash loses none.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -23,7 +24,7 @@ const SUPPRESSED: &str = "S";
 /// The journal of one consumer process.
 pub(crate) struct Journal {
     file: Mutex<File>,
-    /// What this process handed to its handler and has not settled yet.
+    /// Messages that this process handed to its handler and has not settled yet.
     handled: Mutex<HashSet<Uuid>>,
     /// Without the guard nothing is suppressed.
     guarded: bool,
@@ -64,7 +65,7 @@ pub(crate) struct Journaled {
 impl Journaled {
     /// Keeps the journal of a new session.
     pub(crate) fn new(inner: Box<dyn Subscription>, journal: Arc<Journal>) -> Self {
-        // What an earlier session handled and could not settle comes again, and is a duplicate then.
+        // Messages that an earlier session handled and could not settle come again, as duplicates.
         lock(&journal.handled).clear();
         Self { inner, journal, ids: HashMap::new() }
     }
@@ -128,7 +129,7 @@ impl Subscription for Journaled {
     }
 }
 
-/// What all consumers of a run have written down, in the order in which they ran.
+/// The journals of all consumers of a run, in the order in which they ran.
 #[derive(Debug, Default)]
 pub(crate) struct Journals {
     /// Every delivery.

@@ -1,4 +1,4 @@
-//! What runs in processes of their own, so that it can be killed: relays and consumers.
+//! Relays and consumers in processes of their own, so that they can be killed.
 //!
 //! A child reads its task as one line of JSON from standard input (not from its arguments: the task may hold a
 //! password), tells its progress on standard output, logs to standard error, and stops in order when standard input

@@ -26,14 +26,14 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// How often the parent is told.
 const TELL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a relay is to do.
+/// The task of a relay.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct RelayTask {
     pub(crate) database: DatabaseSpec,
     pub(crate) broker: BrokerSpec,
 }
 
-/// What a relay tells.
+/// An event that a relay reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RelayEvent {
     /// Another relay holds the lease.

@@ -227,7 +227,7 @@ impl BrokerSpec {
         matches!(self, Self::Kafka { .. })
     }
 
-    /// What relays publish with.
+    /// Makes the connector that relays publish with.
     pub(crate) fn connector(&self) -> Result<Arc<dyn Connector>, DemoError> {
         fn usage(error: brokers::InvalidSetting) -> DemoError {
             DemoError::Usage(error.to_string())

@@ -1,4 +1,4 @@
-//! What the demo runs on: databases and a broker, its own or named by URL.
+//! The databases and the broker that the demo runs on, its own or named by URL.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What stands beside the log, and what is stored together with the cursor.
+//! Changes beside the log, and the checkpoints that store them together with the cursor.
 
 use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 
@@ -43,8 +43,9 @@ impl Machine {
         }
     }
 
-    /// What to store now, or `None` when nothing has changed. One checkpoint may be on its way at a time, and it is
-    /// bounded: the first changes of entries that the cursor passes with it, and as many changes of others.
+    /// Returns the checkpoint to store now, or `None` when nothing has changed. One checkpoint may
+    /// be on its way at a time, and it is bounded: the first changes of entries that the cursor
+    /// passes with it, and as many changes of others.
     pub fn checkpoint(&mut self) -> Option<Checkpoint> {
         let (cursor, passed) = self.window.take_passed();
         if self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored {

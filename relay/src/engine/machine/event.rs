@@ -1,11 +1,11 @@
-//! What the machine tells, and what it wants to be stored.
+//! Events that the machine reports, and checkpoints that it wants to be stored.
 
 use std::sync::Arc;
 
 use message::{Fault, Message};
 use outbox::log::{Cursor, ExceptionChange, Parked};
 
-/// What happened, for logs and metrics.
+/// An event, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -19,7 +19,7 @@ pub enum Event {
         topic: String,
         /// Whose fault.
         fault: Fault,
-        /// What is wrong and what to do.
+        /// The problem, and what to do about it.
         reason: String,
     },
     /// A topic takes messages again.
@@ -29,7 +29,7 @@ pub enum Event {
     },
 }
 
-/// What is to be stored.
+/// A cursor and the changes that are to be stored with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The new cursor.

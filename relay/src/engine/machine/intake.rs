@@ -1,4 +1,4 @@
-//! What was read.
+//! Takes in entries and exceptions that were read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,7 +232,7 @@ impl Machine {
             let Some(item) = self.window.get_mut(ticket) else { continue };
             item.waits = false;
             let (key, topic) = (item.message.key.clone(), item.message.topic.clone());
-            // What was read may have got stuck.
+            // An entry of this queue that was read meanwhile may have got stuck.
             if self.blocks.place_queued(topic.as_str(), item.key(), item.id, false) == Place::Hold {
                 self.set_aside(ticket, ExceptionState::Held, None, None, None);
             } else {

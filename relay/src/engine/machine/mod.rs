@@ -14,8 +14,8 @@
 //! A change beside the log is stored only together with a cursor that has passed its entry. So a successor never
 //! finds an exception ahead of its cursor, which it could send before entries that it has yet to read again.
 //!
-//! Held entries are in the database only. What is known of them is `engine/held.rs`; how they come back without a gap and
-//! without an overtaking stands there and in ADR 21.
+//! Held entries are in the database only. `engine/held.rs` keeps what is known of them. It says, as
+//! ADR 21 does, how they come back without a gap and without an overtaking.
 //!
 //! | file | what it decides |
 //! |---|---|
@@ -219,7 +219,7 @@ impl Machine {
         (self.blocks.keys_len(), self.blocks.topics_len())
     }
 
-    /// What happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

@@ -1,4 +1,4 @@
-//! What a receipt means.
+//! Takes receipts in, and decides about their entries.
 
 use std::time::Duration;
 

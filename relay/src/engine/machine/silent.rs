@@ -1,4 +1,4 @@
-//! What becomes of messages whose destination does not answer.
+//! Sets messages aside whose destination does not answer.
 //!
 //! A silent message is set aside as one that failed by the broker's fault, so that its place in the window is free and the
 //! cursor can pass. It is not submitted again in this session: its receipt is still welcome, and is the probe.
@@ -32,7 +32,8 @@ impl Machine {
         }
         let is_full = !self.has_room_in_window() || !self.has_room_for_changes();
         let (mut topics, mut alone) = self.silent(is_full);
-        // What was put beside the log is not stored, and so not retried, before the cursor has passed it.
+        // A change of an entry is stored, and the entry retried, only after the cursor has passed
+        // it.
         if (is_full || !self.ahead.is_empty()) && topics.is_empty() && alone.is_empty() {
             self.stalled(&mut topics, &mut alone);
         }

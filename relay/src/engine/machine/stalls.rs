@@ -11,7 +11,7 @@ use super::world::{Log, settings};
 use super::*;
 
 impl Bench {
-    /// What is submitted is not answered, in any session.
+    /// Looks for silence while no submission is answered, in any session.
     fn look_for_silence(&mut self) {
         self.machine.look_for_silence(0.5);
         if self.machine.session_end().is_some() {

@@ -1,4 +1,4 @@
-//! What leaves for the publisher.
+//! Chooses the messages that leave for the publisher.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -96,7 +96,8 @@ impl Machine {
         }
     }
 
-    /// What to hand to the publisher now, at most `len` messages, in order. Empty while the session is broken.
+    /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
+    /// session is broken.
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
         if self.end.is_some() || (self.is_careful() && !self.is_overdue()) {
             return Vec::new();

@@ -109,7 +109,8 @@ fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
     assert!(bench.machine.has_room_for_exceptions() && bench.machine.has_room());
 }
 
-/// What is held for a queue while its page is on the way can be its first entry, and stand before what stops the page.
+/// An entry that is held for a queue while its page is on the way can become its first entry, and
+/// stand before the one that stops the page.
 #[test]
 fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     let mut blocks = Blocks::default();
@@ -330,7 +331,7 @@ fn a_topic_that_is_missing_is_retried_by_one_of_its_messages() {
         bench.cursor();
         batch.len()
     };
-    // Whoever led before had two messages that were both retried.
+    // The leader before had two messages that were both retried.
     let due =
         [exception(1, &first, ExceptionState::Retrying), exception(2, &second, ExceptionState::Retrying)];
     bench.machine.due(due.to_vec(), 0.5);

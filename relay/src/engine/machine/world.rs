@@ -29,7 +29,7 @@ pub(super) struct Row {
     due_at: Option<u64>,
 }
 
-/// What the database holds.
+/// The database: the log, the cursor and the exceptions.
 pub(super) struct Log {
     pub(super) entries: Vec<Message>,
     pub(super) delays: HashMap<i64, u64>,
