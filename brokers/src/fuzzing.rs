@@ -10,10 +10,10 @@ use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
 
 use crate::{kafka, rabbitmq, sqs};
 
-/// What reading a record gives.
+/// The outcome of reading a record.
 pub type Read = Result<Message, Box<Malformed>>;
 
-/// What may arrive, in the terms that all brokers share.
+/// A record as it may arrive, in the terms that all brokers share.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     /// Topic, routing key or queue.

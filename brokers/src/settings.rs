@@ -1,4 +1,4 @@
-//! What every adapter's configuration shares: how a wrong setting is reported.
+//! The part that all adapters' configurations share: the report of a wrong setting.
 
 /// A setting that cannot be used: which one, what was wrong, what to do. The operator's fault; not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -6,7 +6,7 @@
 pub struct InvalidSetting {
     /// The setting's path: `kafka.sasl.password_file`.
     pub setting: String,
-    /// What is wrong with it and what to write instead. Never contains a secret.
+    /// The problem with it, and what to write instead. Never contains a secret.
     pub problem: String,
 }
 

@@ -25,7 +25,7 @@ pub struct Attempt {
     pub next_at: OffsetDateTime,
 }
 
-/// What [`Inbox::record_failure`] found.
+/// The failures of a message so far, as [`Inbox::record_failure`] counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {
     /// How many were counted so far.

@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
-/// What became of a message that may be a chunk.
+/// The outcome of gathering a message that may be a chunk.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "a whole message is to be admitted"]
 pub enum Gathered {
@@ -62,7 +62,7 @@ pub struct Incomplete {
     pub bytes: u64,
     /// When its first chunk came, by the database's clock.
     pub begun_at: OffsetDateTime,
-    /// What is there, for each way in which the message was split.
+    /// The chunks that have come, for each way in which the message was split.
     pub splits: Vec<Split>,
 }
 
@@ -92,7 +92,8 @@ impl Incomplete {
         })
     }
 
-    /// What is missing, in words: `2 of 5 chunks, 1 and 3–5 are missing`, counted from 1 as people do.
+    /// Returns in words which chunks are missing: `2 of 5 chunks, 1 and 3–5 are missing`. Chunks
+    /// are counted from 1, as people do.
     pub(crate) fn state(&self) -> String {
         let Some(split) = self.nearest() else { return String::from("no chunk") };
         let runs = runs(split.missing());

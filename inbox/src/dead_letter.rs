@@ -125,9 +125,9 @@ pub struct DeadLetter {
     pub consumer: String,
     /// For which scope.
     pub scope: String,
-    /// What names the delivery: see [`Delivery::subject`].
+    /// The id of the delivery: see [`Delivery::subject`].
     pub subject: Uuid,
-    /// What tells two payloads under one id apart.
+    /// The hash that tells two payloads under one id apart.
     pub fingerprint: Fingerprint,
     /// The message's id, if it has one.
     pub message_id: Option<MessageId>,
@@ -321,7 +321,7 @@ impl DeadLetter {
 }
 
 impl DeadLetter {
-    /// What its inbox row is named by, whether there is one or not.
+    /// Returns the key of its inbox row, whether that row exists or not.
     pub(crate) fn key(&self) -> Key<'_> {
         Key { consumer: &self.consumer, scope: &self.scope, id: self.subject }
     }

@@ -25,7 +25,7 @@ pub struct Signature {
     pub note: String,
 }
 
-/// What was decided.
+/// The choice of an operator about a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -65,7 +65,7 @@ pub struct Decision {
     pub dead_letter: DeadLetterId,
     /// Whose dead letter it is.
     pub consumer: String,
-    /// What was decided.
+    /// The choice of an operator about a dead letter.
     pub action: Action,
     /// Whether a redrive applies what is older than the inbox remembers.
     pub accept_late: bool,
@@ -75,7 +75,7 @@ pub struct Decision {
     pub done_at: Option<OffsetDateTime>,
 }
 
-/// What became of a request to redrive a dead letter.
+/// The outcome of a request to redrive a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requested {

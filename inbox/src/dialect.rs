@@ -1,7 +1,8 @@
-//! What the databases do differently. Sealed: implemented for [`sqlx::Postgres`] and [`sqlx::Sqlite`].
+//! The differences between the databases. Sealed: implemented for [`sqlx::Postgres`] and
+//! [`sqlx::Sqlite`].
 //!
-//! Each dialect has the same files as this trait has parts. The parts do the input and output; what follows from
-//! it is decided once, by their callers.
+//! Each dialect has the same files as this trait has parts. The parts do the input and output.
+//! Their callers decide once what follows from it.
 
 use std::future::Future;
 
@@ -67,12 +68,12 @@ pub(crate) fn group_splits(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec
     splits
 }
 
-/// What an inbox row says.
+/// The content of an inbox row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// What was processed.
+    /// The fingerprint of the message that was processed.
     pub fingerprint: Fingerprint,
-    /// What the handler left as its result.
+    /// The result that the handler returned.
     pub result: Option<Vec<u8>>,
     /// When.
     pub processed_at: OffsetDateTime,
@@ -89,7 +90,7 @@ pub enum Mark {
     No,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Debug)]
 pub enum Outcome<DB: Backend> {
     /// It is done. With it the next transaction, where the database begins one in the same message.
@@ -98,7 +99,7 @@ pub enum Outcome<DB: Backend> {
     Gone,
 }
 
-/// What names a transaction to [`parts::Guards::interrupt`].
+/// The name of a transaction for [`parts::Guards::interrupt`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// The server's process.
@@ -107,14 +108,14 @@ pub struct Session {
     pub transaction: i64,
 }
 
-/// What became of an insert.
+/// The outcome of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
     /// The row is new, in this transaction.
     New {
         /// When, by the database.
         processed_at: OffsetDateTime,
-        /// What names the database's session to [`parts::Guards::interrupt`], where it has a name.
+        /// The session for [`parts::Guards::interrupt`], where the database names its sessions.
         session: Option<Session>,
     },
     /// The row was there.

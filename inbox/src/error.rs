@@ -1,4 +1,4 @@
-//! What can go wrong, one type per verb.
+//! Errors of the inbox: one type for each operation.
 
 use std::error::Error;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub enum OpenError {
         first: Day,
         /// The last missing day.
         last: Day,
-        /// What the database answered.
+        /// The database's error.
         #[source]
         source: StoreError,
     },
@@ -90,7 +90,7 @@ pub enum AdmitError {
         .whole.id
     )]
     Damaged {
-        /// What they make, with the envelope of the last one.
+        /// The message made of all chunks, with the envelope of the last one.
         whole: Box<Message>,
         /// The fingerprint that every chunk promised.
         promised: Fingerprint,
@@ -141,7 +141,7 @@ pub enum CommitError {
     RolledBack {
         /// How this was found out.
         reason: &'static str,
-        /// What the database answered, if it was an error.
+        /// The database's error, if it answered with one.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
@@ -149,7 +149,7 @@ pub enum CommitError {
     /// knows whether it took effect.
     #[error("the outcome of the commit is unknown: its answer did not arrive")]
     Unknown {
-        /// What was seen instead.
+        /// The error that came instead of an answer.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -203,14 +203,14 @@ pub enum RedriveError {
         /// Whose handler was to be run.
         asked: String,
     },
-    /// What is stored is not a message: the delivery was malformed.
+    /// The stored dead letter is not a message, because the delivery was malformed.
     #[error(
         "dead letter {id} cannot be redriven: {problem}; discard it, and let its producer send a correct one"
     )]
     NotAMessage {
         /// The dead letter.
         id: DeadLetterId,
-        /// What is wrong.
+        /// The defect, as the error tells it.
         problem: String,
     },
     /// The message is still refused. A late message is applied when the options accept late ones.

@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 use crate::store_error::{StoreError, Trouble};
 use crate::telemetry;
 
-/// What became of a message that was not refused.
+/// The outcome of admitting a message that was not refused.
 #[derive(Debug)]
 #[must_use = "a fresh message is to be handled, a duplicate is not"]
 pub enum Admission<DB: Dialect> {
@@ -36,7 +36,7 @@ pub enum Admission<DB: Dialect> {
 pub struct Duplicate {
     /// When it took effect or was dead-lettered, by the database's clock.
     pub processed_at: OffsetDateTime,
-    /// What its handler left as the result.
+    /// The result that its handler returned.
     pub result: Option<Bytes>,
     /// The dead letter that it ended as; it took no effect then.
     pub dead_letter: Option<DeadLetterId>,

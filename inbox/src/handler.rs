@@ -1,4 +1,4 @@
-//! What a user of the runner writes.
+//! The handler that a user of the runner writes, and its errors.
 
 use std::error::Error;
 use std::fmt;
@@ -31,7 +31,7 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 }
 
-/// What happens to a message whose handler failed.
+/// The next step for a message whose handler failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {
@@ -95,7 +95,7 @@ impl HandlerError {
         self
     }
 
-    /// What happens next.
+    /// Returns the next step for the message.
     #[must_use]
     pub fn next(&self) -> Next {
         self.next

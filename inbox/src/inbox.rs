@@ -32,7 +32,7 @@ pub const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// The shortest time for which they wait.
 pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
 
-/// What an inbox is opened with.
+/// Options with which an inbox is opened.
 #[derive(Debug, Clone)]
 pub struct InboxOptions {
     /// How long ids are remembered: [`RETENTION_MIN`] to [`RETENTION_MAX`], 14 days by default. Choose two to
@@ -97,7 +97,7 @@ struct Inner<DB: Dialect> {
     memory: Mutex<Memory>,
 }
 
-/// What this process knows of the database's clock and days.
+/// The database's clock and days, as this process knows them.
 struct Memory {
     measured: Instant,
     reading: Reading,
@@ -140,7 +140,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(inbox)
     }
 
-    /// What it was opened with.
+    /// Returns the options with which it was opened.
     #[must_use]
     pub fn options(&self) -> &InboxOptions {
         &self.0.options
@@ -152,7 +152,7 @@ impl<DB: Dialect> Inbox<DB> {
         &self.0.pool
     }
 
-    /// What it accepts now, by the database's clock as measured last.
+    /// Returns the window of ids that it accepts now, by the database's clock as measured last.
     #[must_use]
     pub fn window(&self) -> Window {
         let memory = self.memory();

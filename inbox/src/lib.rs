@@ -91,7 +91,8 @@ pub use runner::CrashPoint;
 pub use runner::{BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, SubscriptionFactory};
 #[doc(hidden)]
 pub mod simulation {
-    //! What a simulation of the runner needs: its seam towards the database. No part of the stable interface.
+    //! The runner's interface to the database, for simulations. It is not part of the stable
+    //! interface.
     pub use crate::runner::{Admitted, Parts, Runner, Settings, Store};
 }
 pub use store_error::StoreError;

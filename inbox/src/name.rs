@@ -14,13 +14,13 @@ pub enum InvalidName {
     /// The text has no characters.
     #[error("the {what} is empty; give it 1 to {NAME_BYTES_MAX} bytes")]
     Empty {
-        /// What the text was meant to be.
+        /// The kind of name that the text was meant to be.
         what: &'static str,
     },
     /// The text is longer than the limit.
     #[error("the {what} {value:?}… has {bytes} bytes; the limit is {NAME_BYTES_MAX}")]
     TooLong {
-        /// What the text was meant to be.
+        /// The kind of name that the text was meant to be.
         what: &'static str,
         /// Its first characters.
         value: String,
@@ -30,7 +30,7 @@ pub enum InvalidName {
     /// The text holds a control character, which would break log lines and which PostgreSQL may not store.
     #[error("the {what} {value:?} has the control character {found:?} at byte {at}; remove it")]
     Control {
-        /// What the text was meant to be.
+        /// The kind of name that the text was meant to be.
         what: &'static str,
         /// Its first characters.
         value: String,

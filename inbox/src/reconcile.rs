@@ -21,7 +21,8 @@ pub struct Remembered {
     pub id: Uuid,
     /// The scope in which it took effect; empty for none.
     pub scope: String,
-    /// What must not change under this id.
+    /// The fingerprint of event type, content type and payload, which must not change under this
+    /// id.
     pub fingerprint: Fingerprint,
 }
 
@@ -35,7 +36,7 @@ pub enum Unfinished {
 }
 
 impl Unfinished {
-    /// What the second column says.
+    /// Reads the second column: whether the message is a dead letter.
     pub(crate) fn of(dead: bool) -> Self {
         if dead { Self::DeadLetter } else { Self::Retrying }
     }
@@ -45,7 +46,8 @@ impl Unfinished {
 /// cancel-safe: after a call that was dropped, open another one.
 #[async_trait]
 pub trait Memory: Send {
-    /// What is remembered with (message id, scope) above `after` and an id up to `until`, ascending, at most `rows_max`.
+    /// Returns the messages remembered with (message id, scope) above `after` and an id up to
+    /// `until`, ascending, at most `rows_max`.
     async fn page(
         &mut self,
         after: (Uuid, &str),
@@ -53,7 +55,7 @@ pub trait Memory: Send {
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError>;
 
-    /// What is remembered of these messages.
+    /// Returns those of these messages that are remembered.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError>;
 
     /// Which of these messages are known and unfinished.

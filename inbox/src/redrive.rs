@@ -34,7 +34,7 @@ pub struct RedriveOptions {
     pub accept_late: bool,
 }
 
-/// What became of a dead letter.
+/// The outcome of redriving or discarding a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Redriven {

@@ -22,9 +22,9 @@ pub enum Refusal {
         id: MessageId,
         /// The consumer.
         consumer: ConsumerName,
-        /// What took effect.
+        /// The fingerprint of the payload that took effect.
         stored: Fingerprint,
-        /// What came now.
+        /// The fingerprint of the payload that came now.
         received: Fingerprint,
         /// When the first took effect.
         processed_at: OffsetDateTime,

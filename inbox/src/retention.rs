@@ -14,7 +14,7 @@ use crate::inbox::Inbox;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
-/// What [`Inbox::maintain`] did.
+/// Counts of what [`Inbox::maintain`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Maintained {

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use message::Fault;
 
-/// What kind of trouble a database error is.
+/// The kind of a database error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// Unreachable, overloaded or going down: wait and try again, without end.

@@ -39,7 +39,7 @@ struct Admitted {
     evidence: Evidence,
 }
 
-/// What must be there at the commit.
+/// The evidence in the database that must exist at the commit.
 #[derive(Debug)]
 enum Evidence {
     /// The inbox row that this transaction made.
@@ -290,8 +290,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
 const UNADMITTED: &str = "chunks were put together to a message that was not admitted";
 const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
 
-/// What a failed COMMIT means. Only an answer that names a broken rule or a lost conflict says that nothing was
-/// committed; anything else (connection gone, server going down) leaves it open.
+/// Interprets a failed COMMIT. Only an error that names a broken rule or a lost conflict says that
+/// nothing was committed. Any other one (connection gone, server going down) leaves it open.
 pub(crate) fn judge_commit(error: sqlx::Error) -> CommitError {
     let refused = match &error {
         sqlx::Error::Database(answer) => answer.code().is_some_and(|code| says_rolled_back(&code)),

@@ -16,7 +16,7 @@ pub const DAYS_AHEAD: u32 = 2;
 /// How much later than its last id's retention a day is expired: the local refusal then always comes first.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
-/// What the inbox accepts at a moment of the database's clock.
+/// The ids that the inbox accepts at a moment of the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The database's time.

@@ -30,7 +30,7 @@ pub enum AdminError {
     /// The cluster refused it, or did not answer.
     #[error("{reason}")]
     Refused {
-        /// What was asked for and what the cluster said.
+        /// The request, and the cluster's answer to it.
         reason: String,
         /// The client library's error.
         #[source]

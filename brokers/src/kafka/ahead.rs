@@ -1,4 +1,4 @@
-//! What is fetched ahead of the consumer, bounded by count and bytes. Pure.
+//! Deliveries fetched ahead of the consumer, bounded by count and bytes. Pure.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;

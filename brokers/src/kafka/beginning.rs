@@ -65,7 +65,7 @@ fn is_new(committed: &[Offset]) -> bool {
     committed.iter().all(|offset| !matches!(offset, Offset::Offset(_)))
 }
 
-/// What the coordinator answers to a commit from outside a group that has members.
+/// Whether this is the coordinator's answer to a commit from outside a group that has members.
 fn has_members(code: Code) -> bool {
     matches!(code, Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress)
 }

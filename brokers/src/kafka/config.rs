@@ -1,4 +1,5 @@
-//! What an operator sets for Kafka, checked, and made into librdkafka's properties.
+//! Settings that an operator writes for Kafka: their checks, and librdkafka's properties made of
+//! them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -241,7 +242,7 @@ impl Config {
         Duration::from_millis(self.connect_timeout_ms)
     }
 
-    /// What this connects to, for logs: no secret in it.
+    /// Returns the cluster that this connects to, for logs. Contains no secret.
     pub(super) fn destination(&self) -> String {
         format!("kafka {}", self.bootstrap_servers.join(","))
     }

@@ -76,7 +76,7 @@ fn producer(config: &Config, batches: bool) -> Result<ClientConfig, InvalidSetti
         .set("enable.gapless.guarantee", if batches { "true" } else { "false" })
         // Unlimited: a timeout in the middle would let later messages pass (1, 4, 5 arrive, 2 and 3 do not).
         .set("message.timeout.ms", "0")
-        // What Java clients use, so that keys land where other producers put them.
+        // The partitioner of Java clients, so that keys land where other producers put them.
         .set("partitioner", "murmur2_random")
         .set("linger.ms", if batches { config.linger_ms.to_string() } else { String::from("0") })
         .set("batch.num.messages", if batches { "10000" } else { "1" })

@@ -41,7 +41,7 @@ pub(super) fn judge(code: Code) -> (Fault, Scope) {
     }
 }
 
-/// What to do about a code, for the operator.
+/// Returns advice to the operator about a code.
 fn advice(code: Code) -> &'static str {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {

@@ -1,4 +1,5 @@
-//! What an operator sets for a subscription, checked, and made into librdkafka's properties.
+//! Settings that an operator writes for a subscription: their checks, and librdkafka's properties
+//! made of them.
 
 use std::collections::HashSet;
 
@@ -8,7 +9,8 @@ use serde::Deserialize;
 use super::config::Config;
 use crate::settings::InvalidSetting;
 
-/// What to consume, and as which group; the section `[consumer.kafka]` of a configuration file.
+/// The topics to consume, and the group to join: the section `[consumer.kafka]` of a configuration
+/// file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupConfig {
@@ -76,7 +78,7 @@ const GROUP_BYTES_MAX: usize = 255;
 /// The longest name of a topic (Kafka: `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// What Kafka takes for a topic. librdkafka reads a leading `^` as a pattern.
+/// Whether Kafka accepts this as a topic's name. librdkafka reads a leading `^` as a pattern.
 fn is_topic(name: &str) -> bool {
     let legal = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '_' | '-');
     (1..=TOPIC_BYTES_MAX).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".."
@@ -124,7 +126,7 @@ impl GroupConfig {
         self.topics.iter().map(String::as_str).chain(fixed).collect()
     }
 
-    /// What this listens to, for logs.
+    /// Returns the group, topics and partitions that this listens to, for logs.
     pub(super) fn origin(&self) -> String {
         let fixed = self.partitions.iter().map(|fixed| format!("{}[{}]", fixed.topic, fixed.partition));
         let names: Vec<String> = self.topics.iter().cloned().chain(fixed).collect();

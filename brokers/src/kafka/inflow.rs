@@ -1,4 +1,4 @@
-//! What flows from librdkafka's thread to the subscription, and its callbacks.
+//! Messages on their way from librdkafka's thread to the subscription, and librdkafka's callbacks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(super) struct Inflow {
     connected: AtomicBool,
 }
 
-/// What is fetched and what is unsettled.
+/// The fetched messages and the unsettled ones.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) ahead: Ahead,
@@ -84,7 +84,7 @@ impl Inflow {
         }
     }
 
-    /// What is read at this moment.
+    /// Returns what is read at this moment.
     pub(super) fn status(&self) -> ReadStatus {
         let (state, now) = (self.lock(), Instant::now());
         let ago = |at: Instant| now.saturating_duration_since(at);

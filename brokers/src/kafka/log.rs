@@ -1,4 +1,4 @@
-//! What librdkafka itself logs, under the target `librdkafka`.
+//! The log lines of librdkafka itself, under the target `librdkafka`.
 
 use rdkafka::config::RDKafkaLogLevel as Level;
 

@@ -50,7 +50,7 @@ pub(super) struct Waiting {
     pub(super) message: Arc<Message>,
 }
 
-/// What became of a message that waited.
+/// The outcome of flushing a message that waited.
 #[derive(Debug)]
 pub(super) enum Flush {
     /// It was handed over, or has its receipt.

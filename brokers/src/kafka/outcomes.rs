@@ -1,4 +1,4 @@
-//! What became of the messages of one publishing session: librdkafka's callbacks.
+//! The outcomes of one publishing session's messages, from librdkafka's callbacks.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -64,7 +64,7 @@ impl Outcomes {
         let _ = self.producer.set(Arc::downgrade(producer));
     }
 
-    /// What a message owes its caller.
+    /// Makes the promise of a receipt that a message's caller is owed.
     pub(super) fn pending(&self, ticket: Ticket) -> Pending {
         Pending::new(ticket, self.receipts.clone())
     }

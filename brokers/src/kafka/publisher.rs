@@ -92,7 +92,8 @@ impl Publisher {
 
     /// Answers a message that came after the end.
     async fn turn_away(&self, outcomes: &Outcomes, ticket: Ticket) {
-        // What was sent before is still confirmed; the caller drops this session at the first answer below.
+        // Messages sent before are still confirmed; the caller drops this session at the first
+        // answer below.
         let drained = tokio::time::timeout(DRAIN_MAX, outcomes.settled(DRAIN_PATIENCE)).await;
         let error = match &self.over {
             Some(over) if drained.is_ok() && !outcomes.failed() => PublishError::session_lost(over.clone()),

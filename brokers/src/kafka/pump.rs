@@ -27,7 +27,7 @@ const EMPTY_MAX: usize = 16;
 /// How long a seek may take; it needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
-/// What the subscription asks of its thread.
+/// A command of the subscription to its thread.
 pub(super) enum Command {
     /// Something may be there, or there is room again.
     Wake,

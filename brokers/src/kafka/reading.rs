@@ -1,10 +1,10 @@
-//! What this member reads: its partitions, whether they are paused, and when that changes. Pure.
+//! The partitions that this member reads, whether they are paused, and when that changes. Pure.
 //!
-//! librdkafka keeps the application's pause of a partition when the partition goes and when it
-//! comes back. One rule makes that harmless: **a partition is paused if and only if it is assigned
-//! and reading is paused.** So what is assigned during a pause is paused, and what goes during a
-//! pause is resumed first. Every change of pause or assignment passes through [`Reading`], which
-//! says which partitions librdkafka must be told about.
+//! librdkafka keeps the application's pause of a partition when the partition is revoked and when
+//! it is assigned again. One rule makes that harmless: **a partition is paused if and only if it is
+//! assigned and reading is paused.** A partition assigned during a pause is therefore paused. One
+//! that is revoked during a pause is resumed first. Every change of pause or assignment passes
+//! through [`Reading`], which says which partitions librdkafka must be told about.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) enum Room {
     None,
 }
 
-/// What to do next.
+/// The next step of the reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Take the next message or event.
@@ -129,7 +129,7 @@ mod tests {
         partitions.into_iter().map(|partition| (Arc::from("orders"), partition)).collect()
     }
 
-    /// What librdkafka keeps: an application's pause outlives the assignment.
+    /// The state that librdkafka keeps: an application's pause outlives the assignment.
     #[derive(Default)]
     struct Library {
         reading: Reading,

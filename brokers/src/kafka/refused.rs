@@ -1,4 +1,5 @@
-//! What a session has refused by itself: before librdkafka took it, so that the session goes on. Pure but for the clock.
+//! Messages that a session has refused by itself, before librdkafka took them, so that the session
+//! goes on. Pure but for the clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ const KEYS_MAX: usize = 1_000;
 /// A topic that does not exist is not asked for again for so long: each question keeps all messages waiting.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What becomes of a key after a refusal.
+/// The state of a key after a refusal.
 #[derive(Debug)]
 enum Stop {
     /// The refused message has to come again before anything else.
@@ -19,7 +20,7 @@ enum Stop {
     ForGood,
 }
 
-/// What was refused.
+/// The keys and topics of refused messages.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     keys: HashMap<OrderingKey, Stop>,

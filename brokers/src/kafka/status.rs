@@ -1,8 +1,8 @@
-//! What a subscription reads at this moment, for reports, metrics and tests.
+//! The status of a subscription at this moment, for reports, metrics and tests.
 
 use std::time::Duration;
 
-/// What a subscription reads; from [`Subscriber::status`](super::Subscriber::status).
+/// The state of a subscription's reading; from [`Subscriber::status`](super::Subscriber::status).
 #[derive(Debug, Clone, Default)]
 pub struct ReadStatus {
     /// The partitions that are this member's, ordered by topic and number.

@@ -28,7 +28,7 @@ use crate::settings::InvalidSetting;
 pub struct Subscriber {
     config: Config,
     group: GroupConfig,
-    /// What the latest subscription reads.
+    /// The inflow of the latest subscription.
     latest: Arc<Mutex<Weak<Inflow>>>,
     /// The topics whose beginning was decided: at their ends, or at what comes into them later.
     begun: Arc<Mutex<HashSet<String>>>,
@@ -46,8 +46,8 @@ impl Subscriber {
         Ok(Self { config, group, latest: Arc::default(), begun: Arc::default() })
     }
 
-    /// What the latest subscription reads, with all clones of this subscriber; nothing when there
-    /// is none any more.
+    /// Returns the status of the latest subscription of this subscriber and all its clones; nothing
+    /// when there is none any more.
     #[must_use]
     pub fn status(&self) -> Option<ReadStatus> {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).upgrade();

@@ -17,7 +17,7 @@ use super::{fault, wire};
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 
-/// What was read of a record.
+/// A record as it was read.
 #[derive(Debug)]
 pub struct Tapped {
     /// The message; nothing for a record that is none.
@@ -131,13 +131,14 @@ impl Tap {
                 Some(Ok(record)) => {
                     self.heard_at = Instant::now();
                     let at_ms = record.timestamp().to_millis();
-                    // What is published meanwhile does not move the end away.
+                    // Records published meanwhile do not move the end away.
                     if self.left.get(&record.partition()).is_some_and(|end| record.offset() + 1 >= *end) {
                         self.left.remove(&record.partition());
                     }
                     records.push(Tapped { message: wire::read(&record).ok(), at_ms });
                 }
-                // What is left was no records: markers of transactions, or removed by compaction.
+                // The rest was no records: markers of transactions, or records that compaction has
+                // removed.
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     self.heard_at = Instant::now();
                     self.left.remove(&partition);

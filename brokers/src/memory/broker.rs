@@ -105,8 +105,8 @@ impl Broker {
         self.changed();
     }
 
-    /// What callers did against the rules of their session, in words: a second unconfirmed message of one key
-    /// under [`KeyWindow::One`].
+    /// Returns in words what callers did against the rules of their session: a second unconfirmed
+    /// message of one key under [`KeyWindow::One`].
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()

@@ -1,4 +1,4 @@
-//! What goes wrong, on demand.
+//! Faults on demand.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -7,7 +7,7 @@ use message::{Fault, MessageId, PublishError, Scope};
 
 use super::broker::Broker;
 
-/// What really happened to a message whose outcome is reported as unknown.
+/// The real fate of a message whose outcome is reported as unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// It was stored; only the confirmation got lost.
@@ -97,7 +97,7 @@ impl Faults<'_> {
     }
 }
 
-/// What becomes of one submission.
+/// The fate of one submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Store,
@@ -114,7 +114,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// What becomes of the next submission; advances the script.
+    /// Decides about the next submission and advances the script.
     pub(super) fn judge(&mut self, id: MessageId) -> Verdict {
         if let Some((fault, scope)) = self.ids.get(&id) {
             return Verdict::Refuse(*fault, *scope);

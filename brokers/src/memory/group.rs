@@ -1,4 +1,4 @@
-//! What a group of consumers has read, holds unsettled, and must be given again.
+//! A group of consumers: the messages that it has read, holds unsettled, and must be given again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

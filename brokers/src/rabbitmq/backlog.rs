@@ -1,7 +1,8 @@
-//! What waits to be published, by topic, and which lane takes what.
+//! Messages that wait to be published, by topic, and the choice of the next ones for a lane.
 //!
-//! A window holds messages of one topic only, on a channel of its own, and a topic has a bounded number of windows under way.
-//! So a queue that confirms nothing keeps a few channels busy, and no other topic waits for it.
+//! A window holds messages of one topic only, on a channel of its own. A topic has a bounded number
+//! of windows under way. So a queue that confirms nothing keeps a few channels busy, and no other
+//! topic waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::window::{Item, Window, WindowLimit};
 
-/// What waits in one session.
+/// The messages that wait in one session.
 #[derive(Debug)]
 pub(super) struct Backlog {
     state: Mutex<State>,

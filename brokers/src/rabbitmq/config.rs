@@ -1,4 +1,4 @@
-//! What an operator sets for RabbitMQ, checked.
+//! Settings that an operator writes for RabbitMQ, and their checks.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

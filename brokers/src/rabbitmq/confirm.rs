@@ -21,7 +21,7 @@ use super::wire::Record;
 /// Unroutable messages are to come back, not to vanish.
 const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, immediate: false };
 
-/// What became of a message whose window is complete.
+/// The fate of a message whose window is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// In a queue, durably.

@@ -13,7 +13,7 @@ pub(super) fn has_culprit(error: &Error) -> bool {
     error.is_amqp_soft_error()
 }
 
-/// What a message is told that alone made the broker close the channel.
+/// Returns the error for a message that alone made the broker close the channel.
 pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> PublishError {
     let ErrorKind::ProtocolError(protocol) = error.kind() else {
         return of_session(error);
@@ -90,7 +90,7 @@ fn judge(error: &Error) -> (Fault, String) {
         ErrorKind::AuthProviderError(problem) => {
             (Fault::Operator, format!("rabbitmq does not offer the configured login: {problem}"))
         }
-        // What rustls reports: an untrusted or expired certificate, another name, no common version.
+        // Errors of rustls: an untrusted or expired certificate, another name, no common version.
         ErrorKind::IOError(io) if io.kind() == io::ErrorKind::InvalidData => (
             Fault::Operator,
             format!("TLS with rabbitmq failed: {io}; check ca_file, host name and certificates"),

@@ -17,7 +17,7 @@ use super::suspects::Suspects;
 use super::window::Item;
 use super::wire::{self, Bounds, Record};
 
-/// What the lanes of a session have in common.
+/// The state that the lanes of a session share.
 pub(super) struct Session {
     /// Submitted and not yet taken by a lane.
     pub(super) backlog: Backlog,

@@ -17,7 +17,7 @@ pub(super) struct Ledger {
     outstanding: BTreeSet<u64>,
 }
 
-/// What to tell the broker.
+/// Acknowledgements to send to the broker.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Acks {
     /// One acknowledgement for everything up to this tag.

@@ -118,7 +118,7 @@ impl Subscriber {
 
 type Consumers = SelectAll<BoxStream<'static, Event>>;
 
-/// What comes out of a consumer.
+/// An event of a consumer.
 enum Event {
     Delivery(ShortString, Box<lapin::message::Delivery>),
     Failed(Error),

@@ -16,14 +16,16 @@ const PREFIXES: [&str; 2] = ["cloudEvents_", "cloudEvents:"];
 /// The property `delivery_mode` of a message that survives a broker restart.
 const PERSISTENT: u8 = 2;
 
-/// What a table entry costs beside name and value: length of the name, type, length of the value.
+/// The bytes of a table entry besides its name and value: length of the name, type, length of the
+/// value.
 const ENTRY_BYTES: usize = 1 + 1 + 4;
 
-/// What a content header frame costs beside its properties: frame header and end, class, weight, body size,
-/// property flags, timestamp, delivery mode, table length (AMQP 0-9-1 specification, sections 4.2.3, 4.2.6).
+/// The bytes reserved for a content header frame besides its properties: frame header and end,
+/// class, weight, body size, property flags, timestamp, delivery mode, table length (AMQP 0-9-1
+/// specification, sections 4.2.3, 4.2.6).
 const FRAME_BYTES: usize = 64;
 
-/// What the connection and the configuration allow.
+/// The limits that the connection and the configuration set.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
     /// The largest payload in bytes.

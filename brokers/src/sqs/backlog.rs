@@ -1,7 +1,8 @@
-//! What waits for one queue, and which of it may leave together.
+//! Messages that wait for one queue, and the choice of those that may leave together.
 //!
-//! A batch has at most 10 entries and a bounded size. On a FIFO queue at most one message of a group is in flight:
-//! were two in one batch and the first failed alone, the second would overtake it.
+//! A batch has at most 10 entries and a bounded size. On a FIFO queue at most one message of a
+//! group is in flight. If two were in one batch and only the first failed, the second would
+//! overtake it.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -29,7 +30,7 @@ pub(super) struct Item {
     pub(super) pending: Pending,
 }
 
-/// What waits for one queue.
+/// The messages that wait for one queue.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     waiting: VecDeque<Item>,
@@ -96,8 +97,9 @@ pub(super) fn fifo_group(message: &Message) -> String {
     message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
 }
 
-/// What a FIFO queue takes for one message within five minutes: the id; of a chunk also which one of how many, or all but
-/// the first would be dropped as its repetitions.
+/// Returns the deduplication id: a FIFO queue drops repetitions of it within five minutes. It is
+/// the message id, for a chunk with its index and the number of chunks. Otherwise the queue would
+/// drop all chunks but the first as repetitions.
 pub(super) fn deduplication(message: &Message) -> String {
     match &message.chunk {
         None => message.id.to_string(),

@@ -1,4 +1,4 @@
-//! What an operator sets for SQS, checked.
+//! Settings that an operator writes for SQS, and their checks.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -179,7 +179,7 @@ impl Config {
     }
 }
 
-/// What a setting that should name a queue is told.
+/// The problem of a setting that should name a queue and does not.
 const NOT_A_QUEUE: &str = "is neither a URL nor a queue name: 1 to 80 letters, digits, - and _, with .fifo at the end for a FIFO queue";
 
 /// Whether this is a queue's URL rather than its name.

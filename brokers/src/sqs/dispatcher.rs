@@ -40,7 +40,7 @@ pub(super) struct Dispatcher {
     occupied: BTreeMap<Id, Occupied>,
 }
 
-/// What a request occupies, and since when.
+/// The queue and groups that a request occupies, and since when.
 #[derive(Debug)]
 struct Occupied {
     queue: String,

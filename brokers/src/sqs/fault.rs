@@ -15,7 +15,7 @@ pub(super) struct Failure {
     text: String,
 }
 
-/// What a failure means.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The queue does not exist.
@@ -39,7 +39,7 @@ pub(super) enum Kind {
 }
 
 impl Failure {
-    /// What the SDK reports for a whole request.
+    /// Makes a failure of the SDK's error for a whole request.
     pub(super) fn of_request<E>(error: &SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + Error + 'static,
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// What SQS answers with an error code, for a request or for one entry of it.
+    /// Makes a failure of an error code of SQS, for a request or for one entry of it.
     pub(super) fn of_code(code: &str, message: &str, client_fault: bool) -> Self {
         Self { kind: kind(code, client_fault), text: format!("{code} {message}").trim().to_owned() }
     }
@@ -88,7 +88,7 @@ impl Failure {
         Self { kind: Kind::Lost, text: format!("the request ended in a bug: {error}") }
     }
 
-    /// What the message is told.
+    /// Returns the error for the message.
     pub(super) fn to_publish_error(&self, topic: &Topic, queue: &str) -> PublishError {
         let text = &self.text;
         match self.kind {
@@ -112,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// What the message is told when others are answered.
+    /// Returns the error for a message of a silent queue while SQS answers other requests.
     pub(super) fn to_silence(&self, queue: &str, scope: Scope) -> PublishError {
         let text = &self.text;
         let reason =
@@ -120,13 +120,13 @@ impl Failure {
         PublishError::new(Fault::Broker, scope, reason)
     }
 
-    /// What a session is told that could not be opened.
+    /// Returns the error for a session that could not be opened.
     pub(super) fn to_session_error(&self) -> PublishError {
         let fault = if self.is_operators() { Fault::Operator } else { Fault::Broker };
         PublishError::new(fault, Scope::Session, self.session_text())
     }
 
-    /// What a subscription is told.
+    /// Returns the error for a subscription.
     pub(super) fn to_subscription_error(&self, queue: &str) -> SubscriptionError {
         if self.is_operators() {
             SubscriptionError::operator(format!("queue {queue}: {}", self.session_text()))

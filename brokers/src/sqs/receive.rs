@@ -14,7 +14,7 @@ use super::fault::Failure;
 /// The most messages of one receive request (SQS quota).
 pub(super) const RECEIVE_MAX: usize = 10;
 
-/// What one request brought.
+/// The messages that one request brought.
 pub(super) struct Page {
     /// When the answer came: since then the messages are hidden from everybody else.
     pub(super) arrived_at: Instant,

@@ -13,7 +13,7 @@ use super::backlog::Item;
 use super::fault::{Failure, Kind};
 use super::queues::Queues;
 
-/// What the requests of a session share.
+/// The state that the requests of a session share.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) client: Client,

@@ -210,7 +210,7 @@ impl Subscription for SqsSubscription {
                 Ok(None) => {}
                 Ok(Some(finished)) => self.accept(finished)?,
             }
-            // What else has come in meanwhile.
+            // Accept other answers that have come in meanwhile.
             while let Some(finished) = self.polls.try_join_next() {
                 self.accept(finished)?;
             }

@@ -47,7 +47,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What SQS counts: the body, and name, type and value of every attribute.
+    /// Counts the bytes as SQS does: the body, and name, type and value of every attribute.
     pub(crate) fn bytes(&self) -> usize {
         let attributes = self.attributes.iter();
         let attribute_bytes = |(name, value): &(&str, String)| name.len() + STRING.len() + value.len();
@@ -110,7 +110,7 @@ fn embeddable(message: &Message) -> Option<&str> {
     (value.get().len() == text.len() && text.chars().all(is_accepted)).then_some(text)
 }
 
-/// What SQS accepts: the characters of XML 1.0 (W3C XML 1.0, section 2.2).
+/// Whether SQS accepts this character: the characters of XML 1.0 (W3C XML 1.0, section 2.2).
 fn is_accepted(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..)
 }

@@ -76,7 +76,7 @@ pub(super) fn unreadable(error: &dyn Error) -> Problem {
     )
 }
 
-/// What is answered for a key that was not acquired; nothing for a replay.
+/// Returns the problem to answer with when a key was not acquired; nothing for a replay.
 pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
     let conflict = StatusCode::CONFLICT;
     Some(match claimed {
@@ -214,7 +214,8 @@ pub(super) fn still_in_use() -> Problem {
     failed()
 }
 
-/// What is stored is no response: the key was used by something else than this layer.
+/// Returns the answer for a key whose stored outcome is not a response: something other than this
+/// layer used the key.
 pub(super) fn not_a_response() -> Problem {
     tracing::error!("what is stored under an idempotency key is not a response");
     failed()

@@ -1,4 +1,4 @@
-//! What a handler's answer says about the effect of its request.
+//! The effect of a request, as its handler's answer reports it.
 
 use http::StatusCode;
 
@@ -6,8 +6,9 @@ use super::layer::Settings;
 use crate::dialect::Dialect;
 use crate::keys::OnExpired;
 
-/// What an answer says about the effect of its request, where its status does not tell: an extension of the response. In axum:
-/// `(Extension(Effect::Unknown), StatusCode::BAD_GATEWAY).into_response()`.
+/// The effect of a request, for answers whose status does not tell it. A handler adds it to the
+/// response as an extension. In axum: `(Extension(Effect::Unknown),
+/// StatusCode::BAD_GATEWAY).into_response()`.
 ///
 /// | | held by a transaction | on lease |
 /// |---|---|---|
@@ -27,7 +28,7 @@ pub enum Effect {
     Unknown,
 }
 
-/// What becomes of a key on lease.
+/// The end of a key on lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The answer is stored.

@@ -1,4 +1,4 @@
-//! What tells two requests under one key apart: method, path, query and body.
+//! The fingerprint that tells two requests under one key apart: of method, path, query and body.
 
 use std::collections::BTreeMap;
 

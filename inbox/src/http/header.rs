@@ -73,8 +73,8 @@ pub fn parse(value: &[u8], lenient: bool) -> Result<IdempotencyKey, InvalidKey> 
     IdempotencyKey::new(text).map_err(|_| InvalidKey::NotAString)
 }
 
-/// What stands after the first quote: up to the closing one, with its escapes undone. Parameters are ignored, as RFC 9651
-/// wants it of those that nobody knows.
+/// Parses the text after the first quote, up to the closing one, and undoes its escapes. Parameters
+/// are ignored: RFC 9651 wants unknown ones to be.
 fn quoted(rest: &[u8]) -> Result<String, InvalidKey> {
     let mut text = String::with_capacity(rest.len());
     let mut bytes = rest.iter();

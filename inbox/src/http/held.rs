@@ -1,4 +1,4 @@
-//! What the handler gets from the layer, as extensions of the request.
+//! Extensions of the request that the layer hands to the handler.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is answered instead of the handler: problem details (RFC 9457).
+//! Answers in place of the handler's: problem details (RFC 9457).
 //!
 //! | status | `code` | when | what the client does |
 //! |---|---|---|---|
@@ -33,7 +33,7 @@ pub struct Problem {
     pub code: &'static str,
     /// The sentence for people, the same for every occurrence.
     pub title: &'static str,
-    /// What is the matter with this request, and what to do.
+    /// The problem with this request, and what to do.
     pub detail: String,
     /// When to ask again.
     pub retry_after: Option<Duration>,

@@ -42,9 +42,9 @@ pub(super) struct Call<S> {
 struct Answered<R> {
     /// As it goes to the client.
     response: Response<R>,
-    /// What it says about its effect.
+    /// The effect that it reports, if it reports one.
     effect: Option<Effect>,
-    /// What of it is stored; nothing where its status is not.
+    /// The part of it that is stored; nothing where its status is not.
     storable: Option<Storable>,
 }
 

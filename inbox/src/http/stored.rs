@@ -1,4 +1,4 @@
-//! What of a response is stored, and how it comes back.
+//! The stored part of a response, and its form in the database.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 /// How a stored response begins: the version of its form.
 const VERSION: u8 = 1;
 
-/// What holds for one exchange only, for one connection, or for whoever is logged in at the moment.
+/// Headers that are never stored: they hold for one exchange, for one connection, or for the caller
+/// who is logged in at the moment.
 const NEVER: [&str; 22] = [
     // hop-by-hop (RFC 9110, 7.6.1), and what the server says anew about each message
     "connection",
@@ -49,7 +50,7 @@ pub struct StoredResponse {
     pub body: Bytes,
 }
 
-/// What is stored was not written by this program, or by a newer one.
+/// The stored bytes are not a response of this program, or a newer version wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("what is stored under an idempotency key is not a response that this build knows")]
 pub struct NotAResponse;
@@ -62,7 +63,7 @@ pub fn is_stored_by_default(status: StatusCode) -> bool {
 }
 
 impl StoredResponse {
-    /// What of a response is stored.
+    /// Keeps the part of a response that is stored.
     #[must_use]
     pub fn of(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
         let named: Vec<String> = headers

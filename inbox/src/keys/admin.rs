@@ -1,4 +1,4 @@
-//! What an operator sees of keys, and decides about them.
+//! The operator's side of keys: list the stuck ones and decide about them.
 
 use std::num::NonZeroU32;
 
@@ -25,11 +25,12 @@ pub struct StuckKey {
     pub claimed_at: OffsetDateTime,
     /// When its lease expired.
     pub lease_until: OffsetDateTime,
-    /// What becomes of it: [`OnExpired::Refuse`] waits for an operator, anything else for the next one who asks.
+    /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
+    /// caller who asks.
     pub on_expired: OnExpired,
 }
 
-/// What becomes of a stuck key.
+/// The operator's decision about a stuck key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// The next one who asks runs the request again.

@@ -39,7 +39,8 @@ impl<DB: Dialect> Claim<DB> {
         Self { keys, id, holder: asked.holder, attempt, lease, on_expired: asked.on_expired }
     }
 
-    /// What is held. Pass [`KeyId::downstream`] on to the service that makes the effect.
+    /// Returns the key that is held. Pass [`KeyId::downstream`] on to the service that makes the
+    /// effect.
     #[must_use]
     pub fn id(&self) -> &KeyId {
         &self.id
@@ -82,7 +83,7 @@ impl<DB: Dialect> Claim<DB> {
         ended
     }
 
-    /// What becomes of the key when its lease has expired.
+    /// Returns the policy for the key once its lease has expired.
     #[must_use]
     pub fn on_expired(&self) -> OnExpired {
         self.on_expired
@@ -146,7 +147,7 @@ fn judge_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, Comp
     }
 }
 
-/// What a holder learns that does not have the key any more.
+/// Returns the error for a holder that does not have the key any more.
 fn late(found: Option<Record>) -> CompleteError {
     match found {
         Some(Record { state: State::Ended(ending), processed_at: Some(processed_at), .. }) => {

@@ -1,4 +1,4 @@
-//! What a claim comes to.
+//! The outcome of a claim.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use super::judge::Decision;
 use super::record::Ending;
 
-/// What a claim comes to.
+/// The outcome of a claim.
 #[derive(Debug)]
 #[must_use = "only an acquired key lets the request run"]
 pub enum Claimed<T> {
@@ -44,7 +44,7 @@ pub enum Claimed<T> {
 pub struct Replay {
     /// How it ended.
     pub ending: Ending,
-    /// What its holder stored.
+    /// The outcome that its holder stored.
     pub outcome: Bytes,
     /// When it ended, by the database's clock.
     pub processed_at: OffsetDateTime,

@@ -1,4 +1,4 @@
-//! What can go wrong with a key.
+//! Errors of idempotency keys.
 
 use message::Fault;
 use message::id::InvalidId;

@@ -1,4 +1,4 @@
-//! What names a request.
+//! The name of a request, and its parts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,8 +52,9 @@ macro_rules! name {
 }
 
 name! {
-    /// What is asked for: `POST /orders`, `charge`. Part of the key's identity, so that one key used for two operations
-    /// names two requests. 1 to 255 bytes, no control characters.
+    /// The operation that is asked for: `POST /orders`, `charge`. It is part of the key's identity,
+    /// so that one key used for two operations names two requests. 1 to 255 bytes, no control
+    /// characters.
     Operation "operation"
 }
 
@@ -63,7 +64,7 @@ name! {
     IdempotencyKey "idempotency key"
 }
 
-/// What names a request: for whom, what, and the caller's key.
+/// The name of a request: its scope (for whom), its operation, and the caller's key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId {
     scope: Scope,
@@ -98,7 +99,7 @@ impl KeyId {
         &self.scope
     }
 
-    /// What is asked for.
+    /// Returns the operation that is asked for.
     #[must_use]
     pub fn operation(&self) -> &Operation {
         &self.operation

@@ -1,4 +1,4 @@
-//! What a claim comes to. Pure: no clock, no database.
+//! Decides the outcome of a claim. Pure: no clock, no database.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     pub(crate) on_expired: OnExpired,
 }
 
-/// What follows.
+/// The decision about a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// It is free: the asker may have it, as this attempt.
@@ -61,7 +61,7 @@ pub(crate) fn judge(found: Found, asked: &Asked) -> Decision {
             let left = lease_until - now;
             Decision::InFlight { retry_after: left.try_into().unwrap_or(BUSY_RETRY_AFTER) }
         }
-        // Whoever held it may have left it to an operator, whatever this asker would do.
+        // The last holder may have left the key to an operator, whatever this caller would do.
         State::InProgress { lease_until } if record.refuses || asked.on_expired == OnExpired::Refuse => {
             Decision::Stuck { since: lease_until }
         }

@@ -15,7 +15,7 @@ use crate::telemetry;
 /// Rows of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
 const BATCH: u32 = 1_000;
 
-/// What [`IdempotencyKeys::maintain`] did.
+/// Counts of what [`IdempotencyKeys::maintain`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Maintained {

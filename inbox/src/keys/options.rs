@@ -1,4 +1,4 @@
-//! What is set, with its bounds.
+//! Options of idempotency keys, and their bounds.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
 const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
 const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 
-/// What the handle is opened with.
+/// Options with which the handle is opened.
 #[derive(Debug, Clone)]
 pub struct KeyOptions {
     /// The longest retention that any operation asks for, and the default of each: [`KEY_RETENTION_MIN`] to
@@ -42,7 +42,7 @@ impl Default for KeyOptions {
     }
 }
 
-/// What becomes of a key whose holder let its lease expire.
+/// The policy for a key whose holder let its lease expire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum OnExpired {
     /// The next one who asks runs the request again. Right where running it twice does no harm, because everything it
@@ -63,7 +63,7 @@ pub struct ClaimOptions {
     pub lease: Duration,
     /// How long the outcome is kept; not more than [`KeyOptions::retention`], which is the default.
     pub retention: Option<Duration>,
-    /// What becomes of a key whose lease has expired.
+    /// The policy for a key whose lease has expired.
     pub on_expired: OnExpired,
     /// Keys have to be tokens (version 7 UUIDs), made at most so far ahead of the database's clock: up to a day. Then a
     /// request whose record may have expired is refused, and not run again. By default any key will do.

@@ -1,4 +1,4 @@
-//! What the tables say about a key.
+//! The row of a key, and the states that it can have.
 
 use message::Fingerprint;
 use time::OffsetDateTime;
@@ -83,7 +83,7 @@ impl Record {
     }
 }
 
-/// What a claim has read.
+/// The row, lock and clock that a claim has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The transaction that looks has the lock of the key. Without it only an outcome counts: anything else is the owner's

@@ -1,5 +1,6 @@
-//! What the databases do differently about keys. They read and write; what follows from it is decided by
-//! [`judge`](super::judge::judge). Every call that takes a pool is run to its end.
+//! The differences between the databases for keys. These functions read and write.
+//! [`judge`](super::judge::judge) decides what follows. Every call that takes a pool is run to its
+//! end.
 
 use std::future::Future;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub struct Ask {
     pub(crate) retention: Duration,
 }
 
-/// What a holder changes about its key.
+/// A change that a holder makes to its key.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
     /// The request ended.

@@ -46,7 +46,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
         Self { keys, tx, ask, attempt }
     }
 
-    /// What is held.
+    /// Returns the key that is held.
     #[must_use]
     pub fn id(&self) -> &KeyId {
         &self.ask.id

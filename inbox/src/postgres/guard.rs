@@ -167,7 +167,8 @@ async fn insert_some(
         .await
 }
 
-/// What became of an insert that returned when and on which session, or nothing because of a conflict.
+/// Reports the outcome of an insert that returned its time and its session, or nothing because of a
+/// conflict.
 pub(super) async fn inserted_or_found(
     connection: &mut PgConnection,
     statements: &Statements,

@@ -20,7 +20,7 @@ type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 /// The rendered SQL.
 #[derive(Debug)]
 pub struct KeyStatements {
-    /// What sets the keys of one schema apart from those of another one.
+    /// The number that sets the locks of one schema's keys apart from those of another schema.
     place: i64,
     insert: Statement,
     look: Statement,

@@ -1,4 +1,4 @@
-//! What a consumer remembers, in the order of message ids, in PostgreSQL.
+//! Reads the messages that a consumer remembers, in the order of their ids, from PostgreSQL.
 
 use async_trait::async_trait;
 use message::Fingerprint;

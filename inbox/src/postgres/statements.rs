@@ -33,7 +33,7 @@ macro_rules! mark {
     };
 }
 
-/// What an insert returns, with a [`mark`] for each new row.
+/// Ends an insert: returns the columns, with a [`mark`] for each new row.
 macro_rules! returning {
     ($columns:literal, $mark:literal) => {
         concat!(

@@ -10,7 +10,7 @@ use crate::handler::HandlerError;
 
 type Handled = Result<Option<Vec<u8>>, HandlerError>;
 
-/// What became of a call.
+/// The outcome of a call.
 pub(super) enum Called {
     /// It ended; a panic is a failure like any other.
     Ended(Handled),

@@ -34,7 +34,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     crash: Option<CrashHook>,
 }
 
-/// What a consumer lacks. The program's fault.
+/// A reason why a consumer cannot be built. The program's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -108,8 +108,9 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self.try_scope(move |message| Ok::<_, Infallible>(scope_of(message)))
     }
 
-    /// As [`scope`](Self::scope), for a function that can refuse a message: one without a tenant, or with a name that is none.
-    /// What is refused is dead-lettered with the reason [`Reason::NoScope`](crate::Reason::NoScope) and the error.
+    /// As [`scope`](Self::scope), for a function that can refuse a message: one without a tenant,
+    /// or with an invalid name. A refused message is dead-lettered with the reason
+    /// [`Reason::NoScope`](crate::Reason::NoScope) and the error.
     #[must_use]
     pub fn try_scope<E: std::fmt::Display>(
         mut self,

@@ -54,13 +54,13 @@ pub enum RunError {
     Worker(#[from] JoinError),
 }
 
-/// What a worker hands back.
+/// The result that a worker hands back.
 enum Finished {
     One(Box<Held>, Option<Committed>),
     Many(Sorted),
 }
 
-/// What happens next.
+/// The next event for the loop.
 enum Step {
     Abort,
     Stop,
@@ -78,7 +78,7 @@ pub(super) struct Drive<S> {
     batchable: VecDeque<Held>,
     is_batch_running: bool,
     running: JoinSet<Finished>,
-    /// What the present session waits to hear about.
+    /// The deliveries that the present session waits to have settled.
     unsettled: BTreeSet<DeliveryToken>,
     session: u64,
     /// Given up when the present session is lost: its waiting work comes again by itself.
@@ -253,7 +253,7 @@ impl<S: Store> Drive<S> {
         }
         let is_present = |held: &Held| held.session == self.session;
         sorted.singles.into_iter().filter(is_present).for_each(|held| self.lanes.push(held));
-        // What was received meanwhile and belongs behind a single goes into its lane.
+        // A delivery received meanwhile that belongs behind a single goes into its lane.
         let (behind, batchable) = std::mem::take(&mut self.batchable)
             .into_iter()
             .partition::<VecDeque<_>, _>(|held| self.lanes.is_busy(held.key()));

@@ -54,7 +54,7 @@ impl std::fmt::Debug for SubscriptionFactory {
     }
 }
 
-/// What the link has to say.
+/// An event of the link to the broker.
 pub(super) enum Event {
     Deliveries(Vec<Delivery>),
     Up,

@@ -20,7 +20,7 @@ use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::name::Scope;
 
-/// What a batch came to.
+/// The deliveries of a batch, sorted by outcome.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     /// Committed.

@@ -26,7 +26,7 @@ pub struct Runner<S> {
     settings: Settings,
 }
 
-/// What a runner is made of besides its store.
+/// The parts of a runner besides its store.
 pub struct Parts {
     /// Who consumes.
     pub consumer: ConsumerName,

@@ -1,4 +1,4 @@
-//! What the runner is told besides its parts.
+//! Settings of the runner, which it takes besides its parts.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

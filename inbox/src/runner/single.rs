@@ -22,7 +22,7 @@ use crate::handler::{HandlerError, Next};
 use crate::name::Scope;
 use crate::store_error::StoreError;
 
-/// What one attempt came to.
+/// The outcome of one attempt.
 enum Step {
     /// Its effect is committed, now or before.
     Settle(Committed),
@@ -36,7 +36,7 @@ enum Step {
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// What the attempts of a message in this process have come to.
+/// The history of a message's attempts in this process.
 #[derive(Default)]
 struct Course {
     /// Whether a failure is noted in the database.
@@ -227,7 +227,7 @@ impl<S: Store> Worker<S> {
         self.commit(tx).await
     }
 
-    /// What follows when a message is not admitted.
+    /// Returns the step for a message that was not admitted.
     fn refuse(&self, error: AdmitError) -> Step {
         let AdmitError::Refused(refusal) = error else {
             return Step::Failed(FailureKind::Database, error.into(), None);

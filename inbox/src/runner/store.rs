@@ -1,4 +1,4 @@
-//! What the runner needs of a database: an inbox and the handler that works in its transactions.
+//! The runner's view of a database: an inbox and the handler that works in its transactions.
 //!
 //! The runner decides when to try again, what to give up and what to settle; everything that touches a transaction is
 //! behind [`Store`]. [`InboxStore`] is the real one. A simulation brings its own, to fail at every step.
@@ -30,7 +30,8 @@ use crate::transaction::InboxTransaction;
 /// Whether a message that was not refused is fresh, with the right to apply it, or a duplicate.
 pub type Admitted<G> = Result<G, Duplicate>;
 
-/// What the runner does with a database, for one consumer. A transaction that is dropped rolls back.
+/// The operations of the runner on a database, for one consumer. A transaction that is dropped
+/// rolls back.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// An open transaction.

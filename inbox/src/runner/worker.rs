@@ -1,4 +1,4 @@
-//! What every worker of a consumer shares.
+//! The state that all workers of a consumer share.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,7 +47,7 @@ pub(super) struct Worker<S> {
     pub(super) host: Host,
 }
 
-/// What is to be dead-lettered, and why.
+/// A dead letter that is yet to be stored: its reason and its error.
 pub(super) struct Grave {
     pub(super) reason: Reason,
     pub(super) error: String,

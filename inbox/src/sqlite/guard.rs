@@ -117,7 +117,8 @@ impl parts::Guards for Sqlite {
     }
 }
 
-/// What became of an insert that returned when, or nothing because of a conflict or of the floor.
+/// Reports the outcome of an insert that returned its time, or nothing because of a conflict or of
+/// the floor.
 pub(super) async fn inserted_or_found(
     connection: &mut SqliteConnection,
     statements: &Statements,

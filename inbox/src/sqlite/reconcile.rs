@@ -1,4 +1,4 @@
-//! What a consumer remembers, in the order of message ids, in SQLite.
+//! Reads the messages that a consumer remembers, in the order of their ids, from SQLite.
 
 use async_trait::async_trait;
 use migrations::{Line, MigrateError, Migrator};

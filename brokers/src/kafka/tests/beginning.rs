@@ -16,7 +16,7 @@ fn latest(config: &Config, topic: &str) -> Subscriber {
     Subscriber::new(config.clone(), group).unwrap()
 }
 
-/// What the group has committed.
+/// Reads the group's committed offsets.
 async fn committed(config: &Config, topic: &'static str, partitions: i32) -> Vec<Offset> {
     let servers = config.bootstrap_servers.join(",");
     let ask = move || {

@@ -27,9 +27,9 @@ const EMPTY_MAX: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Omission {
     Nothing,
-    /// What goes during a pause is not resumed.
+    /// A partition revoked during a pause is not resumed.
     ResumeBeforeRevoke,
-    /// What comes during a pause is not paused.
+    /// A partition assigned during a pause is not paused.
     PauseAfterAssign,
     /// A released delivery is not sought.
     SeekAfterRelease,
@@ -54,7 +54,7 @@ impl Chance {
     }
 }
 
-/// What waits in the consumer's queue.
+/// An entry of the consumer's queue.
 enum Queued {
     Message { partition: i32, offset: i64, version: u64 },
     Assign(Vec<i32>),
@@ -84,10 +84,11 @@ struct Scene {
     assigned: BTreeMap<i32, Fetch>,
     /// The application's pause: it outlives the assignment.
     paused: BTreeSet<i32>,
-    /// What was fetched under another version is thrown away.
+    /// The present version of each partition. Messages fetched under another version are thrown
+    /// away.
     versions: BTreeMap<i32, u64>,
     queue: VecDeque<Queued>,
-    /// What the group has given to this member, told or yet to be told.
+    /// The partitions that the group has given to this member, told or yet to be told.
     given: BTreeSet<i32>,
     committed: BTreeMap<i32, i64>,
     ends: BTreeMap<i32, i64>,
@@ -137,7 +138,8 @@ impl Scene {
         }
     }
 
-    /// What was fetched of a partition is thrown away, and fetched again from where the application is.
+    /// Throws away what was fetched of a partition, to fetch it again from where the application
+    /// is.
     fn invalidate(&mut self, partition: i32) {
         *self.versions.entry(partition).or_default() += 1;
         if let Some(fetch) = self.assigned.get_mut(&partition) {
