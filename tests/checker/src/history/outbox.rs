@@ -29,7 +29,7 @@ pub struct OutboxRow {
     pub settled: Option<bool>,
     /// Whether the relay's stored cursor has passed it, where it keeps one.
     pub passed: Option<bool>,
-    /// What the row holds.
+    /// The content of the message.
     pub content: Content,
 }
 
