@@ -25,7 +25,7 @@ struct Cli {
     bench: Option<Bench>,
 }
 
-/// What every benchmark understands.
+/// Options of every benchmark.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
     /// Small and once: shows that the benchmarks work. No target is judged.
@@ -62,7 +62,7 @@ enum Bench {
     /// Drains a backlog from PostgreSQL to each broker, against SELECT → producer without bookkeeping.
     #[command(name = "relay_drain")]
     RelayDrain(relay_drain::Args),
-    /// What a page costs in buffers, however long backlog and history are, beside pinned transactions.
+    /// Buffers that a page costs, however long backlog and history are, beside pinned transactions.
     #[command(name = "relay_flat")]
     RelayFlat(relay_flat::Args),
     /// Resident memory of the relay, whatever the backlog and the payloads.
@@ -71,7 +71,7 @@ enum Bench {
     /// Entries beside the log: held rows drained under load, behind a dead key, and a million of them in memory.
     #[command(name = "relay_parked")]
     RelayParked(relay_parked::Args),
-    /// What the relay costs when there is nothing to do.
+    /// Processor time, WAL and memory of the relay when there is nothing to do.
     #[command(name = "relay_idle")]
     RelayIdle,
     /// How long a message takes from commit to broker and to the consumer's commit, under open-loop load.
@@ -82,7 +82,7 @@ enum Bench {
     Inbox(inbox_guard::Args),
     /// A web service with idempotency keys against the same without.
     Idempotency(idempotency::Args),
-    /// What producers notice while history is removed: a segment emptied against rows deleted.
+    /// Latency and throughput of producers while a segment is emptied, against rows deleted.
     Retention,
     /// Other ways to relay an outbox: status column, xmin horizon, id cursor.
     Peers(peers::Args),
@@ -123,10 +123,10 @@ impl Bench {
     }
 }
 
-/// What a benchmark gets.
+/// The input of a benchmark.
 pub(crate) struct Run {
     pub(crate) options: Options,
-    /// What relays in this process have published.
+    /// The messages that relays in this process have published.
     pub(crate) published: Published,
 }
 

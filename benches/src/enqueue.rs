@@ -25,7 +25,7 @@ pub(crate) struct Args {
     seconds: Option<f64>,
 }
 
-/// What a transaction does.
+/// A case: statements and messages of each transaction, and the number of clients.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     statements: u32,
@@ -220,7 +220,8 @@ async fn with_outbox(
     Ok(())
 }
 
-/// What somebody writes who has no library: one INSERT for all messages, ids made by the program.
+/// Enqueues as a program without the library would: one INSERT for all messages, ids made by the
+/// program.
 async fn plain(pool: &PgPool, case: Case, account: i64) -> Result<(), Failure> {
     const INSERT: &str = "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, payload) \
         SELECT id, 'orders', $2, 'order.placed', 'application/octet-stream', $3 FROM unnest($1::uuid[]) AS id";

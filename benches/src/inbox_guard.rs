@@ -29,7 +29,7 @@ enum Ids {
     Foreign,
 }
 
-/// What is around the effects.
+/// The code around the effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guarding {
     /// Nothing: a transaction with the effects.

@@ -21,7 +21,7 @@ const RATIO_MIN: f64 = 0.85;
 const KEYS: u32 = 100_000;
 const PAYLOAD: u32 = 256;
 
-/// What to measure; the whole table unless a size is given.
+/// The cases to measure; the whole table unless a size is given.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Only these brokers.

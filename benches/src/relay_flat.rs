@@ -1,4 +1,5 @@
-//! What a page costs the server, however long the backlog and the history are, and whoever holds a transaction open.
+//! The cost of a page for the server, however long the backlog and the history are, and beside
+//! transactions that stay open.
 //!
 //! Costs are buffers that the reader's own session touched, as the server counts them. Only the throughput beside a pin is
 //! measured in time, in turns.
@@ -184,7 +185,8 @@ const BUFFERS: &str = "SELECT ((SELECT coalesce(sum(coalesce(heap_blks_hit, 0) +
     WHERE relname = 'outbox_message_id_seq'))::bigint";
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'relay %' AND datname = current_database()";
 
-/// What a reader of its own touches while `work` uses it: the least of some tries.
+/// Counts the buffers that a reader of its own touches while `work` uses it: the least of some
+/// tries.
 async fn buffers(
     database: &Database,
     mut work: impl AsyncFnMut(&mut Box<dyn LogReader>) -> Result<(), Failure>,

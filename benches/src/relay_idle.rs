@@ -1,4 +1,4 @@
-//! What the relay costs when there is nothing to do.
+//! The cost of the relay when there is nothing to do.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::report::{Cell, Report};
 use crate::rig::{Database, RelayProcess, Wal};
 use crate::target::Kafka;
 
-/// What "10 minutes" is reckoned from.
+/// The time to which results are extrapolated.
 const EXTRAPOLATED: Duration = Duration::from_secs(600);
 
 pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {

@@ -1,4 +1,5 @@
-//! What producers notice while history goes: nothing removed, a segment emptied, rows deleted in chunks.
+//! Latency and throughput of producers while history is removed: nothing removed, a segment
+//! emptied, rows deleted in chunks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -46,7 +47,7 @@ impl Way {
     }
 }
 
-/// What producers saw of one removal.
+/// The transactions of producers during one removal.
 struct Turn {
     transactions: Percentiles,
     per_second: f64,

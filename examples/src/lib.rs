@@ -1,4 +1,5 @@
-//! What the example services share: settings, database, the event, the provider's client, and how a consumer runs.
+//! The code that the example services share: settings, database, the event, the provider's client,
+//! and the running of a consumer.
 //!
 //! | binary | shows |
 //! |---|---|

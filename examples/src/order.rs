@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct OrderPlaced {
     /// The order.
     pub order: i64,
-    /// What is to be paid, in cents.
+    /// The price, in cents.
     pub cents: i64,
 }
 

@@ -30,7 +30,7 @@ pub const TABLES: &str = "
 /// Takes a payment: the business row and the message commit together.
 ///
 /// # Errors
-/// What the outbox or the database refuses; then neither is there.
+/// The refusal of the outbox or the database; then neither row nor message is stored.
 pub async fn pay(
     pool: &Pool<Sqlite>,
     outbox: &Outbox<Sqlite>,

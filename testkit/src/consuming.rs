@@ -133,7 +133,7 @@ impl World {
     /// effects are judged when [`World::effects`] says where they are.
     ///
     /// # Errors
-    /// What the first build refuses.
+    /// The [`BuildError`] of the first build.
     pub fn run<F>(&self, make: F) -> Result<(), Failure>
     where
         F: Fn(Inbox<Sqlite>) -> Result<Consumer<Sqlite>, BuildError> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! What is read from the stores once nothing is on its way: a history for the checker.
+//! The history for the checker, read from the stores once nothing is on its way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -50,9 +50,9 @@ impl World {
     /// Everything that this world has seen. Call [`World::quiet`] first: it says that nothing is on its way any more.
     ///
     /// # Errors
-    /// What the database refuses.
+    /// The database refused or is away.
     pub async fn history(&self) -> Result<History, Failure> {
-        // What is downstream first, as the checker asks.
+        // Downstream first, as the checker asks.
         let consumers = self.consumers().await?;
         let tap = self.tap();
         let parked = self.exceptions().await?;

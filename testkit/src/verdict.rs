@@ -1,4 +1,4 @@
-//! What became of the promises, and the assertions that tests make.
+//! The verdict on the promises, and the assertions that tests make.
 
 use checker::{Promise, Verdict};
 use uuid::Uuid;
@@ -7,7 +7,8 @@ use crate::failure::Failure;
 use crate::observed::Query;
 use crate::world::{World, lock};
 
-/// What must have been checked when a world says that its promises are kept; the last three once there is a consumer.
+/// Promises that must have been checked when a world says that its promises are kept; the last
+/// three once there is a consumer.
 const EXPECTED: [Promise; 7] = [
     Promise::NoLoss,
     Promise::NoPhantom,
@@ -29,7 +30,7 @@ impl World {
     /// How often each message took effect, for a consumer of [`World::consumer`], in the order of the first effects.
     ///
     /// # Errors
-    /// What the database refuses.
+    /// The database refused or is away.
     pub async fn applied(&self, consumer: &str) -> Result<Vec<(Uuid, u64)>, Failure> {
         let mut times: Vec<(Uuid, u64)> = Vec::new();
         for effect in self.recorded_effects(consumer).await? {
@@ -41,10 +42,11 @@ impl World {
         Ok(times)
     }
 
-    /// What an operator would have to look at: parked messages of the relay and open dead letters of consumers, in words.
+    /// Returns in words what an operator would have to look at: parked messages of the relay and
+    /// open dead letters of consumers.
     ///
     /// # Errors
-    /// What the database refuses.
+    /// The database refused or is away.
     pub async fn parked(&self) -> Result<Vec<String>, Failure> {
         sqlx::query_scalar(
             "SELECT 'relay: ' || message_id || ' is ' || state || coalesce(': ' || error, '') FROM outbox_exception \
@@ -56,10 +58,10 @@ impl World {
         .map_err(Failure::during("read what is parked"))
     }
 
-    /// What became of every promise.
+    /// Returns the verdict on every promise.
     ///
     /// # Errors
-    /// What the database refuses.
+    /// The database refused or is away.
     pub async fn verdict(&self) -> Result<Verdict, Failure> {
         Ok(Verdict::of(&self.history().await?))
     }

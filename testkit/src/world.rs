@@ -63,7 +63,7 @@ impl WorldBuilder {
         self
     }
 
-    /// What the inbox accepts and how long it remembers.
+    /// Sets the options of the inbox: the ids that it accepts, and how long it remembers them.
     #[must_use]
     pub fn inbox(mut self, options: InboxOptions) -> Self {
         self.inbox = options;
@@ -151,13 +151,13 @@ impl World {
         &self.pool
     }
 
-    /// What a producer under test enqueues with.
+    /// Returns the outbox with which a producer under test enqueues.
     #[must_use]
     pub fn outbox(&self) -> &Outbox<Sqlite> {
         &self.outbox
     }
 
-    /// What a consumer under test admits with.
+    /// Returns the inbox with which a consumer under test admits messages.
     #[must_use]
     pub fn inbox(&self) -> &Inbox<Sqlite> {
         &self.inbox
@@ -172,7 +172,7 @@ impl World {
     /// Enqueues messages in a transaction of their own.
     ///
     /// # Errors
-    /// What the outbox refuses.
+    /// The outbox or the database refused.
     pub async fn enqueue(
         &self,
         messages: impl IntoIterator<Item = NewMessage> + Send,
@@ -188,7 +188,7 @@ impl World {
     /// Runs a statement of the test: a table, a row.
     ///
     /// # Errors
-    /// What the database refuses.
+    /// The database refused or is away.
     pub async fn execute(&self, sql: &'static str) -> Result<(), Failure> {
         sqlx::query(sql)
             .execute(&self.pool)
@@ -200,7 +200,7 @@ impl World {
     /// The one number that a query of the test answers.
     ///
     /// # Errors
-    /// What the database refuses, or an answer that is no number.
+    /// The database refused or is away, or the answer is not a number.
     pub async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.map_err(Failure::during("run the test's query"))
     }
@@ -221,7 +221,7 @@ impl World {
     /// Waiting does not get shorter by it: backoffs, leases and `deliver_at` are on the database's clock.
     ///
     /// # Errors
-    /// What the database refuses.
+    /// The database refused or is away.
     pub async fn advance(&self, by: Duration) -> Result<(), Failure> {
         let before = self.inbox_rows().await?;
         self.inbox.advance(by);
@@ -250,7 +250,7 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// What a mutex holds; a test that panicked while holding it has failed already.
+/// Locks a mutex. A test that panicked while holding it has failed already.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

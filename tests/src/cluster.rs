@@ -15,7 +15,8 @@ use crate::roles;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// What a test needs that has servers of its own; the roles' names are made on the shared one as well.
+/// The backends that a test with servers of its own needs; the roles' names are made on the shared
+/// server as well.
 pub const NEEDS: [Backend; 2] = [Backend::Postgres, Backend::Xtask];
 
 /// The superuser, its password and its database.
@@ -219,7 +220,7 @@ fn free_port() -> Result<u16, Failure> {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// What it wrote, when it failed.
+/// The program failed; the error holds everything that it wrote.
 pub async fn run(command: &mut Command) -> Outcome {
     let output = command.output().await?;
     if output.status.success() {

@@ -1,4 +1,4 @@
-//! What the components of a test binary have counted.
+//! The metrics that the components of a test binary have counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,13 +100,13 @@ impl Counters {
         &INSTALLED
     }
 
-    /// What was counted under a name and labels.
+    /// Returns the count under a name and labels.
     #[must_use]
     pub fn value(&self, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
         read(&self.counters, name, labels)
     }
 
-    /// What a gauge shows under a name and labels.
+    /// Returns the value of a gauge under a name and labels.
     #[must_use]
     pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> f64 {
         f64::from_bits(read(&self.gauges, name, labels))

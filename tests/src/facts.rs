@@ -22,7 +22,7 @@ impl Fact {
     }
 }
 
-/// What is promised.
+/// The order that is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Facts of one key come in the order of its commits.
@@ -34,7 +34,7 @@ pub enum Order {
 /// Whether every placed fact took effect exactly once, in order, and nothing else did.
 ///
 /// # Errors
-/// What the checker objects to.
+/// The checker's objections.
 pub fn exactly_once(placed: &[Fact], effects: &[Fact], order: Order) -> Result<(), String> {
     let ids = Ids::of(placed, effects);
     let effects = effects.iter().map(|fact| Effect { id: ids.id(fact), ..Effect::default() }).collect();
@@ -47,7 +47,7 @@ pub fn exactly_once(placed: &[Fact], effects: &[Fact], order: Order) -> Result<(
 /// Whether the broker holds every sent fact, in order, and no other. A copy is no failure.
 ///
 /// # Errors
-/// What the checker objects to.
+/// The checker's objections.
 pub fn all_stored(sent: &[Fact], stored: &[Fact], order: Order) -> Result<(), String> {
     let ids = Ids::of(sent, stored);
     let seen = stored.iter().map(|fact| Occurrence { id: Some(ids.id(fact)), ..Occurrence::default() });

@@ -1,4 +1,4 @@
-//! What this process logs, kept for tests that ask.
+//! The log of this process, kept for tests that ask.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub fn keep(directives: &str) {
         .init();
 }
 
-/// What this process has logged.
+/// Returns the log of this process so far.
 #[must_use]
 pub fn logged() -> String {
     String::from_utf8_lossy(&log()).into_owned()

@@ -156,7 +156,7 @@ impl RelayProcess {
         if status.success() { Ok(()) } else { Err(format!("the relay ended with {status}").into()) }
     }
 
-    /// What it has told so far.
+    /// Returns its log so far.
     ///
     /// # Errors
     /// The log cannot be read.

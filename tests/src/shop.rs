@@ -72,7 +72,7 @@ impl<DB: Dialect> Shop<DB> {
         database.execute(&TABLES.replace("IDENTITY", identity)).await?;
         database.let_use(Role::Producer, "counter, placed").await?;
         database.let_use(Role::Consumer, "effect, repeated").await?;
-        // What a test sends on purpose may be larger than what any broker takes.
+        // A test may send more on purpose than any broker takes.
         let limit = message::SizeLimit { destination: "the test", message_bytes_max: 64 << 20 };
         let outbox = Outbox::builder().limit(limit).build();
         Ok(Self { database, topic, broker, outbox })
@@ -179,7 +179,7 @@ impl<DB: Dialect> Shop<DB> {
     /// nothing else did.
     ///
     /// # Errors
-    /// What the checker found.
+    /// The checker's findings, or not all orders took effect in time.
     pub async fn settled(&self) -> Outcome {
         let waited = eventually("every order took effect", || async {
             let placed = self.database.integer("SELECT count(*) FROM placed").await?;
@@ -211,7 +211,7 @@ impl<DB: Dialect> Shop<DB> {
         self.database.integer("SELECT count(*) FROM repeated").await
     }
 
-    /// What was committed.
+    /// Returns the committed orders.
     ///
     /// # Errors
     /// The database's.
@@ -220,7 +220,7 @@ impl<DB: Dialect> Shop<DB> {
         rows.iter().map(|row| parse(row)).collect()
     }
 
-    /// What took effect, in the order in which it did.
+    /// Returns the orders that took effect, in the order in which they did.
     ///
     /// # Errors
     /// The database's.

@@ -1,4 +1,4 @@
-//! What a test has made, and what it shows when it fails.
+//! The things that a test has made, and the evidence that it shows when it fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
-//! What a client says to PostgreSQL, statement by statement: a listener in between that reads along.
+//! The statements of a client to PostgreSQL: a listener in between reads along.
 //!
-//! A round trip ends with the server being ready again, so what counts is what makes it so: a query, or a `Sync` after prepared
-//! statements.
+//! A round trip ends when the server is ready again. So each message counts that makes it ready: a
+//! query, or a `Sync` after prepared statements.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,7 +87,7 @@ async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> Outcome {
     Ok(())
 }
 
-/// What a session has prepared, and what it executes.
+/// The statements that a session has prepared, and the one that it executes.
 #[derive(Debug, Default)]
 struct Statements {
     prepared: HashMap<Vec<u8>, String>,

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// What a server shows.
+/// The certificate that a server shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// A certificate for this host, signed by the authority that the client trusts.

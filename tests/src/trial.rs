@@ -15,7 +15,7 @@ use crate::stage::Stage;
 /// Why a test failed.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// What a test answers.
+/// The outcome of a test.
 pub type Outcome = Result<(), Failure>;
 
 /// No test may take longer; each one alone takes a few seconds.

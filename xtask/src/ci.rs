@@ -78,7 +78,7 @@ impl Check {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What of it could not run; nothing, as a rule.
+    /// Runs the check and returns the parts that could not run; usually there are none.
     fn run(self, summary: &mut Option<test::Summary>) -> Result<Vec<Ignored>, String> {
         match self {
             Self::Fmt => step("formatting", &mut cargo(["fmt", "--all", "--check"])?),

@@ -73,7 +73,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// What a run says about itself. Only its own report counts, and only if its exit code agrees.
+    /// Reads the verdict of a run. Only its own report counts, and only if its exit code agrees.
     fn of(succeeded: bool, report: &[u8]) -> Self {
         let report: Option<serde_json::Value> = serde_json::from_slice(report).ok();
         match report.and_then(|report| report["ok"].as_bool()) {

@@ -67,7 +67,7 @@ pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
                 .arg(format!("-max_total_time={}", options.seconds))
                 .arg(format!("-seed={}", options.seed))
                 .arg(if options.quiet { "-verbosity=0" } else { "-print_final_stats=1" })
-                // What is new is written to the first of them.
+                // New inputs are written to the first of them.
                 .args([&folders.found, &folders.seeds]),
         };
         let status = command.status().map_err(|error| format!("cannot run {target}: {error}"))?;

@@ -1,4 +1,4 @@
-//! What people and scripts read on stdout.
+//! Reports on stdout, for people and for scripts.
 
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 

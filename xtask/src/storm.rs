@@ -97,7 +97,7 @@ fn doubled(report: &[u8]) -> Result<u64, String> {
 
 const DEFAULT_PORT_BASE: u16 = 21_400;
 
-/// What the services listen on, counted from the first port.
+/// The variables of the ports on which the services listen, counted from the first port.
 const PORTS: [&str; 11] = [
     "OUTBOX_POSTGRES_PORT",
     "OUTBOX_KAFKA_PORT",
@@ -201,7 +201,7 @@ fn environment(base: u16) -> Result<BTreeMap<String, String>, String> {
     let shared = services::services_dir().map_err(|fault| fault.to_string())?;
     let own = shared.join(format!("storm-{base}"));
     environment.insert(DIR_VARIABLE.to_owned(), own.display().to_string());
-    // What the faults need: see `storm::faults`.
+    // Settings that the faults need: see `storm::faults`.
     environment.insert("OUTBOX_POSTGRES_WAL_SEGMENT_MB".to_owned(), "1".to_owned());
     environment.insert("OUTBOX_SQS_DURABLE".to_owned(), "true".to_owned());
     // In the other mode relays refuse it.

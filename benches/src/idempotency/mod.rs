@@ -1,10 +1,11 @@
-//! What idempotency keys cost: the same web service with and without the layer, in turns.
+//! The cost of idempotency keys: the same web service with and without the layer, in turns.
 //!
-//! All are axum on a socket of this machine. *Bare* begins and commits its transaction by itself. *Keyed* gets it from the layer, which
-//! claims the key in it and stores the answer. Two more tell what the figures mean. *Asked* is bare with a statement that
-//! does nothing before the handler and another one after it: what anything costs that asks and then tells. *By hand* is what keys
-//! cost at the least: an INSERT before the handler and an UPDATE after it, without lease, expiry, takeover or replay of headers.
-//! Every request is a new one.
+//! All variants are axum on a socket of this machine. *Bare* begins and commits its transaction by
+//! itself. *Keyed* gets it from the layer, which claims the key in it and stores the answer. Two
+//! more tell what the figures mean. *Asked* is bare with a statement that does nothing before the
+//! handler and another one after it: any layer that asks and then reports costs that much.
+//! *By hand* is the least that keys can cost: an INSERT before the handler and an UPDATE after it,
+//! without lease, expiry, takeover or replay of headers. Every request is a new one.
 
 mod client;
 mod service;
@@ -19,7 +20,7 @@ use crate::cli::Run;
 use crate::report::{Report, Spread};
 use crate::rig::Database;
 
-/// What to measure.
+/// The size of the measurement.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Requests of each turn (default 10,000).
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     clients: Option<usize>,
 }
 
-/// What is around the handler.
+/// The code around the handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Bare,
@@ -39,7 +40,7 @@ enum Variant {
     Keyed,
 }
 
-/// What the handler does in its transaction.
+/// The work of the handler in its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handler {
     /// The least there is: one order and one outbox message.

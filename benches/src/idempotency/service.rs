@@ -32,7 +32,7 @@ CREATE TABLE order_lines (
 CREATE TABLE key_by_hand (
     tenant text, operation text, key text, fingerprint bytea NOT NULL, response bytea,
     claimed_at timestamptz NOT NULL DEFAULT now(), processed_at timestamptz, PRIMARY KEY (tenant, operation, key));
--- Whoever deletes what is old needs it.
+-- The deletion of old keys needs it.
 CREATE INDEX ON key_by_hand (claimed_at);
 ANALYZE";
 
@@ -86,7 +86,7 @@ impl axum::response::IntoResponse for Refused {
 
 type Answer = Result<(StatusCode, Json<Placed>), Refused>;
 
-/// What all do.
+/// Places an order, in every variant.
 async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder) -> Answer {
     if shop.handler == Handler::Checkout {
         let _name: String = sqlx::query_scalar("SELECT name FROM customers WHERE id = $1")

@@ -67,7 +67,7 @@ impl Connect {
         Ok(connect)
     }
 
-    /// What is written before the slot exists is not captured, so it is written until something comes through.
+    /// Writes rows until one comes through: rows written before the slot exists are not captured.
     async fn warm(&mut self, database: &Database, kafka: &Kafka, topic: &str) -> Result<(), Failure> {
         let mut connection = database.connect().await?;
         let began = Instant::now();

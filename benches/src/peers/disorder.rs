@@ -1,8 +1,8 @@
-//! What becomes of messages while writers pause inside their transactions.
+//! The order of messages while writers pause inside their transactions.
 //!
-//! Each transaction takes its transaction id, pauses, locks its key, counts the key's version up, enqueues a message with
-//! that version, pauses again and commits. Versions of a key are therefore committed in order; the log of the broker tells
-//! which are missing and which come too late.
+//! Each transaction takes its transaction id, pauses, locks its key, counts the key's version up,
+//! enqueues a message with that version, pauses again and commits. So versions of a key are
+//! committed in order. The log of the broker tells which are missing and which come too late.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const PAUSE_MS: u64 = 20;
 /// How long nothing more may come before a relay counts as done.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What the broker's log tells.
+/// Counts of messages, taken from the broker's log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) committed: u64,

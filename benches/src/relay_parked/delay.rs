@@ -22,7 +22,7 @@ const DELAY_MS_MAX: f64 = 1_000.0;
 /// Between two messages of the other key.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What the other key saw.
+/// The delays of the other key.
 struct Seen {
     /// From the start of a relay to the first confirmation.
     takeover: Duration,

@@ -30,7 +30,7 @@ const SAMPLE: Duration = Duration::from_millis(500);
 /// Then it is not going to be.
 const DRAINED_WITHIN: Duration = Duration::from_secs(90);
 
-/// What was seen after the topic had come back.
+/// The course of a drain, after the topic had come back.
 struct Course {
     commit_ms: u32,
     /// Held rows when it came back, and then about twice a second.

@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// So late that nothing is answered.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// What the relay has to bear.
+/// A load that the relay has to bear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     /// Everything is due at once, and the broker answers nothing any more.

@@ -1,5 +1,5 @@
-//! What entries beside the log cost: held rows that are read back under load, a key that waits while another one is
-//! stuck, and the memory of a relay with a million of them.
+//! The cost of entries beside the log: held rows that are read back under load, a key that waits
+//! while another one is stuck, and the memory of a relay with a million of them.
 
 mod delay;
 mod drain;
@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::cli::Run;
 use crate::report::Report;
 
-/// What to measure, and how much of it.
+/// The parts to measure, and their sizes.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Which parts, several with commas (default all).

@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 use crate::Failure;
 use crate::rig::{Database, RELAY};
 
-/// What they look like.
+/// The number and the look of the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) topic: &'a str,
@@ -13,7 +13,7 @@ pub(super) struct Rows<'a> {
     pub(super) state: &'a str,
     pub(super) rows: u32,
     pub(super) payload_bytes: u32,
-    /// What each key begins with.
+    /// The prefix of each key.
     pub(super) key: &'a str,
     pub(super) keys: u32,
 }

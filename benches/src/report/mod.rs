@@ -1,4 +1,4 @@
-//! What a benchmark has found: tables, targets, plots; for people and for machines.
+//! The findings of a benchmark: tables, targets, plots; for people and for machines.
 
 mod cell;
 mod spread;
@@ -36,7 +36,7 @@ struct Section {
     rows: Vec<Vec<Cell>>,
 }
 
-/// What was wanted and what was seen.
+/// A target, and the result that was measured for it.
 #[derive(Debug, Serialize)]
 struct Target {
     what: String,

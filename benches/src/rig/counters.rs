@@ -1,4 +1,4 @@
-//! What the server counts: the same on a busy machine as on a quiet one.
+//! Counters of the server: they are the same on a busy machine as on a quiet one.
 
 use sqlx::{Connection, PgConnection};
 
@@ -13,7 +13,7 @@ pub(crate) struct Wal {
     syncs: i64,
 }
 
-/// What happened to it between two moments.
+/// The growth of the log between two moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WalUse {
     pub(crate) bytes: f64,
@@ -32,7 +32,7 @@ impl Wal {
         Ok(Self { bytes, syncs })
     }
 
-    /// What has happened since.
+    /// Returns the growth of the log since then.
     pub(crate) async fn since(self, database: &Database) -> Result<WalUse, Failure> {
         let now = Self::now(database).await?;
         // Both far below 2^53.

@@ -16,7 +16,7 @@ pub(crate) struct Database {
     pub(crate) url: String,
 }
 
-/// What the backlog looks like.
+/// The shape of a backlog.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(crate) struct Shape {
     /// Entries.

@@ -1,4 +1,4 @@
-//! What benchmarks are built from: databases, counters, relays in this process and outside, percentiles.
+//! Parts of benchmarks: databases, counters, relays in this process and outside, percentiles.
 
 mod counters;
 mod database;

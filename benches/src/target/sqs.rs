@@ -18,7 +18,7 @@ use crate::Failure;
 /// As many requests at once as the adapter makes by default.
 const CONCURRENCY: usize = 16;
 
-/// What the adapter repeats beside the body.
+/// The attributes that the adapter repeats beside the body.
 const REPEATED: [&str; 4] = ["ce_id", "ce_type", "ce_source", "content-type"];
 
 pub(super) struct Sqs {

@@ -97,9 +97,9 @@ pub(super) fn fifo_group(message: &Message) -> String {
     message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
 }
 
-/// Returns the deduplication id: a FIFO queue drops repetitions of it within five minutes. It is
-/// the message id, for a chunk with its index and the number of chunks. Otherwise the queue would
-/// drop all chunks but the first as repetitions.
+/// Returns the deduplication id. A FIFO queue drops repetitions of it within five minutes. It is
+/// the message id. For a chunk it also holds its index and the number of chunks, or the queue would
+/// drop all chunks but the first.
 pub(super) fn deduplication(message: &Message) -> String {
     match &message.chunk {
         None => message.id.to_string(),

@@ -35,7 +35,7 @@ struct Shop {
     provider: Provider,
 }
 
-/// What an order or a charge is about.
+/// The amount of an order or a charge.
 #[derive(Deserialize)]
 struct Amount {
     cents: i64,

@@ -7,8 +7,8 @@ use crate::dialect::Dialect;
 use crate::keys::OnExpired;
 
 /// The effect of a request, for answers whose status does not tell it. A handler adds it to the
-/// response as an extension. In axum: `(Extension(Effect::Unknown),
-/// StatusCode::BAD_GATEWAY).into_response()`.
+/// response as an extension. In axum:
+/// `(Extension(Effect::Unknown), StatusCode::BAD_GATEWAY).into_response()`.
 ///
 /// | | held by a transaction | on lease |
 /// |---|---|---|

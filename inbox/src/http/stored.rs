@@ -20,7 +20,7 @@ const NEVER: [&str; 22] = [
     "content-length",
     "date",
     "age",
-    // whoever gets the replay is not whoever was given these
+    // the replay may go to another caller than the one who was given these
     "set-cookie",
     "authorization",
     "www-authenticate",
@@ -28,7 +28,7 @@ const NEVER: [&str; 22] = [
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-authentication-info",
-    // how much is left is asked of the present
+    // these tell limits of one moment
     "retry-after",
     "ratelimit",
     "ratelimit-policy",

@@ -1,4 +1,4 @@
-//! Decides the outcome of a claim. Pure: no clock, no database.
+//! The decision about a claim. Pure: no clock, no database.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Reads the messages that a consumer remembers, in the order of their ids, from PostgreSQL.
+//! The messages that a consumer remembers, in the order of their ids, read from PostgreSQL.
 
 use async_trait::async_trait;
 use message::Fingerprint;

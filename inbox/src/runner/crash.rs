@@ -20,7 +20,7 @@ pub enum CrashPoint {
     AfterCommit,
 }
 
-/// The function of a test that is called at each crash point.
+/// The function that is called at each crash point.
 #[derive(Clone)]
 pub(super) struct CrashHook(pub(super) Arc<dyn Fn(CrashPoint, MessageId) + Send + Sync>);
 

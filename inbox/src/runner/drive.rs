@@ -78,7 +78,7 @@ pub(super) struct Drive<S> {
     batchable: VecDeque<Held>,
     is_batch_running: bool,
     running: JoinSet<Finished>,
-    /// The deliveries that the present session waits to have settled.
+    /// Deliveries of the present session that are not settled yet.
     unsettled: BTreeSet<DeliveryToken>,
     session: u64,
     /// Given up when the present session is lost: its waiting work comes again by itself.

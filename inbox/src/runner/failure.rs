@@ -1,4 +1,4 @@
-//! Decides what follows from a failure. Pure.
+//! The consequences of a failure. Pure.
 //!
 //! Failures are counted while other messages succeed, and capped by age otherwise. A failure that is the message's own always
 //! counts. One that could be everybody's (the database ended a statement, a deadlock, a lost session) counts if another

@@ -1,4 +1,4 @@
-//! Reads the messages that a consumer remembers, in the order of their ids, from SQLite.
+//! The messages that a consumer remembers, in the order of their ids, read from SQLite.
 
 use async_trait::async_trait;
 use migrations::{Line, MigrateError, Migrator};

@@ -1,4 +1,4 @@
-//! What stands for bytes that must not change.
+//! Digests of bytes that must not change.
 
 use std::fmt;
 
@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 /// Bytes of a digest. Half of SHA-256: enough to tell copies apart, and a million of them fit anywhere.
 pub const BYTES: usize = 16;
 
-/// What stands for a payload, for headers, or for all that must not change under one id. Written as hexadecimal.
+/// The digest of a payload, of headers, or of all that must not change under one id. Written as
+/// hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; BYTES]);
 

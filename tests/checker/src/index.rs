@@ -36,7 +36,7 @@ impl Claims {
     }
 }
 
-/// What is known of the place of a message in its key's order.
+/// The place of a message in its key's order, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
     /// Its number within the key.
@@ -131,7 +131,7 @@ impl<'a> Index<'a> {
         self.undone.contains(&id)
     }
 
-    /// What a client sent under this id.
+    /// Returns the content that a client sent under this id.
     pub(crate) fn sent(&self, id: Uuid) -> Option<&'a Content> {
         self.enqueued.get(&id).map(|(_, message)| &message.content)
     }

@@ -1,5 +1,5 @@
-//! What must hold for every sequence of bytes that comes from outside. Run by libFuzzer (`cargo xtask fuzz`), and over the
-//! stored seeds as a plain test.
+//! Properties that must hold for every sequence of bytes from outside. Run by libFuzzer
+//! (`cargo xtask fuzz`), and over the stored seeds as a plain test.
 //!
 //! | module | targets | input |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | [`requests`] | `keys`, `fingerprints`, `responses` | headers and bodies of requests with an idempotency key, stored responses |
 //! | [`operator`] | `configuration`, `urls`, `edits` | `relay.toml` with variables, URLs with a password, arguments |
 //!
-//! Beside "no panic" each target demands: what was accepted comes back the same after it was written and read again; what
-//! was refused says why in a bounded text; secrets are in no text.
+//! Besides "no panic" each target demands: an accepted input comes back the same after it was
+//! written and read again; a refusal gives its reason in a bounded text; no text holds a secret.
 //!
 //! `corpus/<target>/` holds the seeds; an input that once failed belongs there.
 
@@ -21,7 +21,8 @@ pub mod requests;
 pub mod storage;
 pub mod wire;
 
-/// What a problem may take, in bytes: a line of a log or a column of a table, not the input once more.
+/// The longest text of a problem, in bytes: it goes into a line of a log or a column of a table, so
+/// it must not repeat the input.
 pub const PROBLEM_BYTES_MAX: usize = 1_000;
 
 /// Demands that a refusal says something, and not everything.

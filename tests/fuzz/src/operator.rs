@@ -1,10 +1,10 @@
-//! What operators write.
+//! Texts that operators write.
 
 use relay::fuzzing;
 
 use crate::bounded;
 
-/// What stands for a password: it must not come out anywhere.
+/// The password in the inputs: it must not come out anywhere.
 const SECRET: &str = "s3cret-7f3a";
 
 /// `relay.toml`; behind a line `---` environment variables, one `NAME=VALUE` per line.

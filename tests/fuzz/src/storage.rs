@@ -1,4 +1,5 @@
-//! What the relay reads back from the database, and what plain SQL may have left there.
+//! Values that the relay reads back from the database, and those that plain SQL may have left
+//! there.
 
 use message::Source;
 use outbox::fuzzing::{Columns, cursor, entry, postgres_mark, sqlite_mark};
@@ -63,7 +64,7 @@ pub fn rows(input: &[u8]) {
     match &entry.message {
         Ok(message) => {
             assert!(message.wire_bytes() >= payload_bytes);
-            // What consumers will do with it.
+            // Consumers will ask for it.
             assert!(message.id.generated_at().unix_timestamp() >= 0);
         }
         Err(invalid) => bounded(&invalid.problem),

@@ -33,7 +33,7 @@ pub fn sqs(input: &[u8]) {
     judge(sqs_read(&record), sqs_again);
 }
 
-/// What is no message is kept as it came, with a reason.
+/// Checks that a malformed record is kept as it came.
 fn evidence(malformed: &Malformed, payload: &[u8], headers_min: usize) {
     assert_eq!(malformed.payload, payload);
     assert!(malformed.headers.len() >= headers_min, "{} headers of {headers_min}", malformed.headers.len());
@@ -44,7 +44,7 @@ fn judge(read: Read, again: impl Fn(&Message) -> Option<Read>) {
         Ok(message) => message,
         Err(malformed) => return bounded(&malformed.problem),
     };
-    // What a consumer and a relay do with it first.
+    // A consumer and a relay ask for these first.
     assert!(message.wire_bytes() >= message.payload.len());
     assert!(message.id.generated_at().unix_timestamp() >= 0);
     match again(&message) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-/// What an exploration found.
+/// The findings of an exploration.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explored {
     /// Different states that were reached: all there are, unless a promise is broken.
@@ -18,7 +18,7 @@ pub struct Explored {
     pub took: Duration,
     /// Promises that a state breaks, each with the steps that lead there.
     pub broken: Vec<Broken>,
-    /// What should be reachable and is not: the model would prove too little.
+    /// Properties that should be reachable and are not: the model would prove too little.
     pub unreachable: Vec<&'static str>,
 }
 

@@ -60,7 +60,7 @@ impl Cursor {
         Self { base, progress: Some((head, after)) }
     }
 
-    /// What it calls settled.
+    /// Returns the entries that it calls settled.
     #[must_use]
     pub fn settled(self) -> Set {
         let Some((head, after)) = self.progress else { return self.base };

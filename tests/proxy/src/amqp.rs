@@ -265,7 +265,7 @@ mod tests {
         server.write_all(&[&ack[..], &closed].concat()).await?;
         assert_arrives(&mut client, &closed).await?;
         proxy.silence(false);
-        // What was let go would have come by then, and before what follows.
+        // A frame that was let go would have come by then, before the next one.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         server.write_all(&closed).await?;
         assert_arrives(&mut client, &closed).await

@@ -1,4 +1,4 @@
-//! What the network between client and server does.
+//! Conditions of the network between client and server.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

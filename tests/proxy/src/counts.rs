@@ -1,10 +1,10 @@
-//! What has happened so far.
+//! Counts of connections and bytes so far.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::conditions::Way;
 
-/// What a proxy has done since it started.
+/// Counts of a proxy since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections that reached the server.

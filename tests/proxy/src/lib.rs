@@ -1,8 +1,9 @@
 //! A TCP proxy whose network goes wrong on command.
 //!
-//! Clients connect to the [`Proxy`] instead of the server. What its network does is data, [`Conditions`]: for each
-//! way latency, bandwidth, and whether bytes pass, wait, get lost, or pass up to a place where the connection breaks.
-//! What happens at one moment is a method: [`Proxy::cut`], [`Proxy::abandon`]. [`Proxy::heal`] ends all of it.
+//! Clients connect to the [`Proxy`] instead of the server. [`Conditions`] say as data how its
+//! network behaves: for each way latency, bandwidth, and whether bytes pass, wait, get lost, or
+//! pass up to a place where the connection breaks. Events of one moment are methods:
+//! [`Proxy::cut`], [`Proxy::abandon`]. [`Proxy::heal`] ends all of it.
 //!
 //! | fault | how |
 //! |---|---|

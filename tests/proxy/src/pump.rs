@@ -62,7 +62,7 @@ impl Pump<'_> {
                 return Ok(Ended::Finished);
             }
             tokio::time::sleep(flow.delay + part_of(flow.jitter)).await;
-            // What arrives is decided when it would arrive.
+            // The conditions at the time of arrival decide whether a chunk passes.
             match self.passable().await {
                 None => return Ok(Ended::Broken),
                 Some(Pass::Lose) => {

@@ -12,7 +12,7 @@ use crate::conditions::{Conditions, End};
 use crate::connection;
 use crate::counts::{Counters, Counts};
 
-/// What every connection watches.
+/// The state that every connection watches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State {
     pub(crate) conditions: Conditions,
@@ -69,13 +69,13 @@ impl Proxy {
         self.upstream.send_replace(Arc::from(upstream.into()));
     }
 
-    /// What the network does now.
+    /// Returns the present conditions of the network.
     #[must_use]
     pub fn conditions(&self) -> Conditions {
         self.state.borrow().conditions
     }
 
-    /// What the network does from now on, for open connections and new ones.
+    /// Sets the conditions of the network from now on, for open connections and new ones.
     pub fn set(&self, conditions: Conditions) {
         self.state.send_modify(|state| state.conditions = conditions);
     }
@@ -115,7 +115,7 @@ impl Proxy {
         self.end_abandonment();
     }
 
-    /// What has happened so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counters.read()

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// What the server saw of one connection.
+/// An observation of the server on one connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Bytes(Vec<u8>),

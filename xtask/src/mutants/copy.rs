@@ -57,7 +57,7 @@ impl Copy {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // The copy's own packages, not those of the cargo that runs this.
         command.env_remove("CARGO_MANIFEST_DIR").env("CARGO_TARGET_DIR", &self.target);
-        // What the services have downloaded serves the copy too.
+        // The copy shares the downloads of the services.
         if let Ok(folder) = services_dir() {
             command.env(DIR_VARIABLE, folder);
         }

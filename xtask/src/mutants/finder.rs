@@ -1,4 +1,4 @@
-//! What can find a breakage.
+//! Programs that can find a breakage.
 
 use super::copy::Copy;
 use crate::backends::Backends;
@@ -36,18 +36,18 @@ pub(super) struct Look {
     pub(super) took: Duration,
     /// How many schedules the simulation ran.
     pub(super) schedules: Option<u64>,
-    /// What was printed by the last command.
+    /// The output of the last command.
     pub(super) printed: String,
 }
 
-/// What became of a look.
+/// The outcome of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It ran to its end and found nothing.
     Quiet,
     /// It found a broken promise.
     Found,
-    /// What it looks at could not be built.
+    /// The program that it looks at could not be built.
     NotBuilt,
 }
 

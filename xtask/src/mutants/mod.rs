@@ -52,7 +52,7 @@ impl Mutants {
     }
 }
 
-/// What became of one breakage.
+/// One breakage, and the outcome of the look for it.
 struct Line {
     patch: Patch,
     look: Look,

@@ -16,7 +16,7 @@ pub(super) struct Patch {
     pub(super) name: String,
     /// The promise that no longer holds, and what happens instead.
     pub(super) breaks: String,
-    /// What finds it.
+    /// The program that finds it.
     pub(super) finder: Finder,
 }
 

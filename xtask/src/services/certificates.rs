@@ -81,7 +81,7 @@ fn request(files: &Certificates, name: &str, common_name: &str, signer: Option<&
     run(&mut openssl, "openssl req").map(drop)
 }
 
-/// What each certificate may be used for; the subjects are given with the request.
+/// The permitted uses of each certificate; the subjects are given with the request.
 const CONFIGURATION: &str = "\
 [req]
 distinguished_name = subject

@@ -41,7 +41,7 @@ pub(crate) enum Command {
         #[arg(long)]
         purge: bool,
     },
-    /// What runs, where, and with which data.
+    /// Show what runs, where, and with which data.
     Status {
         #[command(flatten)]
         selection: Selection,

@@ -165,7 +165,7 @@ num.io.threads=4
     )
 }
 
-/// What the listeners SSL and SASL_SSL need.
+/// Returns the properties that the listeners SSL and SASL_SSL need.
 fn security(certificates: &Certificates) -> String {
     let module = "org.apache.kafka.common.security";
     format!(

@@ -64,7 +64,7 @@ pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
     Ok((!lives && name.service().probe(port).is_ok()).then_some(address))
 }
 
-/// What a running service of ours offers over TLS: variable and address.
+/// Returns what a running service of ours offers over TLS: variable and address.
 pub(crate) fn secure_addresses(name: Name) -> Result<Vec<(&'static str, String)>, Fault> {
     let secure = name.service().secure()?.into_iter();
     let offered = secure.filter(|Secure { port, offered, .. }| offered(*port));
@@ -223,7 +223,7 @@ fn wait_ready(
     }
 }
 
-/// What stopping found.
+/// The outcome of stopping a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     Stopped,

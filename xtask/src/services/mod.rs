@@ -120,7 +120,8 @@ pub(crate) struct Installed {
     pub(crate) programs: PathBuf,
 }
 
-/// What one service knows about itself; everything else is the same for all of them (`manager`).
+/// The parts of a service that differ from others; the rest is the same for all of them
+/// (`manager`).
 pub(crate) trait Service: Sync {
     fn client_port(&self) -> &'static Port;
 

@@ -1,4 +1,4 @@
-//! What the environment decides: folders, ports, and services that somebody else runs.
+//! Settings from the environment: folders, ports, and services that somebody else runs.
 
 use super::{Name, fault::Fault};
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
 /// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.
 pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 
-/// What `PgBouncer` hands out: `transaction` (the default) or `session`.
+/// The pool mode of `PgBouncer`: `transaction` (the default) or `session`.
 pub(crate) const PGBOUNCER_MODE: &str = "OUTBOX_PGBOUNCER_MODE";
 
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.

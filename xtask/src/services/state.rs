@@ -1,4 +1,4 @@
-//! What is remembered of a started service, as JSON in its folder.
+//! The record of a started service, as JSON in its folder.
 
 use super::{Name, process::Identity};
 use serde::{Deserialize, Serialize};

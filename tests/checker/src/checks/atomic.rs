@@ -36,11 +36,11 @@ fn check_twice(outbox: &[OutboxRow], findings: &mut Findings) {
 
 /// How many of an operation's messages and rows are there, and how many there would be.
 pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) {
-    // What was reported as done must be there, whoever else wrote it as well. Of the others only that counts which
-    // nobody else can have written.
+    // Messages and rows reported as done must be there, even if another operation wrote them as
+    // well. Of the others only those count that no other operation can have written.
     let outcome = operation.outcome;
     let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
-    // What the database has forgotten is there no more, with whatever else its transaction wrote.
+    // A forgotten message is gone, with everything else that its transaction wrote.
     let messages = operation.messages.iter().map(|message| message.id).filter(|id| !index.is_forgotten(*id));
     let messages =
         messages.filter(|id| counts(index.messages.get(id).is_some_and(|claims| claims.is_only(outcome))));
@@ -77,7 +77,8 @@ pub(super) fn of_operation(operation: &Operation) -> Subject {
     }
 }
 
-/// What was rolled back to a savepoint is not there, unless somebody else wrote it.
+/// Checks that messages and rows rolled back to a savepoint are absent, unless another operation
+/// wrote them.
 fn check_undone(index: &Index<'_>, operation: &Operation, findings: &mut Findings) {
     for id in &operation.undone_messages {
         if index.is_committed(*id) && !index.messages.get(id).is_some_and(|claims| claims.is_possible()) {

@@ -65,7 +65,8 @@ pub(crate) fn all(history: &History, breaches_max: usize) -> Vec<Ruling> {
     Promise::ALL.into_iter().map(decide).collect()
 }
 
-/// What is not decided before everything is quiet.
+/// The reason why a check is left open before everything is quiet. The others name what was not
+/// read.
 const RUNNING: NotChecked = "the system was still running";
 const NO_OUTBOX: NotChecked = "the outbox was not read";
 const NO_TAP: NotChecked = "the broker was not read";
@@ -74,7 +75,7 @@ const NO_PARKED: NotChecked = "what is parked was not read";
 const NO_OPERATIONS: NotChecked = "what clients did was not recorded";
 const NO_EFFECTS: NotChecked = "no effects were read";
 
-/// What is there, or the reason why nothing can be decided.
+/// Returns the part, or the reason why nothing can be decided without it.
 fn need<T>(part: &Option<T>, otherwise: NotChecked) -> Result<&T, NotChecked> {
     part.as_ref().ok_or(otherwise)
 }

@@ -1,4 +1,5 @@
-//! What a client was told is so. What it was not told may have gone either way.
+//! The check that clients were told the truth. An operation of unknown outcome may have gone either
+//! way.
 
 use super::atomic::{of_operation, parts};
 use super::{NO_OPERATIONS, NO_OUTBOX, need};

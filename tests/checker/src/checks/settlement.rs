@@ -1,11 +1,11 @@
-//! What the relay says of itself is so.
+//! The checks that the relay's marks and cursor tell the truth.
 
 use super::{NO_OUTBOX, NO_PARKED, NO_TAP, TAP_INCOMPLETE, need};
 use crate::history::OutboxRow;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
-/// What is marked as published is at the broker or parked.
+/// Checks that every row marked as published is at the broker or parked.
 pub(super) fn check_settled(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = done(index, |row| row.settled, "the relay marks no rows")?;
     for row in outbox.iter().filter(|row| row.settled == Some(true)) {
@@ -17,8 +17,8 @@ pub(super) fn check_settled(index: &Index<'_>, findings: &mut Findings) -> Resul
     Ok(())
 }
 
-/// What the cursor has passed is at the broker or parked; what it has not passed is not parked, so that a successor
-/// never finds something parked that it is going to read again.
+/// Checks that every row that the cursor has passed is at the broker or parked. Rows that it has
+/// not passed must not be parked: a successor would read them again and find them parked.
 pub(super) fn check_cursor(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = done(index, |row| row.passed, "the relay keeps no cursor")?;
     for row in outbox {

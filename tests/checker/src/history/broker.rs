@@ -1,4 +1,4 @@
-//! What the broker has.
+//! The messages at the broker.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// What was seen at the broker, by somebody who takes nothing from anyone: a reader of its log, or a queue beside.
+/// The messages seen at the broker by a reader that takes none away: of its log, or of a queue
+/// beside.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tap {
@@ -15,7 +16,7 @@ pub struct Tap {
     pub ordered: bool,
     /// Whether nothing is missing: the tap began before the first message, and nothing was removed under it.
     pub complete: bool,
-    /// What was seen, copies included. In the broker's order within each place.
+    /// The messages that were seen, copies included. In the broker's order within each place.
     pub occurrences: Vec<Occurrence>,
 }
 
@@ -27,6 +28,6 @@ pub struct Occurrence {
     pub id: Option<Uuid>,
     /// Partition or queue: within it, occurrences have an order.
     pub place: Arc<str>,
-    /// What it says.
+    /// Its content.
     pub content: Content,
 }

@@ -1,4 +1,4 @@
-//! What became of the messages on the other side.
+//! The consumers' side: inboxes, effects and dead letters.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Consumer {
     pub expired: Option<Vec<InboxRow>>,
     /// Its effects, in the order of their commits.
     pub effects: Option<Vec<Effect>>,
-    /// What it put aside for an operator.
+    /// The messages that it put aside for an operator.
     pub dead_letters: Option<Vec<DeadLetter>>,
 }
 
@@ -35,7 +35,7 @@ pub struct InboxRow {
     pub id: Uuid,
     /// The scope, such as a tenant; empty for none.
     pub scope: Arc<str>,
-    /// What the row tells of the message.
+    /// The content of the message, as far as the row tells it.
     pub content: Content,
 }
 

@@ -27,12 +27,12 @@ pub enum LeaseEvent {
         holder: Arc<str>,
         /// Whether the database took it. A write under an old epoch may be tried; it must not be taken.
         applied: bool,
-        /// What was written, for people.
+        /// The change, for people.
         what: Arc<str>,
     },
 }
 
-/// What must not be left when everything is healed.
+/// The kind of thing that must not be left when everything is healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakKind {
@@ -56,7 +56,7 @@ pub enum LeakKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leak {
-    /// What kind of thing.
+    /// Its kind.
     pub kind: LeakKind,
     /// Which one, for people.
     pub what: Arc<str>,

@@ -1,5 +1,5 @@
-//! What was observed. Whoever builds a history fills what it has; a part that is `None` was not observed, and
-//! whatever needs it is reported as not checked.
+//! The history that was observed. Its builder fills in the parts that it has observed. A part that
+//! is `None` was not observed, and every check that needs it is reported as not checked.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -44,24 +44,26 @@ pub struct History {
     pub business: Option<Vec<BusinessRow>>,
     /// The outbox.
     pub outbox: Option<Vec<OutboxRow>>,
-    /// What is parked beside the outbox; for a system that parks nothing, an empty list.
+    /// The messages parked beside the outbox; for a system that parks nothing, an empty list.
     pub parked: Option<Vec<Parked>>,
     /// Messages whose outbox rows retention has removed. `None` when nothing is known of it; then an absent row is a
     /// row that never was.
     pub removed: Option<Vec<Uuid>>,
-    /// What is no more since the database went back; empty for one that never did.
+    /// Messages and rows that a database lost when it went back; empty for one that never did.
     pub forgotten: Forgotten,
-    /// What the broker has.
+    /// The messages at the broker.
     pub tap: Option<Tap>,
     /// Everybody who applies the messages.
     pub consumers: Vec<Consumer>,
     /// Leases and what was changed under them, in the order in which the database took it.
     pub leases: Option<Vec<LeaseEvent>>,
-    /// What was still held when everything was healed; an empty list when somebody looked and found nothing.
+    /// Things still held when everything was healed; an empty list when somebody looked and found
+    /// nothing.
     pub leaks: Option<Vec<Leak>>,
 }
 
-/// What must be the same in every copy of a message. Only what two copies both have recorded is compared.
+/// The content that must be the same in every copy of a message. Two copies are compared only in
+/// the parts that both have recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Content {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// What was committed and is no more, because the database went back to an earlier state: a restore, or the promotion of
+/// Messages and rows that were committed and are gone, because the database went back to an earlier state: a restore, or the promotion of
 /// a replica that lagged.
 ///
 /// Its messages may be anywhere downstream, out of their turn, and nobody owes them anything; they take effect at most
@@ -43,7 +43,7 @@ pub struct OutboxRow {
     pub settled: Option<bool>,
     /// Whether the relay's stored cursor has passed it, where it keeps one.
     pub passed: Option<bool>,
-    /// What the row holds.
+    /// The content of the message.
     pub content: Content,
 }
 

@@ -1,4 +1,4 @@
-//! What clients did, and the business rows that are there.
+//! The operations of clients, and the business rows that are there.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Content;
 use crate::Digest;
 
-/// What a client was told.
+/// The outcome of a transaction, as its client was told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -27,14 +27,14 @@ pub enum Outcome {
 pub struct Operation {
     /// A name that no other operation of this history has.
     pub id: Arc<str>,
-    /// What its client was told.
+    /// The outcome that its client was told.
     pub outcome: Outcome,
     /// When it began, before its first statement. Any clock serves on which the operations of all clients stand in
     /// one order: a counter, or microseconds of a machine's monotonic clock.
     pub started: Option<u64>,
     /// When its outcome was known, on the same clock. `None` when it never was.
     pub ended: Option<u64>,
-    /// What it enqueued, in its order.
+    /// The messages that it enqueued, in its order.
     pub messages: Vec<Enqueued>,
     /// Business rows that it wrote.
     pub rows: Vec<Arc<str>>,
@@ -55,7 +55,7 @@ pub struct Enqueued {
     pub seq: Option<u64>,
     /// Whether it may leave later than its turn: scheduled, or passed over by an operator's policy.
     pub out_of_turn: bool,
-    /// What the client sent.
+    /// The content that the client sent.
     pub content: Content,
 }
 

@@ -48,7 +48,7 @@ fn a_good_history_passes_and_everything_was_checked() {
 
 type Break = fn(&mut History);
 
-/// What is broken, and the only thing that is said about it.
+/// The violations, each with a change that causes this one and no other.
 const SEPARATE: [(V, Break); 33] = [
     (V::CommittedInPart, |h| business_of(h).retain(|row| row.id != row_name(6))),
     (V::UndoneAndPresent, |h| business_of(h).push(BusinessRow { messages: None, ..business(10) })),
@@ -240,7 +240,7 @@ fn an_id_that_several_operations_wrote_belongs_to_whoever_did_not_fail() {
     operations_of(&mut history)[0] = Operation { outcome: Outcome::Unknown, rows, ..again };
     operations_of(&mut history)[1].outcome = Outcome::Unknown;
     assert_eq!(violations(&history), []);
-    // What was undone in one transaction and kept in another is there rightly.
+    // A message undone in one transaction and kept in another may be there.
     operations_of(&mut history)[2].undone_messages.push(id(3));
     assert_eq!(violations(&history), []);
 }
@@ -295,7 +295,8 @@ fn a_key_or_header_that_differs_anywhere_is_named() {
     assert_eq!(part(|content| content.key = Some("".into())), Some("key"));
     assert_eq!(part(|content| content.payload = Some(crate::Digest::of(b""))), Some("payload"));
     assert_eq!(part(|content| content.headers = Some(crate::Digest::of(b""))), Some("headers"));
-    // What the client sent is compared with what was stored, and named once for all copies.
+    // The client's content is compared with the stored one, and a difference is named once for all
+    // copies.
     let mut history = good();
     operations_of(&mut history)[0].messages[0].content.payload = Some(crate::Digest::of(b"other"));
     assert_eq!(Verdict::of(&history).ruling(Promise::Unaltered).breached, 1);

@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..16)
 }
 
-/// What the steps come to when every promise is kept.
+/// Plays the steps and returns their history when every promise is kept.
 fn play(steps: &[Step]) -> History {
     let mut seqs = [0_u64; 3];
     let mut blocked = [false; 3];
@@ -230,7 +230,7 @@ const CHANGES: [Change; 12] = [
         inbox.remove(pick(inbox.len(), index)?);
         Some(V::AppliedUnremembered)
     },
-    // What was in trouble is not any more, and what stands behind it is still held.
+    // Messages are held, and none before them is in trouble any more.
     |h, _| {
         let parked = h.parked.as_mut()?;
         parked.iter().any(|parked| parked.aside == Aside::Held).then_some(())?;

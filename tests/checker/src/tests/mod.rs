@@ -8,7 +8,7 @@ mod unchecked;
 
 use crate::{History, Promise, Verdict, Violation};
 
-/// What is wrong, sorted, without repetition.
+/// Returns the violations in a history, sorted, without repetition.
 fn violations(history: &History) -> Vec<Violation> {
     let mut violations: Vec<_> = Verdict::of(history).breaches().map(|breach| breach.violation).collect();
     violations.sort_unstable();

@@ -1,11 +1,11 @@
-//! What was not observed is not claimed.
+//! Promises about parts that were not observed are reported as not checked.
 
 use super::sample::good;
 use crate::{History, Promise, Verdict};
 
 type Forget = fn(&mut History);
 
-/// What is forgotten, and the promises that can then not be checked.
+/// The forgotten part, and the promises that cannot be checked without it.
 const FORGOTTEN: [(Forget, &[Promise]); 11] = [
     (|h| h.operations = None, &[Promise::HonestOutcomes, Promise::CausalOrder]),
     (

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Event, Violation};
 
-/// What a breach is about; nothing of what does not apply.
+/// The subject of a breach; parts that do not apply are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Subject {
     /// Messages. Where two are compared, the one that is wrong stands first.
@@ -32,7 +32,7 @@ pub struct Subject {
     /// A lease, or a thing that somebody holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Arc<str>>,
-    /// What differs, where copies do.
+    /// The part in which copies differ, where they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<&'static str>,
 }
@@ -54,7 +54,7 @@ impl Subject {
 /// One thing that must not be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Breach {
-    /// What is wrong.
+    /// The kind of violation.
     pub violation: Violation,
     /// With what.
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! What was seen of a message, a row or a lease, one thing at a time.
+//! Observations of a message, a row or a lease, one at a time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ pub enum Event {
     Operation {
         /// Its name.
         operation: Arc<str>,
-        /// What the client was told.
+        /// The outcome that the client was told.
         outcome: Outcome,
         /// When it began.
         started: Option<u64>,
         /// When its outcome was known.
         ended: Option<u64>,
-        /// What it enqueued and kept.
+        /// The messages that it enqueued and kept.
         messages: Vec<Uuid>,
-        /// What it wrote and kept.
+        /// The business rows that it wrote and kept.
         rows: Vec<Arc<str>>,
     },
     /// A business row is there.
@@ -97,7 +97,7 @@ pub enum Event {
     },
     /// Something happened to a lease.
     Lease {
-        /// What.
+        /// The event.
         #[serde(flatten)]
         event: LeaseEvent,
     },

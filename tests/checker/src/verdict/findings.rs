@@ -1,11 +1,11 @@
-//! What a check collects.
+//! The findings that a check collects.
 
 use super::{Breach, Promise, Ruling, Subject, Violation};
 
 /// Why a check cannot decide: what was not observed.
 pub(crate) type NotChecked = &'static str;
 
-/// What a check has found so far.
+/// The findings of a check so far.
 #[derive(Debug)]
 pub(crate) struct Findings {
     breaches_max: usize,
@@ -41,9 +41,9 @@ impl Findings {
         }
     }
 
-    /// What became of the promise.
+    /// Returns the ruling on the promise.
     pub(crate) fn ruling(self, promise: Promise, decided: Result<(), NotChecked>) -> Ruling {
-        // What was found stays found, also when the rest could not be looked at.
+        // A breach that was found counts, even if the rest could not be looked at.
         let not_checked = decided.err().filter(|_| self.breached == 0);
         let Self { checked, breached, breaches, .. } = self;
         Ruling { promise, not_checked, checked, breached, breaches }

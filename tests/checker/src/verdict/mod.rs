@@ -1,4 +1,4 @@
-//! What became of every promise.
+//! The verdict on every promise.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// What became of one promise.
+/// The ruling on one promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ruling {
     /// Which promise.
@@ -67,7 +67,7 @@ impl Ruling {
     }
 }
 
-/// What became of every promise. Displayed, it is one line per promise and what is wrong below.
+/// The verdict on every promise. Displayed, it is one line per promise, with the breaches below.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// One for each of [`Promise::ALL`], in that order.
@@ -111,7 +111,7 @@ impl Verdict {
         self.rulings.into_iter().flat_map(|ruling| ruling.breaches)
     }
 
-    /// What became of one promise.
+    /// Returns the ruling on one promise.
     #[must_use]
     pub fn ruling(&self, promise: Promise) -> &Ruling {
         &self.rulings[promise as usize]

@@ -1,4 +1,4 @@
-//! What is promised.
+//! The promises.
 
 use std::fmt;
 
@@ -10,15 +10,16 @@ use serde::{Deserialize, Serialize};
 pub enum Promise {
     /// Business rows and outbox rows of one transaction: both or neither.
     Atomic,
-    /// What a client was told is so: done is there, failed is not.
+    /// Clients are told the truth: an operation reported as done is there, one reported as failed
+    /// is not.
     HonestOutcomes,
     /// In the end every outbox row is at the broker or parked.
     NoLoss,
     /// Nothing is anywhere that was not committed.
     NoPhantom,
-    /// What the relay marked as published is at the broker.
+    /// Every row that the relay marked as published is at the broker.
     SettledIsStored,
-    /// What the cursor has passed is at the broker or parked, and nothing is parked that it has not passed.
+    /// Every row that the cursor has passed is at the broker or parked, and no other row is parked.
     CursorIsTrue,
     /// Every copy of a message is the same.
     Unaltered,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Promise;
 
-/// What is wrong, without saying with which message.
+/// The kind of a violation, without the message that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
@@ -113,7 +113,7 @@ impl Violation {
         }
     }
 
-    /// What is wrong, to be read after the name of what it is wrong with.
+    /// Returns the violation in words, to be read after the name of its subject.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! What there is.
+//! The state of the model.
 
 use crate::sets::{Entry, Set};
 
-/// What a worker has in hand.
+/// The work of a worker at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
     /// Nothing.
@@ -17,7 +17,7 @@ pub enum Work {
     Settled(usize),
 }
 
-/// What one consumer's database holds.
+/// The content of one consumer's database.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Inbox {
     /// Committed inbox rows.
@@ -33,7 +33,7 @@ pub struct Inbox {
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    /// What the broker hands out.
+    /// The messages that the broker hands out, in its order.
     pub log: Vec<Entry>,
     /// One for each consumer's name.
     pub inboxes: Vec<Inbox>,

@@ -1,4 +1,4 @@
-//! What can happen next, and what then is.
+//! The actions that can happen next, and the states that follow.
 
 use stateright::Model;
 

@@ -1,4 +1,4 @@
-//! What a relay does with its part of the log.
+//! The work of a leading relay on its part of the log.
 
 use super::breakage::Breakage;
 use super::state::Leader;
@@ -12,7 +12,7 @@ impl Leader {
         Self { epoch, stored, run: Vec::new(), sent: none, arrived: none, confirmed: none, lost: none }
     }
 
-    /// What a snapshot taken now adds to the run.
+    /// Returns the entry that a snapshot taken now adds to the run.
     pub(super) fn next_read(&self, model: &Relays, state: &State) -> Option<Read> {
         let position = self.run.last().map_or(self.stored, |read| read.cursor());
         next_read(model, position, state.visible())
@@ -48,7 +48,7 @@ impl Leader {
         first_of_each_key(model, &entries).into_iter().map(|index| on_the_way[index]).collect()
     }
 
-    /// What may still arrive when this session is given up.
+    /// Returns the entries that may still arrive when this session is given up.
     pub(super) fn in_flight(&self) -> Vec<Entry> {
         self.sent.without(self.arrived).iter().map(|place| self.run[usize::from(place)].entry).collect()
     }
@@ -94,7 +94,7 @@ fn next_read(model: &Relays, position: Cursor, visible: Set) -> Option<Read> {
     Some(Read { entry, base: below, head: below.with(entry) })
 }
 
-/// What a relay that loads this cursor now will read.
+/// Returns the entries that a relay that loads this cursor now will read.
 pub(super) fn still_to_read(model: &Relays, mut cursor: Cursor, visible: Set) -> Set {
     let mut to_read = Set::default();
     while let Some(read) = next_read(model, cursor, visible) {

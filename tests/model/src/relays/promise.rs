@@ -1,4 +1,5 @@
-//! What must hold in every state, and what must be reachable for the model to mean anything.
+//! Properties that must hold in every state, and states that must be reachable for the model to
+//! mean anything.
 
 use stateright::Property;
 

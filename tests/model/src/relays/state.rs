@@ -1,4 +1,4 @@
-//! What there is.
+//! The state of the model.
 
 use crate::sets::{Cursor, Entry, Read, Set};
 
@@ -33,14 +33,14 @@ pub enum Relay {
     Leading(Leader),
 }
 
-/// What a leading relay remembers.
+/// The memory of a leading relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leader {
     /// The epoch it was granted.
     pub epoch: u8,
     /// The cursor it loaded or stored last.
     pub stored: Cursor,
-    /// What it has read since, in order.
+    /// The entries that it has read since, in order.
     pub run: Vec<Read>,
     /// Places in the run whose messages are with this session.
     pub sent: Set,
@@ -67,7 +67,7 @@ pub struct State {
     pub relays: [Relay; 2],
     /// For each process what it sent over a connection that it has given up, and what may still arrive.
     pub stragglers: [Vec<Entry>; 2],
-    /// What the broker took, in its order.
+    /// The entries that the broker took, in its order.
     pub log: Vec<Entry>,
     /// How far the consumer has acknowledged.
     pub acknowledged: usize,
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// What a snapshot taken now shows.
+    /// Returns the entries that a snapshot taken now shows.
     #[must_use]
     pub fn visible(&self) -> Set {
         let is_committed = |(_, transaction): &(usize, &Transaction)| **transaction == Transaction::Committed;
@@ -115,7 +115,7 @@ impl State {
         committed.fold(Set::default(), |set, (entry, _)| set.with(entry as Entry))
     }
 
-    /// What the broker holds.
+    /// Returns the entries that the broker holds.
     #[must_use]
     pub fn published(&self) -> Set {
         self.log.iter().fold(Set::default(), |set, entry| set.with(*entry))
