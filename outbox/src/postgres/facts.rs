@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use crate::log::{Cursor, LogError};
 use crate::postgres::history::{CursorFacts, History, ServerFacts};
 use crate::postgres::mark::PgMark;
+use crate::postgres::statements::present_run;
 
 /// The statements, rendered once.
 #[derive(Debug, Clone)]
@@ -31,15 +32,19 @@ const UNLOGGED: &str =
 
 // The first eight digits of a WAL file's name are the timeline that is being written; the control file tells it only
 // after a checkpoint. Whatever is visible has its id already when the sequence is read, after the snapshot.
-const SERVER: &str = "
+const SERVER: &str = concat!(
+    "
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
-    (SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()),
+    (",
+    present_run!(),
+    "),
     (SELECT system_identifier FROM {schema}outbox_identity),
     pg_snapshot_xmax(pg_current_snapshot())::text,
     (SELECT xid::text FROM {schema}outbox_message ORDER BY xid DESC LIMIT 1),
     coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
-    (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
+    (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)"
+);
 
 // The oldest that the cursor cannot know: a sequence that was set back gives out low ids again from then on.
 const GIVEN_OUT_AGAIN: &str = "

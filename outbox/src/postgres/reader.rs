@@ -96,13 +96,13 @@ impl PgReader {
         }
     }
 
-    /// A statement that found nothing may have asked another run of the server, in which it finds nothing. No run
-    /// returns: the present one was there when the statement ran.
-    async fn check_run(&mut self) -> Result<(), LogError> {
-        match self.run.is_none() || run(&mut self.connection, &self.statements).await? == self.run {
-            true => Ok(()),
-            false => Err(other_run()),
+    /// A statement that found nothing may have asked another run of the server, in which it finds nothing: then this
+    /// fails. No run returns, so the present one was there when the statement ran.
+    async fn check_run(&mut self, found: usize) -> Result<(), LogError> {
+        if found > 0 || self.run.is_none() || run(&mut self.connection, &self.statements).await? == self.run {
+            return Ok(());
         }
+        Err(other_run())
     }
 
     async fn poll(&mut self, base: &PgMark) -> Result<Polled, LogError> {
@@ -220,9 +220,7 @@ impl PgReader {
             Ok(cut)
         };
         let cut = read().await.map_err(LogError::during("read entries"))?;
-        if cut.rows.is_empty() {
-            self.check_run().await?;
-        }
+        self.check_run(cut.rows.len()).await?;
         let mut names = Names::default();
         first.entries.reserve(cut.rows.len());
         for row in &cut.rows {
@@ -276,9 +274,7 @@ impl PgReader {
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("read what is due"))?;
-        if rows.is_empty() {
-            self.check_run().await?;
-        }
+        self.check_run(rows.len()).await?;
         let mut page = DuePage { position: after, exhausted: found(&rows)? < rows_max, ..DuePage::default() };
         page.exhausted &= found(&rows)? == rows.len() as i64;
         for row in &rows {
@@ -316,9 +312,7 @@ impl PgReader {
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("read held entries"))?;
-        if rows.is_empty() {
-            self.check_run().await?;
-        }
+        self.check_run(rows.len()).await?;
         let is_cut = found(&rows)? != rows.len() as i64;
         let mut pages = vec![HeldPage::default(); asks.len()];
         let mut last = 0;
@@ -345,9 +339,7 @@ impl PgReader {
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list what is held"))?;
-        if rows.is_empty() {
-            self.check_run().await?;
-        }
+        self.check_run(rows.len()).await?;
         Ok(HeldQueues::of(rows, queues_max))
     }
 
@@ -364,9 +356,7 @@ impl PgReader {
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list exceptions"))?;
-        if rows.is_empty() {
-            self.check_run().await?;
-        }
+        self.check_run(rows.len()).await?;
         rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
     }
 }

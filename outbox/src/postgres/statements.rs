@@ -29,6 +29,15 @@ macro_rules! same_segment {
     };
 }
 
+/// The run of the server that lasts now; no row before the first one has begun.
+macro_rules! present_run {
+    () => {
+        "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()"
+    };
+}
+
+pub(super) use present_run;
+
 /// The server has neither crashed nor been replaced since this run began; null asks for no run.
 macro_rules! same_run {
     ($run:literal) => {
@@ -73,8 +82,8 @@ pub(super) struct Statements {
     /// The run of the server that lasts now.
     pub(super) run: Statement,
     /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes with its row, $7 run of
-    /// the server: walks the primary key. Of a larger payload only the length comes. So a page is bounded without a window function, which
-    /// copies every row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
+    /// the server: walks the primary key. Of a larger payload only the length comes. So a page is bounded without a
+    /// window function, which copies every row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
     pub(super) page: Statement,
     /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with their rows.
     pub(super) payloads: Statement,
@@ -189,8 +198,7 @@ SELECT (SELECT position FROM sequence),
     same_run!("$4")
 );
 
-const RUN: &str =
-    "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
+const RUN: &str = present_run!();
 
 const PAGE: &str = concat!(
     "SELECT ",

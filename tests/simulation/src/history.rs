@@ -35,7 +35,7 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
     }
 }
 
-/// What was undone when the database went back.
+/// Messages that were undone when the database went back.
 fn forgotten(state: &State) -> Forgotten {
     let messages = state.outbox.undone.iter().map(|id| id.as_uuid());
     Forgotten { messages: messages.collect(), rows: Vec::new() }

@@ -1,4 +1,4 @@
-//! What a database forgot when it went back to an earlier state, and ids that it gave out twice.
+//! Messages and rows that a database forgot when it went back, and ids that it gave out twice.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

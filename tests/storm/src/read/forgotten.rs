@@ -1,4 +1,4 @@
-//! What is no more since the database went back, and what has no turn since its ids did. Pure.
+//! Messages and rows that are gone since the database went back, and rows without a turn. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;

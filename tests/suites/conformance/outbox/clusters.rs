@@ -169,7 +169,7 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     db.enqueue(orders(11..14)).await;
     let error = kept_reader.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("before it crashed"), "{error}");
-    // What would be read of the difference now may stand behind what nobody has read.
+    // An entry that is read of the difference now may stand behind one that nobody has read.
     let ask = HeldAsk { queue: QueueName::of("orders", Some("1")), from: EntryId(1) };
     let refused = [
         kept_reader.read_page(&difference, EntryId::default(), SMALL).await.err(),

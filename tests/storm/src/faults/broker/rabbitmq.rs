@@ -96,7 +96,7 @@ impl Fault for Unroutable {
     }
 }
 
-/// What is published to the topic that consumers read is stored, and its confirms are kept back: longer than a window
+/// Messages to the topic that consumers read are stored, and their confirms are kept back: longer than a window
 /// waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
 #[derive(Debug, Default)]
 pub struct SilentQueue {

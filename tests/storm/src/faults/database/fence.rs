@@ -78,7 +78,7 @@ impl Fence {
         }
     }
 
-    /// Whoever decides about a prepared transaction must not find the other state.
+    /// A client that decides about a prepared transaction must not find the other state.
     pub(super) async fn refuse_prepared(&mut self) -> Result<(), Failure> {
         let sql = "SELECT count(*) FROM pg_prepared_xacts WHERE database = $1";
         let prepared: i64 =
@@ -97,7 +97,7 @@ pub(super) fn beside(url: &str, name: &str) -> Result<String, Failure> {
     Ok(url.to_string())
 }
 
-/// What is in one state of the producers' database, which is closed, and not in another one.
+/// Messages and rows of one state of the producers' database, which is closed, that another state lacks.
 pub(super) async fn lost(present: &mut PgConnection, other: &mut PgConnection) -> Result<WentBack, Failure> {
     Ok(WentBack {
         at: clock::now(),

@@ -76,7 +76,7 @@ impl Fault for Promotion {
         let own = stage.wires.own.as_ref().ok_or("the storm has no way of its own")?;
         let ways = [own, way(&PRODUCERS)?, way(&RELAYS)?];
         let primary = ways[0].upstream();
-        // Whoever leads them elsewhere would lead them back to the old primary.
+        // A fault that leads them elsewhere would lead them back to the old primary.
         if ways.iter().any(|way| way.upstream() != primary) {
             return Err("somebody does not reach the primary directly".into());
         }

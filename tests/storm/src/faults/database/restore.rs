@@ -112,7 +112,7 @@ impl Swap {
     /// The backup, beside the database that is still in use.
     async fn restore(&mut self, dump: &Path) -> Result<(), Failure> {
         self.fence.refuse_prepared().await?;
-        // What earlier tries have left.
+        // Databases that earlier tries have left.
         self.run("DROP DATABASE IF EXISTS {backup} WITH (FORCE)").await?;
         self.run("DROP DATABASE IF EXISTS {former} WITH (FORCE)").await?;
         self.run("CREATE DATABASE {backup}").await?;
