@@ -16,15 +16,17 @@
 //! | [`limits`] | [`SizeLimit`]: what a destination takes |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
 //! | [`crash_points`] | places at which a test ends the process |
+//! | [`event`] | [`Event`]: a payload of a type that knows its topic and kind |
 //! | [`fault`] | [`Fault`] and [`Scope`]: whose fault a failure is, and how far it reaches |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
-//! | [`subscription`] | [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
+//! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | [`host`] | [`Host`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod chunk;
 pub mod cloudevents;
 pub mod crash_points;
+pub mod event;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;
@@ -42,6 +44,7 @@ pub mod token;
 pub mod trace;
 
 pub use chunk::Chunk;
+pub use event::Event;
 pub use fault::{Fault, Scope};
 pub use fingerprint::Fingerprint;
 pub use header::{HeaderName, HeaderValue, Headers};
@@ -54,7 +57,7 @@ pub use publisher::{
     Connector, KeyWindow, Profile, PublishError, Publisher, Receipt, Receipts, Submission, Ticket,
 };
 pub use subscription::{
-    Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscription, SubscriptionError,
+    Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscriber, Subscription, SubscriptionError,
 };
 pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
 pub use to_its_end::{ToItsEnd, to_its_end};

@@ -157,6 +157,29 @@ impl Settlement {
     }
 }
 
+/// Opens subscriptions: the first one, and another whenever a session was lost. Every adapter implements it; so does a
+/// closure that returns the future of a subscription, for one that is wrapped.
+#[async_trait]
+pub trait Subscriber: Send + Sync + 'static {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings, credentials or names (the operator's).
+    /// Cancel-safe: a dropped attempt leaves the group.
+    async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError>;
+}
+
+#[async_trait]
+impl<F, Fut> Subscriber for F
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Box<dyn Subscription>, SubscriptionError>> + Send + 'static,
+{
+    async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        self().await
+    }
+}
+
 /// A stream of deliveries from one or more topics or queues, shared with the other members of a group.
 #[async_trait]
 pub trait Subscription: Send {
