@@ -17,7 +17,7 @@
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(any(feature = "memory", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod plaintext;

@@ -33,7 +33,9 @@ pub trait Dialect:
 {
 }
 
+#[cfg(feature = "postgres")]
 impl Dialect for sqlx::Postgres {}
+#[cfg(feature = "sqlite")]
 impl Dialect for sqlx::Sqlite {}
 
 /// The identity of an inbox row.

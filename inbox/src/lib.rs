@@ -56,12 +56,14 @@ mod inbox;
 mod incomplete;
 pub mod keys;
 mod name;
+#[cfg(feature = "postgres")]
 mod postgres;
 pub mod reconcile;
 mod redrive;
 mod refusal;
 mod retention;
 mod runner;
+#[cfg(feature = "sqlite")]
 mod sqlite;
 mod store_error;
 pub mod telemetry;

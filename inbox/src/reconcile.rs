@@ -3,15 +3,12 @@
 
 use async_trait::async_trait;
 use message::Fingerprint;
-use sqlx::{PgConnection, SqliteConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use migrations::{Identifier, MigrateError};
+use migrations::MigrateError;
 
 use crate::name::{ConsumerName, Scope};
-use crate::postgres::PostgresMemory;
-use crate::sqlite::SqliteMemory;
 use crate::store_error::StoreError;
 
 /// A message that took effect, as the inbox remembers.
@@ -78,18 +75,23 @@ pub struct Whose {
 ///
 /// # Errors
 /// The schema does not fit, or could not be looked at.
+#[cfg(feature = "postgres")]
 pub async fn postgres(
-    connection: PgConnection,
-    schema: Option<&Identifier>,
+    connection: sqlx::PgConnection,
+    schema: Option<&migrations::Identifier>,
     whose: Whose,
 ) -> Result<Box<dyn Memory>, MigrateError> {
-    Ok(Box::new(PostgresMemory::open(connection, schema, whose).await?))
+    Ok(Box::new(crate::postgres::PostgresMemory::open(connection, schema, whose).await?))
 }
 
 /// An inbox in SQLite.
 ///
 /// # Errors
 /// The schema does not fit, or could not be looked at.
-pub async fn sqlite(connection: SqliteConnection, whose: Whose) -> Result<Box<dyn Memory>, MigrateError> {
-    Ok(Box::new(SqliteMemory::open(connection, whose).await?))
+#[cfg(feature = "sqlite")]
+pub async fn sqlite(
+    connection: sqlx::SqliteConnection,
+    whose: Whose,
+) -> Result<Box<dyn Memory>, MigrateError> {
+    Ok(Box::new(crate::sqlite::SqliteMemory::open(connection, whose).await?))
 }

@@ -42,12 +42,14 @@ impl fmt::Display for Dialect {
 
 mod sealed {
     pub trait Sealed {}
+    #[cfg(feature = "postgres")]
     impl Sealed for sqlx::Postgres {}
+    #[cfg(feature = "sqlite")]
     impl Sealed for sqlx::Sqlite {}
 }
 
-/// The part of migrating that is the dialect's own. Sealed: implemented for [`sqlx::Postgres`] and
-/// [`sqlx::Sqlite`].
+/// The part of migrating that is the dialect's own. Sealed: implemented for `sqlx::Postgres` and
+/// `sqlx::Sqlite`, each with its feature.
 pub trait Backend: sqlx::Database + sealed::Sealed {
     /// Which one it is.
     const DIALECT: Dialect;

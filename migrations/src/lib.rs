@@ -18,10 +18,12 @@ pub mod error;
 pub mod identifier;
 pub mod line;
 pub mod migrator;
+#[cfg(feature = "postgres")]
 mod postgres;
 pub mod roles;
 mod snapshot;
 pub mod sql;
+#[cfg(feature = "sqlite")]
 mod sqlite;
 pub mod status;
 

@@ -3,8 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a database is: a URL, or somebody who knows it at each connect, such as a mounted secret that is rotated.
-/// `Debug` prints no URL, because it may hold a password.
+use migrations::Dialect;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgConnectOptions, PgPool};
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+
+use crate::connect::dialect_of;
+use crate::log::LogError;
+
+/// Where a database is: a URL, somebody who knows it at each connect, such as a mounted secret that is rotated, or a pool whose
+/// options are used (its connections are not). `Debug` prints no URL, because it may hold a password.
 #[derive(Clone)]
 pub struct Address(Known);
 
@@ -12,6 +21,10 @@ pub struct Address(Known);
 enum Known {
     Fixed(Arc<str>),
     Asked(Arc<dyn Fn() -> Result<String, String> + Send + Sync>),
+    #[cfg(feature = "postgres")]
+    Postgres(Arc<PgConnectOptions>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(Arc<SqliteConnectOptions>),
 }
 
 impl Address {
@@ -21,11 +34,50 @@ impl Address {
         Self(Known::Asked(Arc::new(ask)))
     }
 
-    /// The URL of this moment.
-    pub(crate) fn url(&self) -> Result<String, String> {
+    /// Returns which database it is.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] for a URL that cannot be had, or that is none of ours.
+    pub fn dialect(&self) -> Result<Dialect, LogError> {
+        Ok(match &self.0 {
+            Known::Fixed(url) => dialect_of(url)?,
+            Known::Asked(ask) => dialect_of(&ask().map_err(LogError::operator)?)?,
+            #[cfg(feature = "postgres")]
+            Known::Postgres(_) => Dialect::Postgres,
+            #[cfg(feature = "sqlite")]
+            Known::Sqlite(_) => Dialect::Sqlite,
+        })
+    }
+
+    /// Returns the options for a connection to PostgreSQL now; another time they may differ.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
+        match &self.0 {
+            Known::Postgres(options) => Ok(PgConnectOptions::clone(options)),
+            _ => Ok(crate::connect::postgres_options(&self.url()?, allow_plaintext)?),
+        }
+    }
+
+    /// Returns the options for a connection to SQLite.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn sqlite(&self) -> Result<SqliteConnectOptions, LogError> {
+        match &self.0 {
+            Known::Sqlite(options) => {
+                Ok(crate::sqlite::options::of_pool(SqliteConnectOptions::clone(options)))
+            }
+            _ => Ok(crate::connect::sqlite_options(&self.url()?)?),
+        }
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    fn url(&self) -> Result<String, LogError> {
         match &self.0 {
             Known::Fixed(url) => Ok(url.as_ref().to_owned()),
-            Known::Asked(ask) => ask(),
+            Known::Asked(ask) => ask().map_err(LogError::operator),
+            #[cfg(feature = "postgres")]
+            Known::Postgres(_) => Err(LogError::operator("a pool of PostgreSQL is no SQLite file")),
+            #[cfg(feature = "sqlite")]
+            Known::Sqlite(_) => Err(LogError::operator("a pool of SQLite is no PostgreSQL database")),
         }
     }
 }
@@ -42,11 +94,29 @@ impl From<&String> for Address {
     }
 }
 
+#[cfg(feature = "postgres")]
+impl From<&PgPool> for Address {
+    fn from(pool: &PgPool) -> Self {
+        Self(Known::Postgres(pool.connect_options()))
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl From<&SqlitePool> for Address {
+    fn from(pool: &SqlitePool) -> Self {
+        Self(Known::Sqlite(pool.connect_options()))
+    }
+}
+
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Known::Fixed(_) => "Address(fixed)",
             Known::Asked(_) => "Address(asked)",
+            #[cfg(feature = "postgres")]
+            Known::Postgres(_) => "Address(pool of PostgreSQL)",
+            #[cfg(feature = "sqlite")]
+            Known::Sqlite(_) => "Address(pool of SQLite)",
         })
     }
 }

@@ -3,16 +3,12 @@
 //! Message payloads are business data and the password opens the database: outside this machine they travel
 //! encrypted and to the right server, or the operator has said otherwise.
 
-use std::str::FromStr;
-use std::time::Duration;
-
-use message::loopback::is_loopback;
 use migrations::Dialect;
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
-/// How long a SQLite connection waits for the write lock.
-pub(crate) const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+#[cfg(feature = "postgres")]
+pub use crate::postgres::options::{Exposure, exposure, postgres_options};
+#[cfg(feature = "sqlite")]
+pub use crate::sqlite::options::sqlite_options;
 
 /// A URL that cannot be used. The operator's fault; never holds the URL itself, which may carry a password.
 #[derive(Debug, thiserror::Error)]
@@ -54,116 +50,5 @@ pub fn dialect_of(url: &str) -> Result<Dialect, InvalidUrl> {
         "postgres" | "postgresql" => Ok(Dialect::Postgres),
         "sqlite" => Ok(Dialect::Sqlite),
         scheme => Err(InvalidUrl::Scheme { scheme: scheme.chars().take(32).collect() }),
-    }
-}
-
-/// The protection that is missing on the way to a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exposure {
-    /// Everything: nothing is encrypted.
-    Plaintext,
-    /// Anybody on the path can pose as the server.
-    Unverified,
-}
-
-/// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on another machine must
-/// prove its identity (`verify-full`), also where plaintext is allowed. Beyond loopback addresses and Unix sockets
-/// plaintext has to be asked for twice, with `sslmode=disable` and `allow_plaintext`; modes that may fall back to
-/// it are refused.
-///
-/// # Errors
-/// [`InvalidUrl`].
-pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOptions, InvalidUrl> {
-    if dialect_of(url)? != Dialect::Postgres {
-        return Err(InvalidUrl::Scheme { scheme: String::from("sqlite") });
-    }
-    let options = PgConnectOptions::from_str(url)
-        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Postgres, problem: error.to_string() })?;
-    let host = options.get_host().to_owned();
-    if is_local(&options) {
-        return Ok(options);
-    }
-    let chosen =
-        url.contains("sslmode=") || url.contains("ssl-mode=") || std::env::var_os("PGSSLMODE").is_some();
-    match options.get_ssl_mode() {
-        PgSslMode::Prefer if !chosen => Ok(options.ssl_mode(PgSslMode::VerifyFull)),
-        PgSslMode::Disable if allow_plaintext => Ok(options),
-        PgSslMode::Disable => Err(InvalidUrl::Plaintext { host, mode: "disable" }),
-        PgSslMode::Allow => Err(InvalidUrl::Plaintext { host, mode: "allow" }),
-        PgSslMode::Prefer => Err(InvalidUrl::Plaintext { host, mode: "prefer" }),
-        PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull => Ok(options),
-    }
-}
-
-/// Returns the protection that is missing on the way to the server of these options, if any.
-#[must_use]
-pub fn exposure(options: &PgConnectOptions) -> Option<Exposure> {
-    match options.get_ssl_mode() {
-        _ if is_local(options) => None,
-        PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer => Some(Exposure::Plaintext),
-        PgSslMode::Require => Some(Exposure::Unverified),
-        PgSslMode::VerifyCa | PgSslMode::VerifyFull => None,
-    }
-}
-
-fn is_local(options: &PgConnectOptions) -> bool {
-    let host = options.get_host();
-    options.get_socket().is_some() || host.starts_with('/') || is_loopback(host)
-}
-
-/// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a commit is on
-/// disk when it returns, and a wait of ten seconds for the write lock. The file must exist or `mode=rwc` be in
-/// the URL.
-///
-/// # Errors
-/// [`InvalidUrl`].
-pub fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, InvalidUrl> {
-    if dialect_of(url)? != Dialect::Sqlite {
-        return Err(InvalidUrl::Scheme { scheme: String::from("postgres") });
-    }
-    let options = SqliteConnectOptions::from_str(url)
-        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Sqlite, problem: error.to_string() })?;
-    Ok(options
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(SQLITE_BUSY_TIMEOUT))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plaintext_stays_on_this_machine() {
-        for url in ["postgres://u@127.0.0.1/d", "postgres://u@localhost/d", "postgres://u@[::1]/d"] {
-            assert!(postgres_options(url, false).is_ok(), "{url}");
-        }
-        let remote = "postgres://u:secret@db.example.com/d";
-        let options = postgres_options(remote, false).unwrap();
-        assert!(matches!(options.get_ssl_mode(), PgSslMode::VerifyFull));
-        let error = postgres_options(&format!("{remote}?sslmode=prefer"), false).unwrap_err().to_string();
-        assert!(error.contains("db.example.com") && error.contains("verify-full"), "{error}");
-        assert!(!error.contains("secret"), "{error}");
-        assert!(postgres_options(&format!("{remote}?sslmode=disable"), false).is_err());
-        let options = postgres_options(&format!("{remote}?sslmode=disable"), true).unwrap();
-        assert_eq!(exposure(&options), Some(Exposure::Plaintext));
-    }
-
-    #[test]
-    fn allowing_plaintext_weakens_no_tls() {
-        let remote = "postgres://u@db.example.com/d";
-        let options = postgres_options(remote, true).unwrap();
-        assert!(matches!(options.get_ssl_mode(), PgSslMode::VerifyFull));
-        for mode in ["prefer", "allow"] {
-            assert!(postgres_options(&format!("{remote}?sslmode={mode}"), true).is_err(), "{mode}");
-        }
-        let options = postgres_options(&format!("{remote}?sslmode=require"), true).unwrap();
-        assert_eq!(exposure(&options), Some(Exposure::Unverified));
-    }
-
-    #[test]
-    fn other_databases_are_named() {
-        let error = dialect_of("mysql://u:secret@h/d").unwrap_err().to_string();
-        assert!(error.contains("mysql") && !error.contains("secret"), "{error}");
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn is_of_shared_session(error: &Error) -> bool {
 
 fn of_code(error: &dyn DatabaseError) -> Failure {
     let code = error.code().unwrap_or_default();
+    #[cfg(feature = "sqlite")]
     if error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
         // Extended result codes keep the primary one in the low byte (sqlite.org/rescode.html).
         return match code.parse::<u32>().unwrap_or_default() & 0xff {

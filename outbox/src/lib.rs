@@ -50,11 +50,13 @@ pub mod log;
 pub mod new_message;
 pub mod nodes;
 pub mod pool;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod producer;
 pub mod read_only;
 pub mod reconcile;
 pub mod retention;
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;
 pub mod telemetry;

@@ -1,15 +1,15 @@
 //! Sessions that cannot write, for whoever looks at a system that others depend on.
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::PgConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions as _, Connection as _};
-
 use migrations::Dialect;
+use sqlx::Connection as _;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnection;
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::SqliteConnection;
 
-use crate::connect::{InvalidUrl, dialect_of, postgres_options};
+use crate::connect::dialect_of;
 use crate::log::LogError;
 use crate::log::failure::within;
 
@@ -20,8 +20,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub enum ReadOnly {
     /// Every transaction is `READ ONLY`, and no statement takes longer than was said.
+    #[cfg(feature = "postgres")]
     Postgres(PgConnection),
     /// The file is opened for reading, and `query_only` is set. Its statements have no time limit: they hold nobody up.
+    #[cfg(feature = "sqlite")]
     Sqlite(SqliteConnection),
 }
 
@@ -39,18 +41,18 @@ impl ReadOnly {
     ) -> Result<Self, LogError> {
         within(CONNECT_TIMEOUT, async {
             match dialect_of(url)? {
+                #[cfg(feature = "postgres")]
                 Dialect::Postgres => {
-                    let options = postgres_options(url, allow_plaintext)?.application_name(application_name);
-                    let connection = options.connect().await.map_err(LogError::during("connect"))?;
-                    restricted(connection, statement_timeout).await.map(Self::Postgres)
+                    let options = crate::connect::postgres_options(url, allow_plaintext)?;
+                    let options = options.application_name(application_name);
+                    restricted(options, statement_timeout).await.map(Self::Postgres)
                 }
-                Dialect::Sqlite => {
-                    let options = SqliteConnectOptions::from_str(url).map_err(|error| {
-                        InvalidUrl::Malformed { dialect: Dialect::Sqlite, problem: error.to_string() }
-                    })?;
-                    let options = options.create_if_missing(false).read_only(true).pragma("query_only", "ON");
-                    let connected = options.busy_timeout(crate::connect::SQLITE_BUSY_TIMEOUT).connect().await;
-                    connected.map_err(LogError::during("open the file")).map(Self::Sqlite)
+                #[cfg(feature = "sqlite")]
+                Dialect::Sqlite => opened_for_reading(url).await.map(Self::Sqlite),
+                #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+                dialect => {
+                    let _ = (allow_plaintext, application_name, statement_timeout);
+                    Err(crate::log::open::not_built(dialect))
                 }
             }
         })
@@ -63,7 +65,9 @@ impl ReadOnly {
     /// [`LogError::Unavailable`] when the server had gone; nothing depends on it.
     pub async fn close(self) -> Result<(), LogError> {
         let closed = match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(connection) => connection.close().await,
+            #[cfg(feature = "sqlite")]
             Self::Sqlite(connection) => connection.close().await,
         };
         closed.map_err(LogError::during("end the session"))
@@ -72,10 +76,13 @@ impl ReadOnly {
 
 /// Set with statements and not at the start of the session, so that a pooler in between does not refuse it. A session
 /// of a pooler may be another one with the next transaction, so each of them says again that it is read-only.
+#[cfg(feature = "postgres")]
 async fn restricted(
-    mut connection: PgConnection,
+    options: sqlx::postgres::PgConnectOptions,
     statement_timeout: Duration,
 ) -> Result<PgConnection, LogError> {
+    use sqlx::ConnectOptions as _;
+    let mut connection = options.connect().await.map_err(LogError::during("connect"))?;
     sqlx::query(
         "SELECT set_config('default_transaction_read_only', 'on', false), set_config('statement_timeout', $1, false)",
     )
@@ -84,4 +91,16 @@ async fn restricted(
     .await
     .map_err(LogError::during("make the session read-only"))?;
     Ok(connection)
+}
+
+#[cfg(feature = "sqlite")]
+async fn opened_for_reading(url: &str) -> Result<SqliteConnection, LogError> {
+    use sqlx::ConnectOptions as _;
+    use std::str::FromStr as _;
+    let options = sqlx::sqlite::SqliteConnectOptions::from_str(url).map_err(|error| {
+        crate::connect::InvalidUrl::Malformed { dialect: Dialect::Sqlite, problem: error.to_string() }
+    })?;
+    let options = options.create_if_missing(false).read_only(true).pragma("query_only", "ON");
+    let options = options.busy_timeout(crate::sqlite::options::BUSY_TIMEOUT);
+    options.connect().await.map_err(LogError::during("open the file"))
 }

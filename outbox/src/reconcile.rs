@@ -3,14 +3,9 @@
 
 use async_trait::async_trait;
 use message::Fingerprint;
-use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
-use migrations::Identifier;
-
 use crate::log::{ExceptionState, LogError, RelayName};
-use crate::postgres::PostgresRows;
-use crate::sqlite::SqliteRows;
 
 /// How far the relay has come with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,20 +51,25 @@ pub trait Rows: Send {
 ///
 /// # Errors
 /// [`LogError::Operator`] when the schema does not fit.
+#[cfg(feature = "postgres")]
 pub async fn postgres(
-    connection: PgConnection,
-    schema: Option<&Identifier>,
+    connection: sqlx::PgConnection,
+    schema: Option<&migrations::Identifier>,
     relay: &RelayName,
 ) -> Result<Box<dyn Rows>, LogError> {
-    Ok(Box::new(PostgresRows::open(connection, schema, relay).await?))
+    Ok(Box::new(crate::postgres::PostgresRows::open(connection, schema, relay).await?))
 }
 
 /// The outbox of a relay in SQLite.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the schema does not fit.
-pub async fn sqlite(connection: SqliteConnection, relay: &RelayName) -> Result<Box<dyn Rows>, LogError> {
-    Ok(Box::new(SqliteRows::open(connection, relay).await?))
+#[cfg(feature = "sqlite")]
+pub async fn sqlite(
+    connection: sqlx::SqliteConnection,
+    relay: &RelayName,
+) -> Result<Box<dyn Rows>, LogError> {
+    Ok(Box::new(crate::sqlite::SqliteRows::open(connection, relay).await?))
 }
 
 /// Returns the stage that the columns `state` and `passed` give together.

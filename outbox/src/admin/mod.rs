@@ -18,17 +18,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use message::Source;
-use migrations::Dialect;
 
 pub use decision::{Action, DecideError, Decision, Decree};
 pub use entry::{AuditRecord, ListedEntry};
 pub use status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
 
 use crate::address::Address;
-use crate::connect::dialect_of;
 use crate::log::{EntryId, ExceptionState, LogError, LogOptions, RelayName};
-use crate::postgres::PostgresLog;
-use crate::sqlite::SqliteLog;
 
 /// Status and decisions. Each call opens a connection of its own; all reading calls are cancel-safe.
 #[async_trait]
@@ -81,10 +77,5 @@ pub fn open(
     source: Source,
     options: LogOptions,
 ) -> Result<Arc<dyn LogAdmin>, LogError> {
-    let address = address.into();
-    let url = address.url().map_err(LogError::operator)?;
-    Ok(match dialect_of(&url)? {
-        Dialect::Postgres => Arc::new(PostgresLog::new(address, source, options)?),
-        Dialect::Sqlite => Arc::new(SqliteLog::new(&url, source, options)?),
-    })
+    Ok(crate::log::open::log(address.into(), source, options)?)
 }

@@ -1,4 +1,4 @@
-//! From a URL to a log.
+//! From an address to a log.
 
 use std::sync::Arc;
 
@@ -6,25 +6,52 @@ use message::Source;
 use migrations::Dialect;
 
 use crate::address::Address;
-use crate::connect::dialect_of;
+use crate::admin::LogAdmin;
 use crate::log::{LogError, LogOptions, LogStore};
+#[cfg(feature = "postgres")]
 use crate::postgres::PostgresLog;
+use crate::retention::LogRetention;
+#[cfg(feature = "sqlite")]
 use crate::sqlite::SqliteLog;
 
-/// The log of the database at an address: `postgres://…` or `sqlite:…`. Messages carry `source` as their CloudEvents
+/// All that can be done with a log.
+pub(crate) trait Log: LogStore + LogAdmin + LogRetention {}
+
+impl<T: LogStore + LogAdmin + LogRetention> Log for T {}
+
+/// The log of the database at an address: `postgres://…`, `sqlite:…` or a pool. Messages carry `source` as their CloudEvents
 /// source. Connects to nothing yet.
 ///
 /// # Errors
-/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear, or when this program was built
+/// without the database.
 pub fn open(
     address: impl Into<Address>,
     source: Source,
     options: LogOptions,
 ) -> Result<Arc<dyn LogStore>, LogError> {
-    let address = address.into();
-    let url = address.url().map_err(LogError::operator)?;
-    Ok(match dialect_of(&url)? {
-        Dialect::Postgres => Arc::new(PostgresLog::new(address, source, options)?),
-        Dialect::Sqlite => Arc::new(SqliteLog::new(&url, source, options)?),
-    })
+    Ok(log(address.into(), source, options)?)
+}
+
+pub(crate) fn log(address: Address, source: Source, options: LogOptions) -> Result<Arc<dyn Log>, LogError> {
+    match address.dialect()? {
+        #[cfg(feature = "postgres")]
+        Dialect::Postgres => Ok(Arc::new(PostgresLog::new(address, source, options)?)),
+        #[cfg(feature = "sqlite")]
+        Dialect::Sqlite => Ok(Arc::new(SqliteLog::new(address, source, options)?)),
+        #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+        dialect => {
+            let _ = (source, options);
+            Err(not_built(dialect))
+        }
+    }
+}
+
+/// The answer of a program that was built without a database.
+#[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+pub(crate) fn not_built(dialect: Dialect) -> LogError {
+    LogError::operator(format!(
+        "this program was built without {dialect}; switch the feature {dialect:?} on",
+        dialect = dialect.as_str()
+    ))
 }

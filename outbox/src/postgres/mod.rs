@@ -72,6 +72,7 @@ mod keeper;
 mod lease;
 mod mark;
 mod nodes;
+pub(crate) mod options;
 mod page;
 mod reader;
 mod rebase;

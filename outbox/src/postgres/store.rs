@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Postgres, Row as _};
 
 use crate::address::Address;
-use crate::connect::{Exposure, exposure, postgres_options};
+use crate::connect::{Exposure, exposure};
 use crate::log::failure::within;
 use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
 use crate::postgres::facts::Questions;
@@ -41,7 +41,7 @@ impl PostgresLog {
     /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
     pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
         let address = address.into();
-        let connect = connect_options(&address, &options)?;
+        let connect = address.postgres(options.allow_plaintext)?;
         let host = match connect.get_socket() {
             Some(socket) => socket.display().to_string(),
             None => connect.get_host().to_owned(),
@@ -55,7 +55,9 @@ impl PostgresLog {
 
     /// A connection to a primary of a version and with a schema that fit.
     pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
-        let connect = connect_options(&self.address, &self.options)?.application_name(application_name);
+        // The address may be another one than at the last connect.
+        let connect = self.address.postgres(self.options.allow_plaintext)?;
+        let connect = connect.application_name(application_name);
         let connection = async {
             let mut connection = connect.connect().await.map_err(LogError::connecting)?;
             self.check(&mut connection).await?;
@@ -168,16 +170,10 @@ impl PostgresLog {
     }
 }
 
-/// Asks for the URL, which may be another one than at the last connect.
-fn connect_options(address: &Address, options: &LogOptions) -> Result<PgConnectOptions, LogError> {
-    let url = address.url().map_err(LogError::operator)?;
-    Ok(postgres_options(&url, options.allow_plaintext)?)
-}
-
 fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
     match exposure(connect) {
         Some(Exposure::Plaintext) => {
-            tracing::warn!(origin, "the connection is not encrypted: allow_plaintext is set");
+            tracing::warn!(origin, "the connection may not be encrypted; use sslmode=verify-full");
         }
         Some(Exposure::Unverified) => {
             tracing::warn!(

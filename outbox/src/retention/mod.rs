@@ -17,16 +17,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::Source;
-use migrations::Dialect;
 
 pub use forget::ForgetError;
 pub use segment::{Expired, HeldBack, Segment};
 
 use crate::address::Address;
-use crate::connect::dialect_of;
 use crate::log::{LogError, LogOptions, RelayName};
-use crate::postgres::PostgresLog;
-use crate::sqlite::SqliteLog;
 
 /// The retention of one log. Each call opens a connection of its own.
 #[async_trait]
@@ -63,10 +59,5 @@ pub fn open(
     source: Source,
     options: LogOptions,
 ) -> Result<Arc<dyn LogRetention>, LogError> {
-    let address = address.into();
-    let url = address.url().map_err(LogError::operator)?;
-    Ok(match dialect_of(&url)? {
-        Dialect::Postgres => Arc::new(PostgresLog::new(address, source, options)?),
-        Dialect::Sqlite => Arc::new(SqliteLog::new(&url, source, options)?),
-    })
+    Ok(crate::log::open::log(address.into(), source, options)?)
 }

@@ -7,6 +7,7 @@ mod admin;
 mod enqueue;
 mod keeper;
 mod nodes;
+pub(crate) mod options;
 #[cfg(test)]
 mod properties;
 mod reader;

@@ -6,7 +6,7 @@ use migrations::{Line, Migrator};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 
-use crate::connect::sqlite_options;
+use crate::address::Address;
 use crate::log::failure::within;
 use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
 use crate::sqlite::keeper::SqliteKeeper;
@@ -27,13 +27,14 @@ impl SqliteLog {
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a relay on other
     /// connections would not see.
-    pub fn new(url: &str, source: Source, options: LogOptions) -> Result<Self, LogError> {
-        if url.contains(":memory:") || url.contains("mode=memory") {
+    pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
+        let connect = address.into().sqlite()?;
+        let file = connect.get_filename().to_string_lossy();
+        if file.contains(":memory:") || file.starts_with("file:sqlx-in-memory") {
             return Err(LogError::operator(
                 "a database in memory cannot be shared by producers and relay; use a file, sqlite:orders.db",
             ));
         }
-        let connect = sqlite_options(url)?;
         let origin = format!("sqlite {}", connect.get_filename().display());
         Ok(Self { connect, options, source, origin })
     }

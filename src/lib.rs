@@ -1,0 +1,42 @@
+//! Transactional outbox and inbox: effects that happen exactly once, end to end.
+//!
+//! A producer writes business rows and messages in one transaction. A relay publishes every committed message to Kafka,
+//! RabbitMQ or SQS, with an id that stays. A consumer records that id in the transaction of its effect. So every effect
+//! happens once, through crashes, retries, replays and redelivery.
+//!
+//! Begin with [`prelude`]. Everything else is in the crates below, which this one joins:
+//!
+//! | module | what it holds | feature |
+//! |---|---|---|
+//! | [`prelude`] | the names that producers and consumers use | |
+//! | [`outbox`] | enqueue in the caller's transaction; the log that a relay reads | |
+//! | [`inbox`] | the guard, the consumer, dead letters, idempotency keys | `http` for the tower layer |
+//! | [`message`] | the envelope, ids, headers, the traits of brokers | |
+//! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
+//! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
+//! | `Relay` | a relay inside a service | `relay` |
+//! | `testkit` | a pipeline in one process, with faults on demand | `testkit` |
+//!
+//! Databases are features too: `postgres` (the default) and `sqlite`.
+
+mod migrate;
+pub mod prelude;
+#[cfg(feature = "relay")]
+mod relay;
+mod shutdown;
+
+#[cfg(feature = "kafka")]
+pub use brokers::kafka;
+#[cfg(feature = "memory")]
+pub use brokers::memory;
+#[cfg(feature = "rabbitmq")]
+pub use brokers::rabbitmq;
+#[cfg(feature = "sqs")]
+pub use brokers::sqs;
+pub use migrate::migrate;
+#[cfg(feature = "relay")]
+pub use relay::{BuildRelayError, Relay, RelayBuilder};
+pub use shutdown::shutdown_signal;
+#[cfg(feature = "testkit")]
+pub use testkit;
+pub use {::inbox, ::message, ::migrations, ::outbox};

@@ -1,0 +1,242 @@
+//! A relay inside a service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Connector, SizeLimit, Source};
+use outbox::Outbox;
+use outbox::address::Address;
+use outbox::log::{LogError, LogOptions, RelayName};
+use relay::engine::{Pipeline, Settings, Status};
+use relay::maintenance::Maintenance;
+use relay::telemetry::History;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long a stop waits for a pass of maintenance that has begun.
+const MAINTENANCE_GRACE: Duration = Duration::from_secs(2);
+/// As long as the binary keeps history by default: a weekend, to look into what happened.
+const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
+
+/// A relay inside a service: reads one outbox and publishes to one broker, and keeps the log in bounds.
+///
+/// Any number of processes may run the same relay: one publishes, the others stand by. It opens connections of its own, two
+/// or three, beside those of the pool.
+///
+/// ```no_run
+/// # #[cfg(all(feature = "kafka", feature = "postgres"))]
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// use outbox_toolkit::{Relay, shutdown_signal};
+///
+/// let relay = Relay::builder(&pool).kafka(["127.0.0.1:9092"])?.build()?;
+/// tokio::spawn(relay.run(shutdown_signal()));
+/// # Ok(()) }
+/// ```
+#[must_use = "a relay does nothing until it runs"]
+pub struct Relay {
+    pipeline: Pipeline,
+    maintenance: Option<Maintenance>,
+}
+
+/// Describes a [`Relay`]; made by [`Relay::builder`].
+#[must_use = "call build"]
+pub struct RelayBuilder {
+    address: Address,
+    name: String,
+    source: Option<String>,
+    options: LogOptions,
+    connector: Option<Arc<dyn Connector>>,
+    settings: Settings,
+    keep: Option<Duration>,
+    hint: Option<Arc<Notify>>,
+}
+
+/// A reason why a relay cannot be built. The program's fault, or that of who has configured it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildRelayError {
+    /// No broker was given.
+    #[error(
+        "the relay has no broker; call .kafka(..), .rabbitmq(..), .sqs(..) or .connector(..) before .build()"
+    )]
+    NoBroker,
+    /// The name cannot be used.
+    #[error("the relay's name cannot be used: {0}")]
+    Name(#[source] outbox::log::lease::InvalidRelayName),
+    /// The source cannot be used.
+    #[error("the source cannot be used: {0}")]
+    Source(#[source] message::InvalidText),
+    /// The database cannot be used.
+    #[error("the relay cannot read this database: {0}")]
+    Database(#[source] LogError),
+}
+
+impl Relay {
+    /// Begins to describe a relay for the outbox of a database: a pool, whose options are used, or a URL.
+    pub fn builder(database: impl Into<Address>) -> RelayBuilder {
+        RelayBuilder {
+            address: database.into(),
+            name: String::from("relay"),
+            source: None,
+            options: LogOptions::default(),
+            connector: None,
+            settings: Settings::default(),
+            keep: Some(KEEP_DEFAULT),
+            hint: None,
+        }
+    }
+
+    /// Returns the state, now and from now on: for a health check.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.pipeline.status()
+    }
+
+    /// Runs until `shutdown` ends: then it stops reading, waits for outstanding confirmations (20 s at most), stores its
+    /// cursor and gives the lease back. Outages of database and broker are waited out, without end; so is a missing table.
+    ///
+    /// Dropping the future loses nothing, but the next process has to wait until the lease expires (15 s).
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let stop = CancellationToken::new();
+        let mut maintenance = JoinSet::new();
+        if let Some(outbox) = self.maintenance {
+            maintenance.spawn(outbox.keep_running(stop.clone()));
+        }
+        let pipeline = self.pipeline.run(stop.clone());
+        tokio::pin!(pipeline);
+        tokio::select! {
+            () = &mut pipeline => {}
+            () = shutdown => {
+                stop.cancel();
+                pipeline.await;
+            }
+        }
+        stop.cancel();
+        // A pass that has begun tells what it did; one that hangs is not waited for.
+        let _ = tokio::time::timeout(MAINTENANCE_GRACE, maintenance.join_all()).await;
+    }
+}
+
+impl RelayBuilder {
+    /// Sets the name by which the cursor and the lease are stored; `relay` by default. Two relays of one outbox, each to
+    /// another broker, need two names.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets the CloudEvents source of all messages; by default a slash and the name.
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Sets how connections to the database are made: schema, timeouts.
+    pub fn log_options(mut self, options: LogOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Publishes to a Kafka cluster with the default settings; for others see [`kafka_with`](Self::kafka_with).
+    ///
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting): an address that cannot be used.
+    #[cfg(feature = "kafka")]
+    pub fn kafka(
+        self,
+        bootstrap_servers: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, brokers::InvalidSetting> {
+        self.kafka_with(brokers::kafka::Config::new(bootstrap_servers))
+    }
+
+    /// Publishes to a Kafka cluster.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
+    #[cfg(feature = "kafka")]
+    pub fn kafka_with(mut self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
+        let message_bytes_max = config.message_bytes_max;
+        self.settings.size_limit = SizeLimit { message_bytes_max, ..SizeLimit::KAFKA };
+        self.connector = Some(Arc::new(brokers::kafka::Connector::new(config)?));
+        Ok(self)
+    }
+
+    /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
+    #[cfg(feature = "rabbitmq")]
+    pub fn rabbitmq(mut self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
+        let message_bytes_max = config.payload_bytes_max;
+        self.settings.size_limit = SizeLimit { message_bytes_max, ..SizeLimit::RABBITMQ };
+        self.connector = Some(Arc::new(brokers::rabbitmq::Connector::new(config)?));
+        Ok(self)
+    }
+
+    /// Publishes to SQS.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
+    #[cfg(feature = "sqs")]
+    pub fn sqs(mut self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
+        let message_bytes_max = config.message_bytes_max;
+        self.settings.size_limit = SizeLimit { message_bytes_max, ..SizeLimit::SQS };
+        self.connector = Some(Arc::new(brokers::sqs::Connector::new(config)?));
+        Ok(self)
+    }
+
+    /// Publishes through any other connector, which takes messages up to `limit`.
+    pub fn connector(mut self, connector: impl Connector + 'static, limit: SizeLimit) -> Self {
+        self.settings.size_limit = limit;
+        self.connector = Some(Arc::new(connector));
+        self
+    }
+
+    /// Changes the engine's settings: window, lease, retries, what follows a dead message.
+    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Sets how long history is kept that every relay has passed: 3 days by default, for ever with `None`.
+    pub fn keep(mut self, keep: Option<Duration>) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of with the next poll (50 ms at
+    /// most).
+    pub fn woken_by<DB: outbox::Dialect>(mut self, outbox: &Outbox<DB>) -> Self {
+        self.hint = Some(outbox.wake_up().notify());
+        self
+    }
+
+    /// The relay. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`BuildRelayError`] says what is missing or wrong.
+    pub fn build(self) -> Result<Relay, BuildRelayError> {
+        let connector = self.connector.ok_or(BuildRelayError::NoBroker)?;
+        let name = RelayName::new(&self.name).map_err(BuildRelayError::Name)?;
+        let source = self.source.unwrap_or_else(|| format!("/{}", self.name));
+        let source = Source::new(source).map_err(BuildRelayError::Source)?;
+        let options = self.options;
+        let store = outbox::log::open(self.address.clone(), source.clone(), options.clone())
+            .map_err(BuildRelayError::Database)?;
+        let maintenance = match self.keep {
+            Some(keep) => {
+                let log = outbox::retention::open(self.address, source, options)
+                    .map_err(BuildRelayError::Database)?;
+                Some(Maintenance { log, keep, telemetry: History::new(&name) })
+            }
+            None => None,
+        };
+        let pipeline = Pipeline::new(name, store, connector, self.settings);
+        let pipeline = match self.hint {
+            Some(hint) => pipeline.with_hint(hint),
+            None => pipeline,
+        };
+        Ok(Relay { pipeline, maintenance })
+    }
+}
