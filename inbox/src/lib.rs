@@ -38,6 +38,9 @@
 //! # drop(proofs); Ok(()) }
 //! ```
 
+#[cfg(not(any(feature = "postgres", feature = "sqlite")))]
+compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+
 mod attempts;
 mod backoff;
 mod batch;

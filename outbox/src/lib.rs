@@ -34,6 +34,9 @@
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`connect`] | from a URL to connection options |
 
+#[cfg(not(any(feature = "postgres", feature = "sqlite")))]
+compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+
 pub mod address;
 pub mod admin;
 pub mod connect;

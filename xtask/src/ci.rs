@@ -22,6 +22,8 @@ enum Check {
     Fmt,
     /// Lints, warnings are errors.
     Clippy,
+    /// Every feature of the toolkit by itself.
+    Features,
     /// Documentation of our crates, warnings are errors.
     Doc,
     /// Licences, bans, sources and known vulnerabilities of all dependencies.
@@ -85,6 +87,7 @@ impl Check {
             Self::Clippy => {
                 step("lints", &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?)
             }
+            Self::Features => features(),
             Self::Doc => step(
                 "documentation",
                 cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
@@ -118,4 +121,26 @@ impl Check {
         }?;
         Ok(Vec::new())
     }
+}
+
+/// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
+const FEATURES: [&str; 9] = [
+    "postgres",
+    "sqlite",
+    "postgres,kafka",
+    "sqlite,rabbitmq",
+    "postgres,sqs",
+    "sqlite,memory",
+    "sqlite,http",
+    "postgres,relay",
+    "testkit",
+];
+
+/// Compiles the toolkit with each feature alone: code that leans on another one's dependencies shows.
+fn features() -> Result<(), String> {
+    for features in FEATURES {
+        let arguments = ["check", "-p", "outbox-toolkit", "--no-default-features", "--features", features];
+        step(&format!("features {features}"), &mut cargo(arguments)?)?;
+    }
+    Ok(())
 }

@@ -32,7 +32,8 @@ impl LogError {
         }
     }
 
-    /// For `map_err`: why no connection was made. A server that cannot prove who it is comes as an I/O error.
+    /// For `map_err`: why no connection to a server was made. A server that cannot prove who it is comes as an I/O error.
+    #[cfg(feature = "postgres")]
     pub(crate) fn connecting(error: sqlx::Error) -> Self {
         let unverified = match &error {
             sqlx::Error::Io(io) => io.kind() == std::io::ErrorKind::InvalidData,

@@ -34,6 +34,8 @@ pub(crate) struct Row<'r> {
 
 /// A message id as the database has it.
 #[derive(Debug, Clone, Copy)]
+// Each database has one of them.
+#[cfg_attr(not(all(feature = "postgres", feature = "sqlite")), allow(dead_code))]
 pub(crate) enum RowId<'r> {
     Uuid(Uuid),
     Text(&'r str),
