@@ -25,6 +25,7 @@ pub mod prelude;
 mod relay;
 mod shutdown;
 
+pub use ::outbox::{pool, pool_options};
 #[cfg(feature = "kafka")]
 pub use brokers::kafka;
 #[cfg(feature = "memory")]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox::{EnqueueError, NewMessage, Outbox};
+use outbox::{EnqueueError, NewMessage, Outbox, OutboxTransaction};
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 
@@ -200,21 +200,19 @@ async fn with_outbox(
     account: i64,
 ) -> Result<(), Failure> {
     outbox
-        .transaction(pool, move |tx| {
-            Box::pin(async move {
-                for statement in 0..i64::from(case.statements) {
-                    let id = (account + statement).rem_euclid(ACCOUNTS);
-                    sqlx::query(BUSINESS).bind(id).bind(1_i64).execute(tx.connection()).await?;
-                }
-                for _ in 0..case.messages {
-                    let message = NewMessage::new("orders")
-                        .kind("order.placed")
-                        .key(format!("account-{account}"))
-                        .payload(payload());
-                    tx.stage(message)?;
-                }
-                Ok::<_, EnqueueError>(())
-            })
+        .transaction(pool, async move |tx: &mut OutboxTransaction<Postgres>| {
+            for statement in 0..i64::from(case.statements) {
+                let id = (account + statement).rem_euclid(ACCOUNTS);
+                sqlx::query(BUSINESS).bind(id).bind(1_i64).execute(tx.connection()).await?;
+            }
+            for _ in 0..case.messages {
+                let message = NewMessage::new("orders")
+                    .kind("order.placed")
+                    .key(format!("account-{account}"))
+                    .payload(payload());
+                tx.stage(message)?;
+            }
+            Ok::<_, EnqueueError>(())
         })
         .await?;
     Ok(())

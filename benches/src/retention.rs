@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use message::Source;
 use outbox::log::{Acquired, Cursor, Fenced, LogOptions, RelayName};
-use outbox::{NewMessage, Outbox, retention};
+use outbox::{NewMessage, Outbox, OutboxTransaction, retention};
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
 use tokio::task::JoinSet;
 
@@ -160,9 +160,8 @@ async fn client(pool: PgPool, over: Arc<AtomicBool>) -> Result<Vec<Duration>, Fa
     while !over.load(Relaxed) {
         let began = Instant::now();
         outbox
-            .transaction(&pool, |tx| {
-                let message = NewMessage::new("orders").key("key").payload(vec![b'x'; PAYLOAD]);
-                Box::pin(async move { tx.stage(message).map(drop) })
+            .transaction(&pool, async |tx: &mut OutboxTransaction<Postgres>| {
+                tx.stage(NewMessage::new("orders").key("key").payload(vec![b'x'; PAYLOAD])).map(drop)
             })
             .await?;
         took.push(began.elapsed());

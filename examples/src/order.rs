@@ -1,5 +1,6 @@
 //! The event that the order service sends and billing understands.
 
+use message::Event;
 use serde::{Deserialize, Serialize};
 
 /// An order was placed.
@@ -11,13 +12,12 @@ pub struct OrderPlaced {
     pub cents: i64,
 }
 
-impl OrderPlaced {
-    /// The event's type.
-    pub const KIND: &'static str = "order.placed";
+impl Event for OrderPlaced {
+    const TOPIC: &'static str = "orders";
+    const KIND: &'static str = "order.placed";
 
     /// Messages of one order leave in their order.
-    #[must_use]
-    pub fn key(&self) -> String {
-        format!("order-{}", self.order)
+    fn key(&self) -> Option<String> {
+        Some(format!("order-{}", self.order))
     }
 }

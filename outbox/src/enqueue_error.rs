@@ -70,6 +70,11 @@ pub enum EnqueueError {
         /// The first error.
         first: String,
     },
+    /// The database has no tables of the outbox where it looks for them. The operator's fault.
+    #[error(
+        "the tables of the outbox are missing in this database or search_path; run `relay migrate up --line outbox`"
+    )]
+    NoTables(#[source] Box<dyn Error + Send + Sync>),
     /// The database refused or went away.
     #[error("the database could not store the message")]
     Database {
@@ -91,7 +96,7 @@ impl EnqueueError {
                 Some(_) => Fault::Broker,
             },
             Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
-            Self::NotUnique { .. } => Fault::Operator,
+            Self::NotUnique { .. } | Self::NoTables(_) => Fault::Operator,
             _ => Fault::Message,
         }
     }

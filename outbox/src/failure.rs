@@ -34,6 +34,12 @@ pub(crate) fn is_aborted_transaction(error: &Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("25P02")
 }
 
+/// Whether a statement of ours failed because its table does not exist. SQLite has no code for that, only a text.
+pub(crate) fn is_missing_table(error: &Error) -> bool {
+    let Some(answer) = error.as_database_error() else { return false };
+    answer.code().as_deref() == Some("42P01") || answer.message().starts_with("no such table: ")
+}
+
 /// Why one client gets prepared statements of another, and what to do about it.
 pub(crate) const SHARED_SESSIONS: &str = "\
     a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \

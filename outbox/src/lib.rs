@@ -4,6 +4,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`IntoMessage`] | everything that can be enqueued: a message, or an event |
 //! | [`new_message`] | [`NewMessage`]: what a producer wants to say |
 //! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
 //! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
@@ -49,6 +50,7 @@ mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod into_message;
 pub mod log;
 pub mod new_message;
 pub mod nodes;
@@ -69,10 +71,12 @@ pub mod wake;
 
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
+pub use into_message::IntoMessage;
 pub use new_message::{InvalidMessage, NewMessage};
 pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
 pub use transaction::{
-    CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, TransactionError, UnknownCommit,
+    CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, TransactionError, UnknownCommit,
+    Work,
 };
 pub use wake::WakeUp;

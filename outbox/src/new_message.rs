@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use message::trace::InvalidTrace;
 use message::{
-    ContentType, EventType, Headers, InvalidText, Message, MessageId, OrderingKey, Topic, TraceContext,
+    ContentType, Event, EventType, Headers, InvalidText, Message, MessageId, OrderingKey, Topic, TraceContext,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -99,6 +99,21 @@ impl NewMessage {
             payload: Bytes::new(),
             mistake: None,
         }
+    }
+
+    /// A message that carries an event: its topic, kind and key, and itself as JSON.
+    pub fn event<E: Event + Serialize + ?Sized>(event: &E) -> Self {
+        let message = Self::new(E::TOPIC).kind(E::KIND).json(event);
+        match event.key() {
+            Some(key) => message.key(key),
+            None => message,
+        }
+    }
+
+    /// Sets another topic: for one that is configured, beside that of an [`event`](Self::event).
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.topic = topic.into();
+        self
     }
 
     /// Sets the kind of event, the CloudEvents `type`: `order.placed`. Default: the topic.

@@ -12,6 +12,7 @@ use sqlx::Transaction;
 use crate::dialect::Dialect;
 use crate::drift::DriftGuard;
 use crate::enqueue_error::EnqueueError;
+use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::store::{self, Batch};
 use crate::trace::{Capture, TaskLocal};
@@ -163,11 +164,10 @@ impl<DB: Dialect> Outbox<DB> {
     pub async fn enqueue(
         &self,
         tx: &mut Transaction<'_, DB>,
-        message: NewMessage,
+        message: impl IntoMessage,
     ) -> Result<Enqueued, EnqueueError> {
-        let prepared = self.prepare(message, || self.settings.ids.mint(), None)?;
-        let batch = store::store::<DB>(tx, &self.settings, vec![prepared]).await?;
-        batch.only()
+        let prepared = self.prepare(message.into_message(), || self.settings.ids.mint(), None)?;
+        Ok(store::store_one::<DB>(tx, &self.settings, &prepared).await?.answer)
     }
 
     /// Enqueues many messages in one round trip; the answers are in the order of the messages. All or none.
@@ -177,12 +177,12 @@ impl<DB: Dialect> Outbox<DB> {
     pub async fn enqueue_batch(
         &self,
         tx: &mut Transaction<'_, DB>,
-        messages: impl IntoIterator<Item = NewMessage> + Send,
+        messages: impl IntoIterator<Item: IntoMessage> + Send,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
         let mint = || self.settings.ids.mint();
         let prepared: Result<Vec<_>, _> =
-            messages.into_iter().map(|message| self.prepare(message, mint, None)).collect();
-        let Batch { answers, .. } = store::store::<DB>(tx, &self.settings, prepared?).await?;
+            messages.into_iter().map(|message| self.prepare(message.into_message(), mint, None)).collect();
+        let Batch { answers, .. } = store::store_all::<DB>(tx, &self.settings, prepared?).await?;
         Ok(answers)
     }
 

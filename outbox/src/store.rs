@@ -8,6 +8,7 @@ use message::{Fingerprint, MessageId};
 use crate::crash_points;
 use crate::dialect::{Dialect, Inserted};
 use crate::enqueue_error::EnqueueError;
+use crate::failure::is_missing_table;
 use crate::new_message::Prepared;
 use crate::producer::{Enqueued, OnDuplicate, Settings};
 
@@ -29,18 +30,44 @@ impl Batch {
     pub(crate) fn stored(&self) -> impl Iterator<Item = MessageId> + '_ {
         self.answers.iter().filter(|answer| !answer.is_duplicate()).map(|answer| answer.message_id())
     }
+}
 
-    /// The answer of a batch of one.
-    pub(crate) fn only(self) -> Result<Enqueued, EnqueueError> {
-        self.answers
-            .into_iter()
-            .next()
-            .ok_or(EnqueueError::Database { source: Box::new(sqlx::Error::RowNotFound), retryable: false })
+/// The outcome of one message.
+#[derive(Debug)]
+pub(crate) struct Single {
+    pub(crate) answer: Enqueued,
+    /// As for a [`Batch`].
+    pub(crate) transaction: Option<String>,
+}
+
+/// Stores one message, as most transactions have it: without what sorts out repetitions.
+pub(crate) async fn store_one<DB: Dialect>(
+    connection: &mut DB::Connection,
+    settings: &Settings<DB>,
+    prepared: &Prepared,
+) -> Result<Single, EnqueueError> {
+    let id = prepared.message.id;
+    if prepared.is_supplied {
+        settings.drift.judge::<DB>(connection, &[id]).await?;
     }
+    reached(crash_points::BEFORE_ENQUEUE);
+    let run = [prepared];
+    let inserted = DB::insert(connection, &settings.statements, &run).await;
+    let Inserted { ids, transaction } = inserted.map_err(|error| refused(error, &run))?;
+    let answer = match ids.is_empty() {
+        false => Enqueued::Stored(id),
+        true if !prepared.is_supplied => return Err(not_unique(prepared)),
+        true => {
+            compare(connection, settings, &run).await?;
+            Enqueued::Duplicate(id)
+        }
+    };
+    reached(crash_points::AFTER_ENQUEUE);
+    Ok(Single { answer, transaction })
 }
 
 /// Stores messages in their order.
-pub(crate) async fn store<DB: Dialect>(
+pub(crate) async fn store_all<DB: Dialect>(
     connection: &mut DB::Connection,
     settings: &Settings<DB>,
     messages: Vec<Prepared>,
@@ -79,6 +106,7 @@ fn refused(error: sqlx::Error, run: &[&Prepared]) -> EnqueueError {
     let is_violation = error.as_database_error().is_some_and(|answer| answer.is_unique_violation());
     match run.first() {
         Some(prepared) if is_violation => not_unique(prepared),
+        _ if is_missing_table(&error) => EnqueueError::NoTables(Box::new(error)),
         _ => error.into(),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox::{EnqueueError, NewMessage, Outbox};
+use outbox::{EnqueueError, NewMessage, Outbox, OutboxTransaction};
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 
@@ -30,19 +30,16 @@ async fn transaction(
 ) -> Result<(), Failure> {
     let topic: Arc<str> = topic.into();
     outbox
-        .transaction(pool, move |tx| {
-            let (topic, numbers) = (Arc::clone(&topic), numbers.clone());
-            Box::pin(async move {
-                sqlx::query("INSERT INTO business (id) SELECT generate_series($1::bigint, $2 - 1)")
-                    .bind(numbers.start.cast_signed())
-                    .bind(numbers.end.cast_signed())
-                    .execute(tx.connection())
-                    .await?;
-                for number in numbers {
-                    tx.stage(message(&topic, number))?;
-                }
-                Ok::<_, EnqueueError>(())
-            })
+        .transaction(pool, async move |tx: &mut OutboxTransaction<Postgres>| {
+            sqlx::query("INSERT INTO business (id) SELECT generate_series($1::bigint, $2 - 1)")
+                .bind(numbers.start.cast_signed())
+                .bind(numbers.end.cast_signed())
+                .execute(tx.connection())
+                .await?;
+            for number in numbers {
+                tx.stage(message(&topic, number))?;
+            }
+            Ok::<_, EnqueueError>(())
         })
         .await?;
     Ok(())
@@ -60,11 +57,10 @@ async fn pool(database: &Database) -> Result<PgPool, Failure> {
 pub(super) async fn warm_up(database: &Database, topic: &str, clock: &Clock) -> Result<(), Failure> {
     let outbox = Outbox::<Postgres>::new();
     let pool = pool(database).await?;
-    let topic_owned: Arc<str> = topic.into();
+    let topic: Arc<str> = topic.into();
     outbox
-        .transaction(&pool, move |tx| {
-            let topic = Arc::clone(&topic_owned);
-            Box::pin(async move { tx.stage(message(&topic, UNMEASURED)).map(drop) })
+        .transaction(&pool, async move |tx: &mut OutboxTransaction<Postgres>| {
+            tx.stage(message(&topic, UNMEASURED)).map(drop)
         })
         .await?;
     pool.close().await;

@@ -20,7 +20,7 @@ use inbox::Scope;
 use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::keys::{ClaimOptions, IdempotencyKeys, KeyOptions};
 use migrations::Line;
-use outbox::{NewMessage, Outbox};
+use outbox::Outbox;
 use serde::{Deserialize, Serialize};
 use sqlx::{PgPool, Postgres};
 use tokio::net::TcpListener;
@@ -79,9 +79,7 @@ async fn place_order(
         .bind(cents)
         .fetch_one(&mut **tx)
         .await?;
-    let event = OrderPlaced { order, cents };
-    let message = NewMessage::new("orders").kind(OrderPlaced::KIND).key(event.key()).json(&event);
-    shop.outbox.enqueue(&mut tx, message).await?;
+    shop.outbox.enqueue(&mut tx, &OrderPlaced { order, cents }).await?;
     let place = [(header::LOCATION, format!("/orders/{order}"))];
     Ok((StatusCode::CREATED, place, Json(Placed { order, cents })).into_response())
 }

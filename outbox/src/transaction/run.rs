@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-use futures_util::future::BoxFuture;
 use message::{TraceContext, to_its_end};
 use sqlx::Pool;
 use tracing::Instrument;
@@ -14,6 +13,7 @@ use crate::producer::Outbox;
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::IdTape;
 use crate::transaction::resolve::CommitOutcome;
+use crate::transaction::work::Work;
 use crate::transaction::wrapper::OutboxTransaction;
 
 /// Why a transaction did not succeed.
@@ -54,20 +54,18 @@ impl<DB: Dialect> Outbox<DB> {
     ///   drops it holds its locks.
     /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause and with the
     ///   *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. It is recognised in the work's error
-    ///   by a [`sqlx::Error`] or [`EnqueueError`] among its sources.
+    ///   by a [`sqlx::Error`] or [`EnqueueError`] among its sources (a variant that thiserror calls `transparent` hides its own).
     /// - A commit whose answer was lost is looked up by its message ids. One that did not happen runs again.
     /// - `work` may run several times: effects outside the database do not belong into it.
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
-    /// use outbox::{EnqueueError, NewMessage};
+    /// use outbox::{EnqueueError, NewMessage, OutboxTransaction};
     /// outbox
-    ///     .transaction(&pool, |tx| {
-    ///         Box::pin(async move {
-    ///             sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 7").execute(tx.connection()).await?;
-    ///             tx.stage(NewMessage::new("orders").key("order-7"))?;
-    ///             Ok::<_, EnqueueError>(())
-    ///         })
+    ///     .transaction(&pool, async |tx: &mut OutboxTransaction<sqlx::Postgres>| {
+    ///         sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 7").execute(tx.connection()).await?;
+    ///         tx.stage(NewMessage::new("orders").key("order-7"))?;
+    ///         Ok::<_, EnqueueError>(())
     ///     })
     ///     .await?;
     /// # Ok(()) }
@@ -83,7 +81,7 @@ impl<DB: Dialect> Outbox<DB> {
     where
         T: Send + 'static,
         E: Error + Send + Sync + 'static,
-        F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync + 'static,
+        F: for<'t> Work<'t, DB, T, E> + Clone + Send + Sync + 'static,
     {
         let runner = Runner { outbox: self.clone(), pool: pool.clone(), inherited: self.capture() };
         to_its_end(async move { runner.run(work).await }.in_current_span()).await
@@ -100,7 +98,7 @@ impl<DB: Dialect> Runner<DB> {
     async fn run<T, E, F>(&self, work: F) -> Result<T, TransactionError<E>>
     where
         E: Error + Send + Sync + 'static,
-        F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync,
+        F: for<'t> Work<'t, DB, T, E> + Clone + Send + Sync,
         T: Send,
     {
         let policy = self.outbox.settings.retry;
@@ -124,7 +122,7 @@ impl<DB: Dialect> Runner<DB> {
     async fn attempt<T, E, F>(&self, work: &F, ids: &mut IdTape) -> Attempt<T, E>
     where
         E: Error + Send + Sync + 'static,
-        F: for<'t> Fn(&'t mut OutboxTransaction<DB>) -> BoxFuture<'t, Result<T, E>> + Send + Sync,
+        F: for<'t> Work<'t, DB, T, E> + Clone + Send + Sync,
     {
         let tx = match DB::begin_writing(&self.pool).await.map_err(EnqueueError::from) {
             Ok(tx) => tx,
@@ -133,7 +131,7 @@ impl<DB: Dialect> Runner<DB> {
         };
         let mut tx =
             OutboxTransaction::new(tx, self.outbox.clone(), std::mem::take(ids), self.inherited.clone());
-        let done = work(&mut tx).await;
+        let done = work.clone().run(&mut tx).await;
         *ids = tx.take_ids();
         match done {
             Ok(value) => match tx.commit().await {
@@ -196,6 +194,7 @@ fn is_conflict(error: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transaction::Rollback;
     use message::MessageId;
 
     #[derive(Debug, thiserror::Error)]
@@ -208,5 +207,7 @@ mod tests {
         assert!(is_conflict(&Business(concurrent)));
         assert!(!is_conflict(&Business(EnqueueError::Poisoned { first: String::new() })));
         assert!(!is_conflict(&sqlx::Error::RowNotFound));
+        assert!(is_conflict(&Rollback::from(EnqueueError::Concurrent { id: MessageId::new() })));
+        assert!(!is_conflict(&Rollback::because("over the limit")));
     }
 }

@@ -10,14 +10,15 @@ use crate::crash_points;
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
 use crate::failure::{Failure, classify, is_aborted_transaction};
+use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
 use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::IdTape;
 
-/// A database transaction together with the messages in it. It dereferences to [`sqlx::Transaction`], so business
-/// SQL runs on it as usual; [`connection`](Self::connection) is a shorter way.
+/// A database transaction together with the messages in it. It dereferences to the connection as [`sqlx::Transaction`] does:
+/// business SQL runs on `&mut *tx`, a savepoint begins with `tx.begin()`.
 ///
 /// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable: [`commit`](Self::commit) refuses.
 /// (Not those of [`Outbox::enqueue`] on the inner transaction: they never pass through here.) Dropping it rolls
@@ -74,7 +75,12 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         }
     }
 
-    /// The connection, for `execute` and `fetch`.
+    /// The transaction itself, for functions that ask for one.
+    pub fn as_sqlx(&mut self) -> &mut Transaction<'static, DB> {
+        &mut self.tx
+    }
+
+    /// The connection, for `execute` and `fetch`; `&mut *tx` is the same.
     pub fn connection(&mut self) -> &mut DB::Connection {
         &mut self.tx
     }
@@ -83,10 +89,10 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     ///
     /// # Errors
     /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction with the call.
-    pub async fn enqueue(&mut self, message: NewMessage) -> Result<Enqueued, EnqueueError> {
+    pub async fn enqueue(&mut self, message: impl IntoMessage) -> Result<Enqueued, EnqueueError> {
         self.usable()?;
-        let done = match self.prepare(message) {
-            Ok(prepared) => self.store(vec![prepared]).await.and_then(Batch::only),
+        let done = match self.prepare(message.into_message()) {
+            Ok(prepared) => self.store_one(&prepared).await,
             Err(error) => Err(error),
         };
         self.poison_by(done)
@@ -98,12 +104,13 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// As for [`enqueue`](Self::enqueue), for the first message that fails.
     pub async fn enqueue_batch(
         &mut self,
-        messages: impl IntoIterator<Item = NewMessage> + Send,
+        messages: impl IntoIterator<Item: IntoMessage> + Send,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
         self.usable()?;
-        let prepared: Result<Vec<_>, _> = messages.into_iter().map(|message| self.prepare(message)).collect();
+        let prepared: Result<Vec<_>, _> =
+            messages.into_iter().map(|message| self.prepare(message.into_message())).collect();
         let done = match prepared {
-            Ok(prepared) => self.store(prepared).await.map(|batch| batch.answers),
+            Ok(prepared) => self.store_all(prepared).await.map(|batch| batch.answers),
             Err(error) => Err(error),
         };
         self.poison_by(done)
@@ -115,9 +122,9 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     ///
     /// # Errors
     /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]; the transaction is unusable then.
-    pub fn stage(&mut self, message: NewMessage) -> Result<MessageId, EnqueueError> {
+    pub fn stage(&mut self, message: impl IntoMessage) -> Result<MessageId, EnqueueError> {
         self.usable()?;
-        let prepared = self.prepare(message);
+        let prepared = self.prepare(message.into_message());
         let prepared = self.poison_by(prepared)?;
         let id = prepared.message.id;
         self.staged.push(prepared);
@@ -141,7 +148,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
             self.probe().await?;
         } else {
             let before = self.transaction.take();
-            self.store(staged).await.map_err(staged_error)?;
+            self.store_staged(staged).await.map_err(staged_error)?;
             if before.is_some() && self.transaction.is_some() && before != self.transaction {
                 return Err(CommitError::Ended);
             }
@@ -205,8 +212,25 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.outbox.prepare(message, || tape.next(ids), self.inherited.as_ref())
     }
 
-    async fn store(&mut self, messages: Vec<Prepared>) -> Result<Batch, EnqueueError> {
-        let batch = store::store::<DB>(&mut self.tx, &self.outbox.settings, messages).await?;
+    /// All staged messages, in one statement.
+    async fn store_staged(&mut self, staged: Vec<Prepared>) -> Result<(), EnqueueError> {
+        match staged.as_slice() {
+            [prepared] => self.store_one(prepared).await.map(drop),
+            _ => self.store_all(staged).await.map(drop),
+        }
+    }
+
+    async fn store_one(&mut self, prepared: &Prepared) -> Result<Enqueued, EnqueueError> {
+        let single = store::store_one::<DB>(&mut self.tx, &self.outbox.settings, prepared).await?;
+        if !single.answer.is_duplicate() {
+            self.stored.push(single.answer.message_id());
+        }
+        self.transaction = self.transaction.take().or(single.transaction);
+        Ok(single.answer)
+    }
+
+    async fn store_all(&mut self, messages: Vec<Prepared>) -> Result<Batch, EnqueueError> {
+        let batch = store::store_all::<DB>(&mut self.tx, &self.outbox.settings, messages).await?;
         self.stored.extend(batch.stored());
         self.transaction = self.transaction.take().or_else(|| batch.transaction.clone());
         Ok(batch)
@@ -234,7 +258,7 @@ fn staged_error(error: EnqueueError) -> CommitError {
 }
 
 impl<DB: Dialect> Deref for OutboxTransaction<DB> {
-    type Target = Transaction<'static, DB>;
+    type Target = DB::Connection;
 
     fn deref(&self) -> &Self::Target {
         &self.tx

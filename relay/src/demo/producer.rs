@@ -91,14 +91,11 @@ impl<DB: outbox::Dialect + Shop> Producer<DB> {
             let kept = transaction.orders.iter().filter(|order| transaction.keeps(order)).count() as u64;
             let (outbox, topic, plan) =
                 (self.outbox.clone(), Arc::clone(&self.topic), Arc::clone(&self.plan));
-            let done = self.outbox.transaction(&self.pool, move |tx| {
-                let (outbox, topic, plan) = (outbox.clone(), Arc::clone(&topic), Arc::clone(&plan));
-                Box::pin(async move {
-                    match plan.transactions.get(index) {
-                        Some(transaction) => place_all(tx, &outbox, &topic, transaction).await,
-                        None => Ok(()),
-                    }
-                })
+            let done = self.outbox.transaction(&self.pool, async move |tx: &mut OutboxTransaction<DB>| {
+                match plan.transactions.get(index) {
+                    Some(transaction) => place_all(tx, &outbox, &topic, transaction).await,
+                    None => Ok(()),
+                }
             });
             match done.await {
                 Ok(()) => self.progress.update(|counts| counts.committed += kept),

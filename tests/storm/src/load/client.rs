@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checker::Outcome;
-use outbox::{CommitError, CommitOutcome, EnqueueError, Outbox, TransactionError};
+use outbox::{CommitError, CommitOutcome, EnqueueError, Outbox, OutboxTransaction, TransactionError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sqlx::{Pool, Postgres, Sqlite};
@@ -210,9 +210,8 @@ impl<DB: Shop> Client<DB> {
 
     async fn run_to_the_end(self: &Arc<Self>, shape: &Shape, given: &Given) -> Told {
         let (client, shape, given) = (Arc::clone(self), shape.clone(), given.clone());
-        let done = self.outbox.transaction(&self.pool, move |tx| {
-            let (client, shape, given) = (Arc::clone(&client), shape.clone(), given.clone());
-            Box::pin(async move { client.write(Tx::Guarded(tx), &shape, &given).await })
+        let done = self.outbox.transaction(&self.pool, async move |tx: &mut OutboxTransaction<DB>| {
+            client.write(Tx::Guarded(tx), &shape, &given).await
         });
         match done.await {
             Ok(sent) => Told::done(sent),

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::outbox::support::{Database, Follower, TestDialect, granted, on};
 use message::{MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
-    CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, TransactionError, trace,
+    CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, OutboxTransaction,
+    Rollback, TransactionError, trace,
 };
 use sqlx::{Executor, Postgres};
 
@@ -19,6 +20,9 @@ cases! { "outbox/producer":
         a_duplicate_is_an_error_when_asked_for,
         an_id_that_is_made_twice_is_an_error,
         everything_of_a_message_arrives,
+        an_event_brings_its_topic_kind_and_key,
+        missing_tables_are_named_with_the_remedy,
+        a_business_reason_rolls_back,
         sizes_are_checked_per_topic,
         a_failed_enqueue_makes_commit_refuse,
         staged_messages_are_stored_at_commit,
@@ -58,7 +62,7 @@ async fn a_batch_answers_in_order_and_recognises_duplicates<DB: TestDialect>(
     let ids: Vec<_> = entries(&db).await.iter().map(|e| e.message.as_ref().unwrap().id).collect();
     assert_eq!(ids, [b, c, a]);
     let mut tx = db.pool.begin().await.unwrap();
-    assert!(db.outbox.enqueue_batch(&mut tx, []).await.unwrap().is_empty());
+    assert!(db.outbox.enqueue_batch(&mut tx, [] as [NewMessage; 0]).await.unwrap().is_empty());
     tx.rollback().await.unwrap();
     db
 }
@@ -147,6 +151,72 @@ async fn everything_of_a_message_arrives<DB: TestDialect>(db: Database<DB>) -> D
     db
 }
 
+#[derive(Clone, serde::Serialize)]
+struct OrderPlaced {
+    order: i64,
+    customer: String,
+}
+
+impl message::Event for OrderPlaced {
+    const TOPIC: &'static str = "orders";
+    const KIND: &'static str = "order.placed";
+
+    fn key(&self) -> Option<String> {
+        Some(format!("order-{}", self.order))
+    }
+}
+
+/// By every way in: at once, staged, in a batch, on a transaction of one's own.
+async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let event = |order| OrderPlaced { order, customer: String::from("acme") };
+    // What is moved into the work is used there by reference, as often as it runs.
+    let given = event(1);
+    db.outbox
+        .transaction(&db.pool, async move |tx: &mut OutboxTransaction<DB>| {
+            tx.enqueue(&given).await?;
+            tx.stage(&event(2))?;
+            Ok::<_, EnqueueError>(given.customer.len())
+        })
+        .await
+        .unwrap();
+    let mut tx = db.pool.begin().await.unwrap();
+    db.outbox.enqueue(&mut tx, &event(3)).await.unwrap();
+    db.outbox.enqueue_batch(&mut tx, &[event(4), event(5)]).await.unwrap();
+    tx.commit().await.unwrap();
+    for (entry, order) in entries(&db).await.into_iter().zip(1..=5) {
+        let message = entry.message.unwrap();
+        assert_eq!((message.topic.as_str(), message.kind.as_str()), ("orders", "order.placed"));
+        assert_eq!(message.key.unwrap().as_str(), format!("order-{order}"));
+        assert!(message.content_type.is_json());
+        assert_eq!(message.payload, format!(r#"{{"order":{order},"customer":"acme"}}"#));
+    }
+    assert_eq!(db.rows().await, 5);
+    db
+}
+
+async fn missing_tables_are_named_with_the_remedy<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    db.run("ALTER TABLE outbox_message RENAME TO elsewhere").await;
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::NoTables(_)), "{error:?}");
+    assert!(error.to_string().contains("relay migrate up --line outbox"), "{error}");
+    assert!(!error.is_retryable());
+    drop(tx);
+    db.run("ALTER TABLE elsewhere RENAME TO outbox_message").await;
+    db
+}
+
+async fn a_business_reason_rolls_back<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let work = async |tx: &mut OutboxTransaction<DB>| {
+        tx.enqueue(NewMessage::new("orders")).await?;
+        Err::<(), _>(Rollback::because("over the limit"))
+    };
+    let done = db.outbox.transaction(&db.pool, work).await;
+    let Err(TransactionError::Work(Rollback::Because(reason))) = done else { panic!("{done:?}") };
+    assert_eq!((reason.as_str(), db.rows().await), ("over the limit", 0));
+    db
+}
+
 async fn sizes_are_checked_per_topic<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let big = SizeLimit { destination: "the archive", message_bytes_max: 4 << 20 };
     let archive = Topic::new("archive").unwrap();
@@ -197,14 +267,12 @@ async fn a_dropped_caller_does_not_stop_its_transaction<DB: TestDialect>(db: Dat
     let (outbox, pool) = (db.outbox.clone(), db.pool.clone());
     let caller = tokio::spawn(async move {
         outbox
-            .transaction(&pool, move |tx| {
+            .transaction(&pool, async move |tx: &mut OutboxTransaction<DB>| {
                 let (started, may_go) = signals.lock().unwrap().take().unwrap();
-                Box::pin(async move {
-                    started.send(()).unwrap();
-                    may_go.await.unwrap();
-                    tx.stage(NewMessage::new("orders"))?;
-                    Ok::<_, EnqueueError>(())
-                })
+                started.send(()).unwrap();
+                may_go.await.unwrap();
+                tx.stage(NewMessage::new("orders"))?;
+                Ok::<_, EnqueueError>(())
             })
             .await
     });
@@ -230,11 +298,9 @@ enum Business {
 async fn an_error_of_the_work_rolls_back<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let done: Result<(), _> = db
         .outbox
-        .transaction(&db.pool, |tx| {
-            Box::pin(async move {
-                tx.enqueue(NewMessage::new("orders")).await?;
-                Err(Business::OutOfStock)
-            })
+        .transaction(&db.pool, async |tx: &mut OutboxTransaction<DB>| {
+            tx.enqueue(NewMessage::new("orders")).await?;
+            Err(Business::OutOfStock)
         })
         .await;
     assert!(matches!(done, Err(TransactionError::Work(Business::OutOfStock))));
@@ -260,18 +326,13 @@ async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<D
         Some("DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$")
     };
     db.outbox
-        .transaction(&db.pool, move |tx| {
-            let (counted, noted) = (Arc::clone(&counted), Arc::clone(&noted));
-            Box::pin(async move {
-                let ids = [tx.stage(NewMessage::new("orders"))?, tx.stage(NewMessage::new("orders"))?];
-                noted.lock().unwrap().push(ids);
-                if counted.fetch_add(1, Ordering::SeqCst) < 2 {
-                    return Err(Business::Conflict(
-                        fail_with_conflict::<DB>(tx.connection(), conflict).await,
-                    ));
-                }
-                Ok(())
-            })
+        .transaction(&db.pool, async move |tx: &mut OutboxTransaction<DB>| {
+            let ids = [tx.stage(NewMessage::new("orders"))?, tx.stage(NewMessage::new("orders"))?];
+            noted.lock().unwrap().push(ids);
+            if counted.fetch_add(1, Ordering::SeqCst) < 2 {
+                return Err(Business::Conflict(fail_with_conflict::<DB>(tx.connection(), conflict).await));
+            }
+            Ok(())
         })
         .await
         .unwrap();
@@ -306,8 +367,8 @@ async fn busy() -> sqlx::Error {
 
 async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let context = TraceContext::new("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None).unwrap();
-    let work = db.outbox.transaction(&db.pool, |tx| {
-        Box::pin(async move { tx.enqueue(NewMessage::new("orders")).await.map(|_| ()) })
+    let work = db.outbox.transaction(&db.pool, async |tx: &mut OutboxTransaction<DB>| {
+        tx.enqueue(NewMessage::new("orders")).await.map(|_| ())
     });
     trace::scope(context.clone(), work).await.unwrap();
     assert_eq!(entries(&db).await[0].message.as_ref().unwrap().trace, Some(context));

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outbox::support::{Database, on};
-use outbox::{CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, TransactionError};
+use outbox::{
+    CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, OutboxTransaction, TransactionError,
+};
 use sqlx::{PgPool, Postgres};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -97,9 +99,9 @@ async fn place(
 ) -> Result<(), TransactionError<EnqueueError>> {
     let runs = Arc::clone(runs);
     outbox
-        .transaction(pool, move |tx| {
+        .transaction(pool, async move |tx: &mut OutboxTransaction<Postgres>| {
             runs.fetch_add(1, Ordering::SeqCst);
-            Box::pin(async move { tx.stage(NewMessage::new("orders").payload("once")).map(|_| ()) })
+            tx.stage(NewMessage::new("orders").payload("once")).map(|_| ())
         })
         .await
 }
@@ -134,11 +136,9 @@ async fn without_a_message_the_outcome_stays_unknown() {
     on("without_a_message", |db: Database<Postgres>| async move {
         db.run("CREATE TABLE business (n integer)").await;
         let (pool, _) = cut_pool(&db, Cut::After, 1).await;
-        let done = db.outbox.transaction(&pool, |tx| {
-            Box::pin(async move {
-                sqlx::query("INSERT INTO business VALUES (1)").execute(tx.connection()).await?;
-                Ok::<_, sqlx::Error>(())
-            })
+        let done = db.outbox.transaction(&pool, async |tx: &mut OutboxTransaction<Postgres>| {
+            sqlx::query("INSERT INTO business VALUES (1)").execute(tx.connection()).await?;
+            Ok::<_, sqlx::Error>(())
         });
         let error = done.await.unwrap_err();
         assert!(matches!(error, TransactionError::Unknown { .. }), "{error:?}");

@@ -1,0 +1,44 @@
+//! Everything that can be enqueued.
+
+use message::Event;
+use serde::Serialize;
+
+use crate::new_message::NewMessage;
+
+/// Something that can be enqueued: a [`NewMessage`], or a reference to an [`Event`] that serde can write.
+///
+/// ```
+/// use outbox::NewMessage;
+///
+/// #[derive(serde::Serialize)]
+/// struct OrderPlaced {
+///     order: i64,
+/// }
+///
+/// impl message::Event for OrderPlaced {
+///     const TOPIC: &'static str = "orders";
+///     const KIND: &'static str = "order.placed";
+/// }
+///
+/// # async fn example(tx: &mut outbox::OutboxTransaction<sqlx::Postgres>) -> Result<(), outbox::EnqueueError> {
+/// tx.enqueue(&OrderPlaced { order: 7 }).await?;
+/// tx.enqueue(NewMessage::event(&OrderPlaced { order: 8 }).header("tenant", "acme")).await?;
+/// tx.enqueue(NewMessage::new("orders").payload("anything")).await?;
+/// # Ok(()) }
+/// ```
+pub trait IntoMessage {
+    /// Makes the message. A mistake in it is reported when it is enqueued.
+    fn into_message(self) -> NewMessage;
+}
+
+impl IntoMessage for NewMessage {
+    fn into_message(self) -> NewMessage {
+        self
+    }
+}
+
+impl<E: Event + Serialize> IntoMessage for &E {
+    fn into_message(self) -> NewMessage {
+        NewMessage::event(self)
+    }
+}

@@ -1,0 +1,49 @@
+//! An error for work that needs none of its own.
+
+use std::error::Error;
+
+use crate::enqueue_error::EnqueueError;
+
+/// Why the work of a transaction gave up, for work that needs no error of its own: `?` takes errors of the database and of
+/// enqueueing, [`Rollback::because`] gives a reason of the business.
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, cents: i64) -> Result<(), Box<dyn std::error::Error>> {
+/// use outbox::{OutboxTransaction, Rollback, TransactionError};
+/// use sqlx::Postgres;
+///
+/// let placed = outbox.transaction(&pool, async move |tx: &mut OutboxTransaction<Postgres>| {
+///     sqlx::query("INSERT INTO orders (cents) VALUES ($1)").bind(cents).execute(&mut **tx).await?;
+///     if cents > 100_000 { Err(Rollback::because("over the limit")) } else { Ok(()) }
+/// });
+/// match placed.await {
+///     Ok(()) => println!("placed"),
+///     Err(TransactionError::Work(Rollback::Because(reason))) => println!("refused: {reason}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rollback {
+    /// The business says no.
+    #[error("{0}")]
+    Because(String),
+    /// A statement failed. A conflict with another transaction makes the work run again.
+    #[error("the database refused a statement")]
+    Database(#[from] sqlx::Error),
+    /// A message was not enqueued.
+    #[error("a message was not enqueued")]
+    Enqueue(#[from] EnqueueError),
+    /// Anything else.
+    #[error("the work failed")]
+    Other(#[from] Box<dyn Error + Send + Sync>),
+}
+
+impl Rollback {
+    /// A reason of the business.
+    #[must_use]
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self::Because(reason.into())
+    }
+}

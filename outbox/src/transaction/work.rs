@@ -1,0 +1,29 @@
+//! The work of a transaction, as a closure.
+
+use crate::dialect::Dialect;
+use crate::transaction::wrapper::OutboxTransaction;
+
+/// The work of a transaction: `async move |tx: &mut OutboxTransaction<_>| { … }`, or any function that takes the transaction and
+/// returns a future that can be sent to another thread. Implemented for all of them.
+///
+/// It cannot be an `AsyncFn`: that promises nothing about the future, and a transaction runs to its end in a task of its own.
+pub trait Work<'t, DB: Dialect, T, E> {
+    /// Its future.
+    type Future: Future<Output = Result<T, E>> + Send + 't;
+
+    /// Begins the work.
+    fn run(self, tx: &'t mut OutboxTransaction<DB>) -> Self::Future;
+}
+
+impl<'t, DB, T, E, F, Fut> Work<'t, DB, T, E> for F
+where
+    DB: Dialect,
+    F: FnOnce(&'t mut OutboxTransaction<DB>) -> Fut,
+    Fut: Future<Output = Result<T, E>> + Send + 't,
+{
+    type Future = Fut;
+
+    fn run(self, tx: &'t mut OutboxTransaction<DB>) -> Fut {
+        self(tx)
+    }
+}
