@@ -35,7 +35,7 @@ where
 {
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
     let consumer = Consumer::builder(inbox, ConsumerName::new(name)?)
-        .subscription(subscribe)
+        .subscribe(subscribe)
         .handler(handler)
         .concurrency(NonZeroUsize::MIN.saturating_add(3))
         .build()?;

@@ -100,7 +100,7 @@ where
     F: Fn() -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Box<dyn Subscription>, SubscriptionError>> + Send + 'static,
 {
-    Consumer::builder(inbox, name(identity)).subscription(subscribe).handler(Credit).build()
+    Consumer::builder(inbox, name(identity)).subscribe(subscribe).handler(Credit).build()
 }
 
 #[expect(clippy::expect_used, reason = "a word and a number are a valid name")]

@@ -36,6 +36,15 @@ pub struct Failures {
     pub delay: Duration,
 }
 
+/// How long a message waits after a failure that is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// By the number of failures, with jitter.
+    Backoff(Backoff),
+    /// As long as its handler said.
+    Exactly(Duration),
+}
+
 /// The longest error text that is stored, in bytes.
 pub(crate) const ERROR_BYTES_MAX: usize = 4_096;
 
@@ -69,6 +78,18 @@ impl<DB: Dialect> Inbox<DB> {
         error: &str,
         backoff: Option<Backoff>,
     ) -> Result<Failures, StoreError> {
+        self.note_failure(consumer, scope, id, error, backoff.map(Pause::Backoff)).await
+    }
+
+    /// As [`record_failure`](Self::record_failure): counted when there is a pause.
+    pub(crate) async fn note_failure(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Scope,
+        id: MessageId,
+        error: &str,
+        pause: Option<Pause>,
+    ) -> Result<Failures, StoreError> {
         let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
         let error = error.to_owned();
         to_its_end(async move {
@@ -76,11 +97,15 @@ impl<DB: Dialect> Inbox<DB> {
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
             let (attempts, age) =
-                DB::count_attempt(&mut tx, inbox.statements(), key, &error, backoff.is_some())
+                DB::count_attempt(&mut tx, inbox.statements(), key, &error, pause.is_some())
                     .await
                     .map_err(failed("count a failed attempt"))?;
-            let delay = backoff.map_or(Duration::ZERO, |backoff| backoff.delay(attempts, rand::random()));
-            if backoff.is_some() {
+            let delay = match pause {
+                None => Duration::ZERO,
+                Some(Pause::Backoff(backoff)) => backoff.delay(attempts, rand::random()),
+                Some(Pause::Exactly(delay)) => delay,
+            };
+            if pause.is_some() {
                 DB::postpone(&mut tx, inbox.statements(), key, delay)
                     .await
                     .map_err(failed("note when to try again"))?;

@@ -2,12 +2,14 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use message::Message;
 use sqlx::Transaction;
 
 use crate::dialect::Dialect;
+use crate::received::Received;
 use crate::store_error::Trouble;
 
 /// The effect of a message.
@@ -29,7 +31,25 @@ pub trait Handler<DB: Dialect>: Send + Sync {
         tx: &mut Transaction<'static, DB>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError>;
+
+    /// As [`handle`](Self::handle), with the facts of the delivery: attempt, tenant, times. The
+    /// consumer calls this one; by default it calls `handle`.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    async fn handle_delivery(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+        _received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        self.handle(tx, message).await
+    }
 }
+
+/// The longest time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
+/// in hand meanwhile, and RabbitMQ takes back what is unsettled for 30.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 
 /// The next step for a message whose handler failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +72,8 @@ pub struct HandlerError {
     next: Next,
     /// Whether the runner ended the handler.
     timed_out: bool,
+    /// How long the next attempt waits, instead of the backoff.
+    delay: Option<Duration>,
     reason: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -60,23 +82,44 @@ impl HandlerError {
     /// The message failed, but may succeed later.
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
-        Self { next: Next::Retry, timed_out: false, reason: reason.into(), source: None }
+        Self { next: Next::Retry, timed_out: false, delay: None, reason: reason.into(), source: None }
+    }
+
+    /// The message failed; the next attempt waits for `delay` instead of the backoff, at most
+    /// [`RETRY_AFTER_MAX`] (a longer time is shortened to it). Counted as an attempt. In a batch the
+    /// first failure only takes the message out of it: the attempt that follows at once, alone, is
+    /// the one that waits.
+    #[must_use]
+    pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
+        Self { delay: Some(delay.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
+    }
+
+    /// The message failed with this error, but may succeed later: for `.map_err(HandlerError::retrying)`.
+    #[must_use]
+    pub fn retrying(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::retry("the handler failed").with_source(error)
+    }
+
+    /// The message can never succeed, because of this error: for `.map_err(HandlerError::rejecting)`.
+    #[must_use]
+    pub fn rejecting(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::reject("the handler rejected the message").with_source(error)
     }
 
     /// The message can never succeed: dead-letter it at once.
     #[must_use]
     pub fn reject(reason: impl Into<String>) -> Self {
-        Self { next: Next::Reject, timed_out: false, reason: reason.into(), source: None }
+        Self { next: Next::Reject, ..Self::retry(reason) }
     }
 
     /// Something that the handler needs is away; not the message's fault, and no attempt is counted.
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
-        Self { next: Next::Unavailable, timed_out: false, reason: reason.into(), source: None }
+        Self { next: Next::Unavailable, ..Self::retry(reason) }
     }
 
     /// The handler was ended after this time.
-    pub(crate) fn of_timeout(timeout: std::time::Duration) -> Self {
+    pub(crate) fn of_timeout(timeout: Duration) -> Self {
         let reason = format!(
             "the handler did not end within {timeout:?} and was rolled back; make it faster, or raise handler_timeout"
         );
@@ -100,6 +143,46 @@ impl HandlerError {
     pub fn next(&self) -> Next {
         self.next
     }
+
+    /// Returns how long the next attempt waits, where [`retry_after`](Self::retry_after) said so.
+    #[must_use]
+    pub fn delay(&self) -> Option<Duration> {
+        self.delay
+    }
+}
+
+impl From<serde_json::Error> for HandlerError {
+    /// Rejects the message: the same bytes never parse. The text has no content of the payload.
+    fn from(error: serde_json::Error) -> Self {
+        if error.is_io() {
+            return Self::retry("reading JSON failed").with_source(error);
+        }
+        Self::reject(format!("the JSON was not understood: {}", json_problem(&error)))
+    }
+}
+
+/// Returns the message of a JSON error without the values that serde quotes from the payload.
+pub(crate) fn json_problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!("line {} column {}", error.line(), error.column());
+    if !error.is_data() || text.starts_with("missing field `") || text.starts_with("duplicate field `") {
+        return text;
+    }
+    let expected = || text.rsplit_once(", expected ").map(|(_, expected)| expected);
+    for (prefix, values) in [
+        (
+            "invalid type: ",
+            &["string", "integer", "floating point", "boolean", "null", "map", "sequence"][..],
+        ),
+        ("invalid value: ", &["string", "integer", "floating point", "boolean", "map", "sequence"][..]),
+    ] {
+        let Some(rest) = text.strip_prefix(prefix) else { continue };
+        let found = values.iter().find(|found| rest.starts_with(**found));
+        if let (Some(found), Some(expected)) = (found, expected()) {
+            return format!("{prefix}{found}, expected {expected}");
+        }
+    }
+    format!("a value that the type does not accept, at {place}")
 }
 
 impl From<sqlx::Error> for HandlerError {
@@ -125,5 +208,37 @@ impl fmt::Display for HandlerError {
 impl Error for HandlerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_json_error_says_what_is_wrong_and_quotes_no_value() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Order {
+            #[expect(dead_code, reason = "only its type matters")]
+            cents: i64,
+        }
+        for (json, part) in [
+            (r#"{"cents":"s3cret"}"#, "invalid type: string, expected i64 at line 1"),
+            ("{}", "missing field `cents`"),
+            (r#"{"s3cret":1}"#, "does not accept, at line 1"),
+            (r#"{"cents""#, "EOF while parsing"),
+        ] {
+            let error = HandlerError::from(serde_json::from_str::<Order>(json).unwrap_err());
+            assert_eq!(error.next(), Next::Reject);
+            let text = crate::attempts::error_text(&error);
+            assert!(text.contains(part) && !text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_chosen_delay_is_bounded() {
+        let error = HandlerError::retry_after(Duration::from_secs(86_400), "later");
+        assert_eq!((error.next(), error.delay()), (Next::Retry, Some(RETRY_AFTER_MAX)));
     }
 }

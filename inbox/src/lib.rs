@@ -14,7 +14,7 @@
 //! | [`Refusal`], [`window`] | what is not let through, and the rule for it |
 //! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | what an operator has to look at |
 //! | [`Decision`], [`Signature`] | what was decided about it, by whom and why |
-//! | [`Handler`], [`Consumer`], [`Shutdown`] | the ready consumer loop |
+//! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
 //! | [`Maintained`], [`day`] | days that come and days that go |
 //! | [`keys`] | idempotency keys: requests that are sent again run once |
@@ -51,6 +51,7 @@ mod dead_letter;
 mod decision;
 pub mod dialect;
 mod error;
+mod function;
 mod guard;
 mod handler;
 #[cfg(feature = "http")]
@@ -61,6 +62,7 @@ pub mod keys;
 mod name;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod received;
 pub mod reconcile;
 mod redrive;
 mod refusal;
@@ -81,19 +83,25 @@ pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolut
 pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
+#[doc(hidden)]
+pub use function::{EventFunction, MessageFunction};
+pub use function::{IntoResult, Tx};
 pub use guard::{Admission, Duplicate, Guard};
-pub use handler::{Handler, HandlerError, Next};
+pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
 pub use inbox::{
     INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, RETENTION_DEFAULT,
     RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
 pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Scope};
+pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;
 pub use retention::Maintained;
 #[doc(hidden)]
 pub use runner::CrashPoint;
-pub use runner::{BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, SubscriptionFactory};
+pub use runner::{
+    BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, StopSignal, SubscriptionFactory, UnknownKinds,
+};
 #[doc(hidden)]
 pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable

@@ -85,6 +85,28 @@ impl ConsumerName {
     }
 }
 
+impl TryFrom<&str> for ConsumerName {
+    type Error = InvalidName;
+
+    fn try_from(value: &str) -> Result<Self, InvalidName> {
+        Self::new(value)
+    }
+}
+
+impl TryFrom<String> for ConsumerName {
+    type Error = InvalidName;
+
+    fn try_from(value: String) -> Result<Self, InvalidName> {
+        Self::new(value)
+    }
+}
+
+impl From<std::convert::Infallible> for InvalidName {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 /// For whom: the tenant or account, part of the key, so that one tenant's id never hides another tenant's
 /// message. At most [`NAME_BYTES_MAX`] bytes, no control characters; empty where there are no tenants.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -19,6 +19,7 @@ use crate::guard::{Admission, Guard};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
+use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
@@ -122,7 +123,11 @@ impl<DB: Dialect> Inbox<DB> {
         let resolution = match admitted {
             None => Resolution::Duplicate,
             Some((guard, resolution)) => {
-                let handled = handler.handle(&mut tx, &message).await.map_err(RedriveError::Handler)?;
+                let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
+                let handled = handler
+                    .handle_delivery(&mut tx, &message, &received)
+                    .await
+                    .map_err(RedriveError::Handler)?;
                 if let (Some(guard), Some(result)) = (guard, handled) {
                     guard.complete(&mut tx, &result).await?;
                 }

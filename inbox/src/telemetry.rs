@@ -5,6 +5,7 @@
 //! | `inbox_received_total` | counter | consumer | deliveries taken from the broker |
 //! | `inbox_applied_total` | counter | consumer | messages whose effect was committed |
 //! | `inbox_duplicates_total` | counter | consumer | deliveries suppressed as duplicates |
+//! | `inbox_skipped_total` | counter | consumer | calls for messages of unknown kinds that were skipped |
 //! | `inbox_chunks_total` | counter | consumer | chunks kept until the others come |
 //! | `inbox_incomplete_total` | counter | consumer | messages dead-lettered because chunks did not come in time |
 //! | `inbox_refused_total` | counter | consumer, reason | messages refused before any effect; by their time: `too_old`, `from_the_future` |
@@ -41,6 +42,7 @@ pub fn describe() {
         ("inbox_received_total", "Deliveries taken from the broker"),
         ("inbox_applied_total", "Messages whose effect was committed"),
         ("inbox_duplicates_total", "Deliveries suppressed as duplicates"),
+        ("inbox_skipped_total", "Messages of unknown kinds that were skipped"),
         ("inbox_chunks_total", "Chunks kept until the others come"),
         ("inbox_incomplete_total", "Messages of which chunks did not come in time"),
         ("inbox_refused_total", "Messages refused before any effect"),
@@ -92,6 +94,10 @@ impl Meter {
 
     pub(crate) fn duplicates(&self, deliveries: usize) {
         self.count("inbox_duplicates_total", deliveries);
+    }
+
+    pub(crate) fn skipped(&self) {
+        self.count("inbox_skipped_total", 1);
     }
 
     pub(crate) fn chunk(&self) {

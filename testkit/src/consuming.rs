@@ -218,7 +218,7 @@ impl Consuming<'_> {
                     .concurrency(NonZeroUsize::MIN)
                     .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(20) });
                 configure(builder)
-                    .subscription(feed.subscriber())
+                    .subscribe(feed.subscriber())
                     .scope(move |message| scope_of(message))
                     .handler(handler.clone())
                     .crash_hook(move |point, _| crash.reach(point))

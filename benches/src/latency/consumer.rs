@@ -37,7 +37,7 @@ pub(super) async fn start(
     let subscriber = Arc::new(Subscriber::new(kafka.config()?, group)?);
     let batch = NonZeroUsize::new(BATCH).ok_or("no batch")?;
     let consumer = Consumer::builder(inbox, ConsumerName::new("bench")?)
-        .subscription(move || {
+        .subscribe(move || {
             let (subscriber, clock) = (Arc::clone(&subscriber), Arc::clone(&clock));
             async move {
                 let inner = subscriber.subscribe().await?;

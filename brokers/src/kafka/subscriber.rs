@@ -135,3 +135,10 @@ impl Subscriber {
         consumer.assign(&list)
     }
 }
+
+#[async_trait::async_trait]
+impl message::Subscriber for Subscriber {
+    async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
+        Self::subscribe(self).await
+    }
+}

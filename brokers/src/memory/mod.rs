@@ -19,6 +19,7 @@ mod connector;
 mod faults;
 mod group;
 mod publisher;
+mod subscriber;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -27,4 +28,5 @@ pub use broker::Broker;
 pub use connector::Connector;
 pub use faults::{Faults, Loss};
 pub use publisher::Publisher;
+pub use subscriber::Subscriber;
 pub use subscription::Subscription;

@@ -312,6 +312,13 @@ impl Subscription for RabbitmqSubscription {
     }
 }
 
+#[async_trait::async_trait]
+impl message::Subscriber for Subscriber {
+    async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        Self::subscribe(self).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

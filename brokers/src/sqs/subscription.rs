@@ -258,6 +258,13 @@ impl Subscription for SqsSubscription {
     }
 }
 
+#[async_trait::async_trait]
+impl message::Subscriber for Subscriber {
+    async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        Self::subscribe(self).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,33 +1,38 @@
 //! Describing a consumer.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Message, MessageId, Subscription, SubscriptionError};
+use message::{Event, Malformed, Message, MessageId, Subscriber};
+use serde::de::DeserializeOwned;
 
 use super::crash::{CrashHook, CrashPoint};
 use super::drive::RunError;
+use super::kinds::{Kinds, UnknownKinds};
 use super::link::SubscriptionFactory;
 use super::parts::{Parts, Runner};
 use super::settings::Settings;
-use super::shutdown::Shutdown;
+use super::shutdown::StopSignal;
 use super::store::InboxStore;
-use super::worker::ScopeOf;
+use super::worker::{Foreign, ScopeOf};
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
+use crate::function::{EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, InvalidName, Scope};
 
 /// Describes a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {
     inbox: Inbox<DB>,
-    consumer: ConsumerName,
+    consumer: Result<ConsumerName, InvalidName>,
     factory: Option<SubscriptionFactory>,
     handler: Option<Arc<dyn Handler<DB>>>,
+    kinds: Kinds<DB>,
+    unknown: UnknownKinds,
+    foreign: Option<Foreign>,
     scope_of: ScopeOf,
     settings: Settings,
     guarded: bool,
@@ -35,15 +40,35 @@ pub struct ConsumerBuilder<DB: Dialect> {
 }
 
 /// A reason why a consumer cannot be built. The program's fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No subscription was given.
-    #[error("the consumer has no subscription; call .subscription(..) before .build()")]
+    #[error("the consumer has no subscription; call .subscribe(..)")]
     NoSubscription,
     /// No handler was given.
-    #[error("the consumer has no handler; call .handler(..) before .build()")]
+    #[error("the consumer has no handler; call .on(..), .on_message(..) or .handler(..)")]
     NoHandler,
+    /// The name of the consumer cannot be used.
+    #[error("the consumer cannot have this name")]
+    Name(#[from] InvalidName),
+    /// Two handlers for one kind: one of them would never be called.
+    #[error("the kind {kind:?} has two handlers; register one")]
+    DuplicateKind {
+        /// The kind.
+        kind: String,
+    },
+    /// A kind that no message can have.
+    #[error("no message can have the kind {kind:?}: {problem}")]
+    InvalidKind {
+        /// The kind.
+        kind: String,
+        /// The rule that it breaks.
+        problem: String,
+    },
+    /// A handler for everything beside handlers for kinds: it is not clear which one is called.
+    #[error("the consumer has a .handler(..) for all messages and handlers for kinds; use one of the two")]
+    HandlerAndKinds,
     /// Zero attempts would dead-letter nothing and everything.
     #[error("the bound of attempts is 0; choose at least 1")]
     NoAttempts,
@@ -57,14 +82,62 @@ pub enum BuildError {
 pub struct Consumer<DB: Dialect>(Runner<InboxStore<DB>>);
 
 impl<DB: Dialect> Consumer<DB> {
-    /// Begins to describe a consumer.
+    /// Begins to describe a consumer. Its name is a [`ConsumerName`] or a text, which is checked when
+    /// the consumer is built.
+    ///
+    /// ```no_run
+    /// use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Received, Tx};
+    /// use message::{Event, Subscriber};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct OrderPlaced { order: i64, cents: i64 }
+    /// # #[derive(serde::Deserialize)]
+    /// # struct OrderCancelled { order: i64 }
+    ///
+    /// impl Event for OrderPlaced {
+    ///     const TOPIC: &'static str = "orders";
+    ///     const KIND: &'static str = "order.placed";
+    /// }
+    /// # impl Event for OrderCancelled {
+    /// #     const TOPIC: &'static str = "orders";
+    /// #     const KIND: &'static str = "order.cancelled";
+    /// # }
+    ///
+    /// async fn bill(tx: &mut Tx, order: OrderPlaced) -> Result<(), HandlerError> {
+    ///     let statement = sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)");
+    ///     statement.bind(order.order).bind(order.cents).execute(&mut **tx).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// async fn refund(tx: &mut Tx, order: OrderCancelled, received: &Received) -> Result<(), HandlerError> {
+    ///     let statement = sqlx::query("UPDATE invoice SET refunded_at = $2 WHERE order_id = $1");
+    ///     statement.bind(order.order).bind(received.enqueued_at).execute(&mut **tx).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # async fn example(pool: sqlx::PgPool, subscriber: impl Subscriber) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let shutdown_signal = || async {};
+    /// Consumer::builder(Inbox::open(pool, InboxOptions::default()).await?, "billing")
+    ///     .on(bill)
+    ///     .on(refund)
+    ///     .subscribe(subscriber)
+    ///     .run(shutdown_signal())
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
-    pub fn builder(inbox: Inbox<DB>, consumer: ConsumerName) -> ConsumerBuilder<DB> {
+    pub fn builder<N>(inbox: Inbox<DB>, consumer: N) -> ConsumerBuilder<DB>
+    where
+        N: TryInto<ConsumerName, Error: Into<InvalidName>>,
+    {
         ConsumerBuilder {
             inbox,
-            consumer,
+            consumer: consumer.try_into().map_err(Into::into),
             factory: None,
             handler: None,
+            kinds: Kinds(Vec::new()),
+            unknown: UnknownKinds::default(),
+            foreign: None,
             scope_of: Arc::new(|_| Ok(Scope::none())),
             settings: Settings::default(),
             guarded: true,
@@ -72,29 +145,108 @@ impl<DB: Dialect> Consumer<DB> {
         }
     }
 
-    /// Runs until it is told to stop. Outages of the database and the broker are waited out, without end.
+    /// Runs until it is told to stop: by any future, whose end stops it gracefully, or by a
+    /// [`Shutdown`](super::Shutdown). Outages of the database and the broker are waited out, without
+    /// end.
     ///
     /// # Errors
     /// [`RunError`] when it was aborted. Dropping the future is an abort.
-    pub async fn run(self, shutdown: Shutdown) -> Result<(), RunError> {
+    pub async fn run(self, shutdown: impl StopSignal) -> Result<(), RunError> {
+        let (shutdown, signal) = shutdown.split();
+        let graceful = shutdown.graceful.clone();
         self.0.watch();
-        self.0.run(shutdown).await
+        let running = self.0.run(shutdown);
+        tokio::pin!(running);
+        tokio::select! {
+            biased;
+            result = &mut running => return result,
+            () = signal => graceful.cancel(),
+        }
+        running.await
     }
 }
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
-    /// Makes the subscription; called again after each loss.
+    /// Subscribes through an adapter's `Subscriber`, or through a closure that returns the future of a
+    /// subscription; called again after each loss.
     #[must_use]
-    pub fn subscription<F, Fut>(mut self, make: F) -> Self
-    where
-        F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Box<dyn Subscription>, SubscriptionError>> + Send + 'static,
-    {
-        self.factory = Some(SubscriptionFactory::new(make));
+    pub fn subscribe(mut self, subscriber: impl Subscriber) -> Self {
+        self.factory = Some(SubscriptionFactory::new(subscriber));
         self
     }
 
-    /// Applies the effects.
+    /// Handles the events of one type, by their [`KIND`](Event::KIND), with a function
+    /// `async fn(&mut Tx, E) -> Result<R, HandlerError>`, which can take the facts of the delivery as
+    /// its third argument: [`&Received`](crate::Received). `R` is `()` or the bytes of a result
+    /// ([`IntoResult`](crate::IntoResult)). The payload is read as JSON; one that does not fit the
+    /// type is dead-lettered at once. For closures and state use [`handler`](Self::handler).
+    #[must_use]
+    pub fn on<E, Form>(mut self, function: impl EventFunction<DB, E, Form>) -> Self
+    where
+        E: Event + DeserializeOwned + Send + 'static,
+        Form: 'static,
+    {
+        self.kinds.0.push((E::KIND.to_owned(), Box::new(EventRoute::<_, E, Form>::new(function))));
+        self
+    }
+
+    /// Handles the messages of one kind as they are, with a function
+    /// `async fn(&mut Tx, &Message) -> Result<R, HandlerError>`, optionally with
+    /// [`&Received`](crate::Received) as well.
+    #[must_use]
+    pub fn on_message<Form: 'static>(
+        mut self,
+        kind: impl Into<String>,
+        function: impl MessageFunction<DB, Form>,
+    ) -> Self {
+        self.kinds.0.push((kind.into(), Box::new(MessageRoute::<_, Form>::new(function))));
+        self
+    }
+
+    /// Decides about kinds without a handler; they are refused by default. Without effect beside
+    /// [`handler`](Self::handler).
+    #[must_use]
+    pub fn unknown_kinds(mut self, decision: UnknownKinds) -> Self {
+        self.unknown = decision;
+        self
+    }
+
+    /// Reads messages of foreign producers: called for a delivery without a usable envelope or id,
+    /// before it is dead-lettered. `Some` is consumed as that message; `None`, or a panic, leaves the
+    /// delivery malformed.
+    ///
+    /// A redelivery must yield the same id: derive it with [`MessageId::derived`] from the event's own
+    /// time and id, never from the clock. That time decides whether the inbox still accepts the
+    /// message: one older than its retention is refused, as is one from the future.
+    ///
+    /// ```
+    /// use message::{EventType, Malformed, Message, MessageId, Topic};
+    /// use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+    ///
+    /// /// A CloudEvent with an id of another form.
+    /// fn webhook(malformed: &Malformed) -> Option<Message> {
+    ///     let header = |name: &str| malformed.headers.iter().find(|(is, _)| is == name).map(|(_, text)| text);
+    ///     let (id, source) = (header("ce_id")?, header("ce_source")?);
+    ///     let at = OffsetDateTime::parse(header("ce_time")?, &Rfc3339).ok()?;
+    ///     let topic = Topic::new(malformed.topic.as_str()).ok()?;
+    ///     let kind = EventType::new(header("ce_type")?.as_str()).ok()?;
+    ///     let mut message = Message::new(topic, kind, malformed.payload.clone());
+    ///     message.id = MessageId::derived(at, [source, id]).ok()?;
+    ///     message.time = at;
+    ///     Some(message)
+    /// }
+    /// # let _ = webhook;
+    /// ```
+    #[must_use]
+    pub fn on_foreign(
+        mut self,
+        read: impl Fn(&Malformed) -> Option<Message> + Send + Sync + 'static,
+    ) -> Self {
+        self.foreign = Some(Arc::new(read));
+        self
+    }
+
+    /// Applies the effects of all messages, whatever their kind.
     #[must_use]
     pub fn handler(mut self, handler: impl Handler<DB> + 'static) -> Self {
         self.handler = Some(Arc::new(handler));
@@ -227,20 +379,39 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// # Errors
     /// [`BuildError`] names what is missing.
     pub fn build(self) -> Result<Consumer<DB>, BuildError> {
+        let consumer = self.consumer?;
+        let handler: Arc<dyn Handler<DB>> = match (self.handler, self.kinds.0.is_empty()) {
+            (Some(_), false) => return Err(BuildError::HandlerAndKinds),
+            (Some(handler), true) => handler,
+            (None, true) => return Err(BuildError::NoHandler),
+            (None, false) => Arc::new(self.kinds.dispatcher(consumer.clone(), self.unknown)?),
+        };
         let factory = self.factory.ok_or(BuildError::NoSubscription)?;
-        let handler = self.handler.ok_or(BuildError::NoHandler)?;
         if self.settings.attempts_max == 0 {
             return Err(BuildError::NoAttempts);
         }
         if self.settings.handler_timeout.is_zero() {
             return Err(BuildError::NoHandlerTimeout);
         }
-        let Self { inbox, consumer, settings, guarded, .. } = self;
+        let Self { inbox, settings, guarded, .. } = self;
         let handler_timeout = settings.handler_timeout;
         let store = InboxStore { inbox, consumer: consumer.clone(), handler, handler_timeout, guarded };
-        let parts =
-            Parts { settings, scope_of: self.scope_of, crash: self.crash, ..Parts::new(consumer, factory) };
+        let parts = Parts {
+            settings,
+            scope_of: self.scope_of,
+            foreign: self.foreign,
+            crash: self.crash,
+            ..Parts::new(consumer, factory)
+        };
         Ok(Consumer(Runner::new(store, parts)))
+    }
+
+    /// Builds the consumer and runs it: see [`Consumer::run`].
+    ///
+    /// # Errors
+    /// [`RunError::Build`] names what is missing; otherwise as [`Consumer::run`].
+    pub async fn run(self, shutdown: impl StopSignal) -> Result<(), RunError> {
+        self.build()?.run(shutdown).await
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::builder::BuildError;
 use super::lanes::{Held, Lanes};
 use super::link::{Event, Link, SubscriptionFactory};
 use super::many::Sorted;
@@ -49,6 +50,9 @@ pub enum RunError {
         /// How long the broker waits.
         redelivers_after: Duration,
     },
+    /// The consumer could not be built; nothing ran.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// A worker ended without a result: a defect of this crate.
     #[error("a worker of the consumer broke down")]
     Worker(#[from] JoinError),
@@ -190,7 +194,8 @@ impl<S: Store> Drive<S> {
 
     fn take(&mut self, deliveries: Vec<Delivery>) {
         self.worker.meter.received(deliveries.len());
-        for delivery in deliveries {
+        for mut delivery in deliveries {
+            self.worker.adopt(&mut delivery);
             tracing::debug!(consumer = %self.worker.consumer, message_id = %delivery.subject(),
                 origin = delivery.origin, redelivered = delivery.redelivered, "received");
             self.unsettled.insert(delivery.token);

@@ -1,14 +1,13 @@
 //! The subscription, made anew after every loss.
 
-use std::future::Future;
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use message::{Delivery, Fault, Host, Subscription, SubscriptionError};
+use message::{Delivery, Fault, Host, Subscriber, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
 use crate::attempts::error_text;
@@ -19,33 +18,26 @@ const RECEIVE_WAIT: Duration = Duration::from_secs(10);
 
 type Made = Result<Box<dyn Subscription>, SubscriptionError>;
 
-/// Makes a subscription; called again after each loss.
+/// The subscriber of a consumer; asked again after each loss.
 #[derive(Clone)]
-pub struct SubscriptionFactory(Arc<dyn Fn() -> BoxFuture<'static, Made> + Send + Sync>);
+pub struct SubscriptionFactory(Arc<dyn Subscriber>);
 
 impl SubscriptionFactory {
-    /// A factory of a function.
-    pub fn new<F, Fut>(make: F) -> Self
-    where
-        F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Made> + Send + 'static,
-    {
-        let make = move || -> BoxFuture<'static, Made> {
-            let Ok(making) = catch_unwind(AssertUnwindSafe(&make)) else {
-                return Box::pin(std::future::ready(Err(panicked())));
-            };
-            Box::pin(
-                AssertUnwindSafe(making).catch_unwind().map(|made| made.unwrap_or_else(|_| Err(panicked()))),
-            )
-        };
-        Self(Arc::new(make))
+    /// A factory of a subscriber; a panic in it is an error like any other.
+    pub fn new(subscriber: impl Subscriber) -> Self {
+        Self(Arc::new(subscriber))
+    }
+
+    fn make(&self) -> BoxFuture<'static, Made> {
+        let subscriber = Arc::clone(&self.0);
+        let making = async move { subscriber.subscribe().await };
+        let making = AssertUnwindSafe(making).catch_unwind();
+        Box::pin(making.map(|made| made.unwrap_or_else(|_| Err(panicked()))))
     }
 }
 
 fn panicked() -> SubscriptionError {
-    SubscriptionError::operator(
-        "the function that makes the subscription panicked; its message is on standard error",
-    )
+    SubscriptionError::operator("the subscriber panicked; its message is on standard error")
 }
 
 impl std::fmt::Debug for SubscriptionFactory {
@@ -101,7 +93,7 @@ impl Link {
     async fn subscribe(&mut self) -> Event {
         tokio::time::sleep_until(self.retry_at).await;
         let factory = &self.factory;
-        let making = self.making.get_or_insert_with(|| (factory.0)());
+        let making = self.making.get_or_insert_with(|| factory.make());
         let made = making.await;
         self.making = None;
         match made {

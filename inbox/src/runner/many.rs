@@ -19,6 +19,7 @@ use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::name::Scope;
+use crate::store_error::StoreError;
 
 /// The deliveries of a batch, sorted by outcome.
 #[derive(Debug, Default)]
@@ -160,6 +161,10 @@ impl<S: Store> Worker<S> {
             Err(error) => return Attempt::Away(error.into()),
         };
         let begun_at = Instant::now();
+        let failures = match self.failures_before(part).await {
+            Ok(failures) => failures,
+            Err(error) => return Attempt::Away(error.into()),
+        };
         let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
             Err(error) => return Attempt::Away(error.into()),
@@ -180,7 +185,7 @@ impl<S: Store> Worker<S> {
             match admission {
                 Some(Ok(guard)) => {
                     let redelivered = part[at].held.delivery.redelivered;
-                    match self.apply(&mut tx, guard, candidate, redelivered).await {
+                    match self.apply(&mut tx, guard, (candidate, failures[at]), redelivered).await {
                         Ok(()) => applied.push(candidate.message.id),
                         Err(Some(unavailable)) => return Attempt::Outage(unavailable),
                         Err(None) => return Attempt::Culprit(at),
@@ -196,7 +201,7 @@ impl<S: Store> Worker<S> {
                 self.succeeded(applied.len(), begun_at.elapsed());
                 self.meter.duplicates(duplicates);
                 let ids: Vec<_> = applied.iter().map(ToString::to_string).collect();
-                tracing::info!(consumer = %self.consumer, duplicates, message_ids = ids.join(" "), "batch applied");
+                tracing::debug!(consumer = %self.consumer, duplicates, message_ids = ids.join(" "), "batch applied");
                 applied.iter().for_each(|id| self.crash(CrashPoint::AfterCommit, *id));
                 let mut proofs = proofs.into_iter();
                 Attempt::Done(admitted.into_iter().map(|yes| yes.then(|| proofs.next()).flatten()).collect())
@@ -209,16 +214,28 @@ impl<S: Store> Worker<S> {
         }
     }
 
+    /// The failures of each delivery that were counted before; asked for where the broker says that
+    /// it delivered one before.
+    async fn failures_before(&self, part: &[Placed]) -> Result<Vec<u32>, StoreError> {
+        let mut failures = vec![0; part.len()];
+        for (before, Placed { held, scope, .. }) in failures.iter_mut().zip(part) {
+            if let (true, Some(id)) = (held.delivery.redelivered, held.delivery.id()) {
+                *before = self.store.attempt(scope, id).await?.map_or(0, |attempt| attempt.attempts);
+            }
+        }
+        Ok(failures)
+    }
+
     /// An error without a cause is the message's own.
     async fn apply(
         &self,
         tx: &mut S::Tx,
         guard: S::Guard,
-        candidate: &Candidate<'_>,
+        (candidate, failures): (&Candidate<'_>, u32),
         redelivered: bool,
     ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
         let Candidate { scope, message } = candidate;
-        let result = match self.handle(tx, &guard, message).await {
+        let result = match self.handle(tx, &guard, message, (scope, failures)).await {
             Ok(result) => result,
             // Also when something is away: it may be so for this message only, and the others go on.
             Err(error) => {

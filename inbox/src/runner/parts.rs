@@ -15,7 +15,7 @@ use super::overdue;
 use super::settings::Settings;
 use super::shutdown::Shutdown;
 use super::store::Store;
-use super::worker::{ScopeOf, Worker};
+use super::worker::{Foreign, ScopeOf, Worker};
 use crate::name::{ConsumerName, Scope};
 use crate::telemetry::Meter;
 
@@ -35,6 +35,7 @@ pub struct Parts {
     /// How it behaves.
     pub settings: Settings,
     pub(super) scope_of: ScopeOf,
+    pub(super) foreign: Option<Foreign>,
     pub(super) crash: Option<CrashHook>,
     /// Where its tasks run.
     pub host: Host,
@@ -46,7 +47,7 @@ impl Parts {
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
         let scope_of: ScopeOf = Arc::new(|_: &Message| Ok(Scope::none()));
         let settings = Settings::default();
-        Self { consumer, factory, settings, scope_of, crash: None, host: Host::default() }
+        Self { consumer, factory, settings, scope_of, foreign: None, crash: None, host: Host::default() }
     }
 }
 
@@ -54,12 +55,13 @@ impl<S: Store> Runner<S> {
     /// A runner over a store.
     #[must_use]
     pub fn new(store: S, parts: Parts) -> Self {
-        let Parts { consumer, factory, settings, scope_of, crash, host } = parts;
+        let Parts { consumer, factory, settings, scope_of, foreign, crash, host } = parts;
         let worker = Worker {
             store,
             meter: Meter::new(&consumer),
             consumer,
             scope_of,
+            foreign,
             backoff: settings.backoff,
             limits: Limits { attempts_max: settings.attempts_max, failing_max: settings.failing_max },
             handler_timeout: settings.handler_timeout,

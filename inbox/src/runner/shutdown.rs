@@ -1,5 +1,7 @@
 //! How to stop a consumer.
 
+use std::future::{Future, pending};
+
 use tokio_util::sync::CancellationToken;
 
 /// Two signals: stop gracefully, and stop now. Connect the first to SIGTERM, the second to a second SIGTERM or to the
@@ -18,5 +20,25 @@ impl Shutdown {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+}
+
+/// A signal that stops a consumer: any future, whose end asks for a graceful stop, or a [`Shutdown`],
+/// which can also abort.
+pub trait StopSignal: Send {
+    /// Returns the signals that the consumer obeys, and a future whose end gives the graceful one.
+    #[doc(hidden)]
+    fn split(self) -> (Shutdown, impl Future<Output = ()> + Send);
+}
+
+impl<F: Future<Output = ()> + Send> StopSignal for F {
+    fn split(self) -> (Shutdown, impl Future<Output = ()> + Send) {
+        (Shutdown::new(), self)
+    }
+}
+
+impl StopSignal for Shutdown {
+    fn split(self) -> (Shutdown, impl Future<Output = ()> + Send) {
+        (self, pending())
     }
 }

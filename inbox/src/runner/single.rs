@@ -18,7 +18,7 @@ use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
 use crate::error::AdmitError;
 use crate::guard::Duplicate;
-use crate::handler::{HandlerError, Next};
+use crate::handler::{HandlerError, Next, RETRY_AFTER_MAX};
 use crate::name::Scope;
 use crate::store_error::StoreError;
 
@@ -29,18 +29,21 @@ enum Step {
     /// It is to be dead-lettered.
     Bury(Grave),
     /// It failed; with the whole message, where it is the chunk that completed it.
-    Failed(FailureKind, Cause, Option<Box<Message>>),
+    Failed(Failing, Cause, Option<Box<Message>>),
     /// The database could not even begin: nothing that this message has done.
     Away(Cause),
 }
+
+/// Whose failure it may be, and how long its handler wants to wait.
+type Failing = (FailureKind, Option<Duration>);
 
 type Cause = Box<dyn Error + Send + Sync>;
 
 /// The history of a message's attempts in this process.
 #[derive(Default)]
 struct Course {
-    /// Whether a failure is noted in the database.
-    failed_before: bool,
+    /// The counted failures, where any failure is noted in the database.
+    failed_before: Option<u32>,
     /// Failures in a row that were not counted.
     outages: u32,
     /// Those of them that a database which answered has noted.
@@ -94,9 +97,9 @@ impl<S: Store> Worker<S> {
             match self.attempt(&scope, message, course.failed_before).await {
                 Step::Settle(proof) => return Ok(proof),
                 Step::Bury(grave) => return self.bury(delivery, &scope, grave, give_up).await,
-                Step::Failed(kind, error, whole) => {
+                Step::Failed(failing, error, whole) => {
                     if let Some(grave) =
-                        self.note_failure(&scope, message, &mut course, (kind, &*error), give_up).await?
+                        self.note_failure(&scope, message, &mut course, (failing, &*error), give_up).await?
                     {
                         let grave = Grave { whole, ..grave };
                         return self.bury(delivery, &scope, grave, give_up).await;
@@ -107,28 +110,28 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Keeps to the backoff of a redelivered message that failed in another process. Whether it did.
+    /// Keeps to the backoff of a redelivered message that failed in another process. Returns how many failures were counted, if it did fail.
     async fn resume(
         &self,
         scope: &Scope,
         message: &Message,
         give_up: &CancellationToken,
-    ) -> Result<bool, GivenUp> {
+    ) -> Result<Option<u32>, GivenUp> {
         let mut outages = 0;
         loop {
             match self.store.attempt(scope, message.id).await {
-                Ok(None) => return Ok(false),
+                Ok(None) => return Ok(None),
                 Ok(Some(attempt)) => {
                     let left = Duration::try_from(attempt.next_at - self.store.now()).unwrap_or_default();
-                    self.wait(left.min(self.backoff.max), give_up).await?;
-                    return Ok(true);
+                    self.wait(left.min(self.backoff.max.max(RETRY_AFTER_MAX)), give_up).await?;
+                    return Ok(Some(attempt.attempts));
                 }
                 Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
             }
         }
     }
 
-    async fn attempt(&self, scope: &Scope, message: &Message, failed_before: bool) -> Step {
+    async fn attempt(&self, scope: &Scope, message: &Message, failed_before: Option<u32>) -> Step {
         let _permit = match self.permits.acquire().await.map_err(closed) {
             Ok(permit) => permit,
             Err(error) => return Step::Away(error.into()),
@@ -151,7 +154,7 @@ impl<S: Store> Worker<S> {
         mut tx: S::Tx,
         scope: &Scope,
         chunk: &Message,
-        failed_before: bool,
+        failed_before: Option<u32>,
         begun_at: Instant,
     ) -> Step {
         match self.store.gather(&mut tx, scope, chunk).await {
@@ -166,7 +169,7 @@ impl<S: Store> Worker<S> {
                 let step = self.commit(tx).await;
                 if let Step::Settle(_) = &step {
                     self.meter.chunk();
-                    tracing::info!(held, count, "chunk kept");
+                    tracing::debug!(held, count, "chunk kept");
                     self.crash(CrashPoint::AfterCommit, chunk.id);
                 }
                 step
@@ -188,7 +191,7 @@ impl<S: Store> Worker<S> {
         mut tx: S::Tx,
         scope: &Scope,
         message: &Message,
-        failed_before: bool,
+        failed_before: Option<u32>,
         begun_at: Instant,
     ) -> Step {
         let guard = match self.store.admit(&mut tx, scope, message).await {
@@ -196,12 +199,14 @@ impl<S: Store> Worker<S> {
             Ok(Err(duplicate)) => return self.suppress(tx, &duplicate).await,
             Err(error) => return self.refuse(error),
         };
-        let result = match self.handle(&mut tx, &guard, message).await {
+        let result = match self.handle(&mut tx, &guard, message, (scope, failed_before.unwrap_or(0))).await {
             Ok(result) => result,
             Err(error) => return self.failed(tx, error).await,
         };
-        if failed_before && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id).await {
-            return Step::Failed(FailureKind::Database, error.into(), None);
+        if failed_before.is_some()
+            && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id).await
+        {
+            return Step::Failed((FailureKind::Database, None), error.into(), None);
         }
         if let Some(result) = result
             && let Err(error) = self.store.complete(&mut tx, guard, &result).await
@@ -212,7 +217,7 @@ impl<S: Store> Worker<S> {
         let step = self.commit(tx).await;
         if let Step::Settle(_) = &step {
             self.succeeded(1, begun_at.elapsed());
-            tracing::info!("applied");
+            tracing::debug!("applied");
             self.crash(CrashPoint::AfterCommit, message.id);
         }
         step
@@ -222,7 +227,7 @@ impl<S: Store> Worker<S> {
     async fn suppress(&self, tx: S::Tx, duplicate: &Duplicate) -> Step {
         let Duplicate { processed_at, dead_letter, .. } = duplicate;
         let dead_letter = dead_letter.map(tracing::field::display);
-        tracing::info!(%processed_at, dead_letter, "duplicate suppressed");
+        tracing::debug!(%processed_at, dead_letter, "duplicate suppressed");
         self.meter.duplicates(1);
         self.commit(tx).await
     }
@@ -230,7 +235,7 @@ impl<S: Store> Worker<S> {
     /// Returns the step for a message that was not admitted.
     fn refuse(&self, error: AdmitError) -> Step {
         let AdmitError::Refused(refusal) = error else {
-            return Step::Failed(FailureKind::Database, error.into(), None);
+            return Step::Failed((FailureKind::Database, None), error.into(), None);
         };
         Step::Bury(Grave::new(Reason::from(&refusal), refusal.to_string(), 0))
     }
@@ -239,10 +244,12 @@ impl<S: Store> Worker<S> {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
                 Some(proof) => Step::Settle(proof),
-                None => Step::Failed(FailureKind::Database, "the commit proved nothing".into(), None),
+                None => Step::Failed((FailureKind::Database, None), "the commit proved nothing".into(), None),
             },
-            Err(error) if is_innocent(&error) => Step::Failed(FailureKind::Database, error.into(), None),
-            Err(error) => Step::Failed(FailureKind::Own, error.into(), None),
+            Err(error) if is_innocent(&error) => {
+                Step::Failed((FailureKind::Database, None), error.into(), None)
+            }
+            Err(error) => Step::Failed((FailureKind::Own, None), error.into(), None),
         }
     }
 
@@ -253,15 +260,15 @@ impl<S: Store> Worker<S> {
             Ok(Err(_)) if error.is_timeout() => {}
             Ok(Err(rollback)) => {
                 tracing::warn!(error = error_text(&error), "the handler failed");
-                return Step::Failed(FailureKind::Database, rollback.into(), None);
+                return Step::Failed((FailureKind::Database, None), rollback.into(), None);
             }
             // It is rolled back all the same, by a task of its own.
             Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
         }
         match error.next() {
-            Next::Unavailable => Step::Failed(FailureKind::Unavailable, error.into(), None),
-            Next::Database => Step::Failed(FailureKind::Database, error.into(), None),
-            Next::Retry => Step::Failed(FailureKind::Own, error.into(), None),
+            Next::Unavailable => Step::Failed((FailureKind::Unavailable, None), error.into(), None),
+            Next::Database => Step::Failed((FailureKind::Database, None), error.into(), None),
+            Next::Retry => Step::Failed((FailureKind::Own, error.delay()), error.into(), None),
             Next::Reject => {
                 self.meter.failed();
                 Step::Bury(Grave::new(Reason::Rejected, error_text(&error), 1))
@@ -271,7 +278,7 @@ impl<S: Store> Worker<S> {
 
     async fn failed_to_store(&self, tx: S::Tx, error: StoreError) -> Step {
         if error.is_transient() {
-            return Step::Failed(FailureKind::Database, error.into(), None);
+            return Step::Failed((FailureKind::Database, None), error.into(), None);
         }
         // The handler broke its transaction: its own failure.
         let error = HandlerError::retry("the handler left a broken transaction").with_source(error);
@@ -284,25 +291,30 @@ impl<S: Store> Worker<S> {
         scope: &Scope,
         message: &Message,
         course: &mut Course,
-        (kind, error): (FailureKind, &(dyn Error + Send + Sync + 'static)),
+        ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
         give_up: &CancellationToken,
     ) -> Result<Option<Grave>, GivenUp> {
         let applied = self.applied.load(Ordering::Relaxed);
         let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
-        let backoff = is_counted.then_some(self.backoff);
-        let Failures { attempts, age, delay } =
-            match self.store.record_failure(scope, message.id, &text, backoff).await {
-                Ok(failures) => failures,
-                Err(unnoted) => {
-                    course.uncounted = 0;
-                    tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
-                    self.wait_out(&mut course.outages, error, give_up).await?;
-                    return Ok(None);
-                }
-            };
-        course.failed_before = true;
+        let noted = match chosen.filter(|_| is_counted) {
+            Some(delay) => self.store.record_failure_for(scope, message.id, &text, delay).await,
+            None => {
+                let backoff = is_counted.then_some(self.backoff);
+                self.store.record_failure(scope, message.id, &text, backoff).await
+            }
+        };
+        let Failures { attempts, age, delay } = match noted {
+            Ok(failures) => failures,
+            Err(unnoted) => {
+                course.uncounted = 0;
+                tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
+                self.wait_out(&mut course.outages, error, give_up).await?;
+                return Ok(None);
+            }
+        };
+        course.failed_before = Some(attempts);
         course.uncounted = if is_counted { 0 } else { course.uncounted.saturating_add(1) };
         let uncounted = course.uncounted;
         if self.limits.are_exceeded_by(Failure { is_counted, attempts, age, uncounted }) {

@@ -12,7 +12,7 @@ use sqlx::Transaction;
 use time::OffsetDateTime;
 
 use super::bounded::{self, Called};
-use crate::attempts::{Attempt, Failures};
+use crate::attempts::{Attempt, Failures, Pause};
 use crate::backoff::Backoff;
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
@@ -23,6 +23,7 @@ use crate::guard::{Admission, Duplicate, Guard};
 use crate::handler::{Handler, HandlerError};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Scope};
+use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
@@ -76,6 +77,16 @@ pub trait Store: Send + Sync + 'static {
     /// Applies the effect of a fresh message.
     async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError>;
 
+    /// The same, with the facts of the delivery.
+    async fn handle_delivery(
+        &self,
+        tx: &mut Self::Tx,
+        message: &Message,
+        _received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        self.handle(tx, message).await
+    }
+
     /// Stores what the handler returned.
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError>;
 
@@ -106,6 +117,19 @@ pub trait Store: Send + Sync + 'static {
         error: &str,
         backoff: Option<Backoff>,
     ) -> Result<Failures, StoreError>;
+
+    /// Counts a failure after which the message waits for exactly this long.
+    async fn record_failure_for(
+        &self,
+        scope: &Scope,
+        id: MessageId,
+        error: &str,
+        delay: Duration,
+    ) -> Result<Failures, StoreError> {
+        let backoff = Backoff { first: delay, max: delay };
+        let failures = self.record_failure(scope, id, error, Some(backoff)).await?;
+        Ok(Failures { delay, ..failures })
+    }
 
     /// The failures of a message so far.
     async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError>;
@@ -164,6 +188,18 @@ impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         match bounded::call(self.timeout, self.handler.handle(tx, message)).await {
+            Called::Ended(result) => result,
+            Called::TimedOut(error) => Err(error),
+        }
+    }
+
+    async fn handle_delivery(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+        received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        match bounded::call(self.timeout, self.handler.handle_delivery(tx, message, received)).await {
             Called::Ended(result) => result,
             Called::TimedOut(error) => Err(error),
         }
@@ -231,6 +267,15 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.handler.handle(tx, message).await
     }
 
+    async fn handle_delivery(
+        &self,
+        tx: &mut Self::Tx,
+        message: &Message,
+        received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        self.handler.handle_delivery(tx, message, received).await
+    }
+
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError> {
         if self.guarded { guard.complete(tx, result).await } else { Ok(()) }
     }
@@ -267,6 +312,16 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         backoff: Option<Backoff>,
     ) -> Result<Failures, StoreError> {
         self.inbox.record_failure(&self.consumer, scope, id, error, backoff).await
+    }
+
+    async fn record_failure_for(
+        &self,
+        scope: &Scope,
+        id: MessageId,
+        error: &str,
+        delay: Duration,
+    ) -> Result<Failures, StoreError> {
+        self.inbox.note_failure(&self.consumer, scope, id, error, Some(Pause::Exactly(delay))).await
     }
 
     async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Committed, Delivery, Host, Message, MessageId};
+use message::{Committed, Delivery, Host, Malformed, Message, MessageId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -23,16 +23,21 @@ use crate::crash_points;
 use crate::dead_letter::Reason;
 use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Scope};
+use crate::received::Received;
 use crate::store_error::{StoreError, Trouble};
 use crate::telemetry::Meter;
 
 /// Which scope a message belongs to.
 pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Scope, String> + Send + Sync>;
 
+/// Reads a message of a foreign producer.
+pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Option<Message> + Send + Sync>;
+
 pub(super) struct Worker<S> {
     pub(super) store: S,
     pub(super) consumer: ConsumerName,
     pub(super) scope_of: ScopeOf,
+    pub(super) foreign: Option<Foreign>,
     pub(super) backoff: Backoff,
     pub(super) limits: Limits,
     pub(super) handler_timeout: Duration,
@@ -90,15 +95,28 @@ impl<S: Store> Worker<S> {
             .unwrap_or_else(|_| Err(String::from("the scope function panicked")))
     }
 
+    /// Reads a malformed delivery as a foreign producer's message, where the consumer can.
+    pub(super) fn adopt(&self, delivery: &mut Delivery) {
+        let (Err(malformed), Some(foreign)) = (&mut delivery.message, &self.foreign) else { return };
+        match catch_unwind(AssertUnwindSafe(|| foreign(malformed))) {
+            Ok(Some(message)) => delivery.message = Ok(message),
+            Ok(None) => {}
+            Err(_) => malformed.problem.push_str("; the function for foreign messages panicked"),
+        }
+    }
+
     /// Runs the handler. One that does not end in time is dropped, and what its database is doing at the moment is ended.
     pub(super) async fn handle(
         &self,
         tx: &mut S::Tx,
         guard: &S::Guard,
         message: &Message,
+        (scope, failures): (&Scope, u32),
     ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let received = Received::after(failures, self.consumer.clone(), scope.clone(), message);
         let entry = self.handling.enter(message.id);
-        let called = bounded::call(self.handler_timeout, self.store.handle(tx, message)).await;
+        let called =
+            bounded::call(self.handler_timeout, self.store.handle_delivery(tx, message, &received)).await;
         drop(entry);
         match called {
             Called::Ended(result) => result,

@@ -131,7 +131,7 @@ async fn stopped(stage: Stage) -> Outcome {
     let (called, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let subscriber = Arc::new(Subscriber::new(&Config::new(&scene.url), [scene.queue.clone()])?);
     let consumer = Consumer::builder(inbox, ConsumerName::new("billing")?)
-        .subscription(move || {
+        .subscribe(move || {
             let subscriber = Arc::clone(&subscriber);
             async move { subscriber.subscribe().await }
         })

@@ -208,7 +208,7 @@ impl Handler<Postgres> for Fails {
 async fn run(shop: &Shop<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
     let (broker, topic) = (shop.broker.clone(), shop.topic.clone());
     let consumer = inbox::Consumer::builder(inbox.clone(), ConsumerName::new("failing")?)
-        .subscription(move || {
+        .subscribe(move || {
             let (broker, topic) = (broker.clone(), topic.clone());
             async move {
                 let opened = broker.subscribe("failing", &topic).await;

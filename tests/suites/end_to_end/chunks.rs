@@ -51,7 +51,7 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     let inbox = Inbox::open(shop.database.consumer.clone(), InboxOptions::default()).await?;
     let (broker, topic) = (Arc::clone(&shop.broker), shop.topic.clone());
     let consumer = Consumer::builder(inbox.clone(), ConsumerName::new("shop")?)
-        .subscription(move || {
+        .subscribe(move || {
             let (broker, topic) = (Arc::clone(&broker), topic.clone());
             async move {
                 let subscribed = broker.subscribe("shop", &topic).await;

@@ -77,7 +77,7 @@ where
     let journal = Arc::new(journal);
     let (broker, written) = (task.broker, Arc::clone(&journal));
     let mut consumer = Consumer::builder(inbox, name)
-        .subscription(move || {
+        .subscribe(move || {
             let (broker, journal) = (broker.clone(), Arc::clone(&written));
             async move {
                 let inner = broker.subscribe().await?;

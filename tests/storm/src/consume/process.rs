@@ -118,7 +118,7 @@ async fn consume<DB: Shop>(pool: Pool<DB>, task: ConsumerTask) -> Result<(), Fai
     let (broker, consumer): (_, Arc<str>) = (task.broker, task.consumer.as_str().into());
     let keeps_parts = matches!(broker, BrokerAddress::Sqs { .. });
     let mut builder = Consumer::builder(inbox, name.clone())
-        .subscription(move || {
+        .subscribe(move || {
             let (broker, journal, consumer) = (broker.clone(), Arc::clone(&journal), Arc::clone(&consumer));
             async move {
                 let inner = broker.subscribe().await?;

@@ -50,7 +50,7 @@ async fn a_keep_alive_that_comes_too_late_is_refused_at_the_start<DB: TestDataba
     let inbox = database.inbox().await;
     let run = |interval: Duration, shutdown: Shutdown| {
         Consumer::builder(inbox.clone(), consumer("billing"))
-            .subscription(|| async { Ok(Box::new(Impatient) as Box<dyn Subscription>) })
+            .subscribe(|| async { Ok(Box::new(Impatient) as Box<dyn Subscription>) })
             .handler(Effect::<DB>::works())
             .keep_alive_interval(interval)
             .build()

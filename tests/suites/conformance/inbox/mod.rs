@@ -4,6 +4,7 @@
 
 mod broker;
 mod chunks;
+mod consumer;
 mod cost;
 mod database;
 mod dead_letters;
@@ -25,6 +26,7 @@ use time::OffsetDateTime;
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     [
         chunks::trials(),
+        consumer::trials(),
         cost::trials(),
         dead_letters::trials(),
         failures::trials(),

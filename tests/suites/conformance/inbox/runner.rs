@@ -103,7 +103,7 @@ pub(super) fn builder<DB: TestDatabase>(
 ) -> ConsumerBuilder<DB> {
     let broker = broker.clone();
     Consumer::builder(inbox.clone(), consumer("billing"))
-        .subscription(move || {
+        .subscribe(move || {
             let broker = broker.clone();
             async move { Ok(broker.subscribe()) }
         })
@@ -280,7 +280,7 @@ async fn a_message_refused_by_its_time_is_buried_and_counted_once<DB: TestDataba
         let name = format!("counted-{}", MessageId::new());
         let source = broker.clone();
         let mut consuming = Consumer::builder(inbox.clone(), consumer(&name))
-            .subscription(move || {
+            .subscribe(move || {
                 let broker = source.clone();
                 async move { Ok(broker.subscribe()) }
             })

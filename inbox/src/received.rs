@@ -1,0 +1,49 @@
+//! Facts about the delivery that a handler works on.
+
+use message::{Message, MessageId, Topic};
+use time::OffsetDateTime;
+
+use crate::name::{ConsumerName, Scope};
+
+/// Facts about the delivery that a handler works on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received {
+    /// The message's id: the same at every attempt, so external calls can use it as an idempotency key.
+    pub message_id: MessageId,
+    /// The number of this attempt: 1 plus the failures that were counted before, also by other
+    /// processes of this consumer. Failures that are not counted do not raise it.
+    pub attempt: u32,
+    /// When the message's id was made, to the millisecond; the inbox's window judges this time.
+    pub generated_at: OffsetDateTime,
+    /// When the producer enqueued the message: the CloudEvents `time`.
+    pub enqueued_at: OffsetDateTime,
+    /// The tenant that [`ConsumerBuilder::try_scope`](crate::ConsumerBuilder::try_scope) found;
+    /// [`Scope::none`] without such a function.
+    pub scope: Scope,
+    /// The consumer that handles it.
+    pub consumer: ConsumerName,
+    /// The topic to which it was published.
+    pub topic: Topic,
+}
+
+impl Received {
+    /// Returns the facts of the first attempt at a message, for tests that call a handler.
+    #[must_use]
+    pub fn first(consumer: ConsumerName, scope: Scope, message: &Message) -> Self {
+        Self::after(0, consumer, scope, message)
+    }
+
+    /// Returns the facts of the attempt after so many failures that were counted.
+    pub(crate) fn after(failures: u32, consumer: ConsumerName, scope: Scope, message: &Message) -> Self {
+        Self {
+            message_id: message.id,
+            attempt: failures.saturating_add(1),
+            generated_at: message.id.generated_at(),
+            enqueued_at: message.time,
+            scope,
+            consumer,
+            topic: message.topic.clone(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Handlers by the kind of message.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use message::{EventType, Message};
+
+use super::builder::BuildError;
+use crate::dialect::Dialect;
+use crate::function::{Handled, Route, Tx};
+use crate::handler::{Handler, HandlerError};
+use crate::name::{ConsumerName, Scope};
+use crate::received::Received;
+use crate::telemetry::Meter;
+
+/// The decision about messages of a kind that no handler was registered for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownKinds {
+    /// Dead-letters them at once, with a reason that names the kind and the registered ones. The default.
+    #[default]
+    Refuse,
+    /// Admits and acknowledges them without an effect, and counts them in `inbox_skipped_total`. A
+    /// later version that knows the kind does not get them again.
+    Skip,
+    /// Retries them without counting an attempt, until an instance knows the kind. Their keys wait
+    /// meanwhile; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered.
+    Hold,
+}
+
+/// Handlers by kind, as a builder collects them.
+pub(super) struct Kinds<DB: Dialect>(pub(super) Vec<(String, Box<dyn Route<DB>>)>);
+
+impl<DB: Dialect> Kinds<DB> {
+    /// Returns the handler that dispatches to them.
+    pub(super) fn dispatcher(
+        self,
+        consumer: ConsumerName,
+        unknown: UnknownKinds,
+    ) -> Result<Dispatcher<DB>, BuildError> {
+        let mut routes = BTreeMap::new();
+        for (kind, route) in self.0 {
+            if let Err(error) = EventType::new(kind.as_str()) {
+                return Err(BuildError::InvalidKind { kind, problem: error.to_string() });
+            }
+            if routes.contains_key(&kind) {
+                return Err(BuildError::DuplicateKind { kind });
+            }
+            routes.insert(kind, route);
+        }
+        let meter = Meter::new(&consumer);
+        Ok(Dispatcher { routes, unknown, consumer, meter })
+    }
+}
+
+/// A handler that dispatches by kind.
+pub(super) struct Dispatcher<DB: Dialect> {
+    routes: BTreeMap<String, Box<dyn Route<DB>>>,
+    unknown: UnknownKinds,
+    consumer: ConsumerName,
+    meter: Meter,
+}
+
+impl<DB: Dialect> Dispatcher<DB> {
+    fn unknown_kind(&self, kind: &EventType) -> Handled {
+        let known: Vec<_> = self.routes.keys().map(String::as_str).collect();
+        let problem = format!("no handler for kind {kind}; registered are: {}", known.join(", "));
+        match self.unknown {
+            UnknownKinds::Refuse => Err(HandlerError::reject(problem)),
+            UnknownKinds::Hold => Err(HandlerError::unavailable(problem)),
+            UnknownKinds::Skip => {
+                self.meter.skipped();
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<DB: Dialect> Handler<DB> for Dispatcher<DB> {
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Handled {
+        let received = Received::first(self.consumer.clone(), Scope::none(), message);
+        self.handle_delivery(tx, message, &received).await
+    }
+
+    async fn handle_delivery(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {
+        match self.routes.get(message.kind.as_str()) {
+            Some(route) => route.apply(tx, message, received).await,
+            None => self.unknown_kind(&message.kind),
+        }
+    }
+}

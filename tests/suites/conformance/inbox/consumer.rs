@@ -1,0 +1,274 @@
+//! Functions as handlers: dispatch by kind, unknown kinds, facts, chosen delays, foreign messages.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use crate::inbox::broker::Broker;
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::message;
+use inbox::{
+    Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason,
+    Received, RunError, Scope, Tx, UnknownKinds,
+};
+use message::{Event, EventType, Malformed, Message, MessageId, Topic};
+use serde::Deserialize;
+use time::OffsetDateTime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+cases! { "inbox/runner":
+    every {
+        events_reach_the_function_of_their_kind,
+        a_function_sees_attempt_tenant_and_times,
+        unknown_kinds_are_refused_by_default,
+        unknown_kinds_are_skipped_on_demand,
+        unknown_kinds_are_held_on_demand,
+        json_that_does_not_fit_is_rejected_without_its_values,
+        a_chosen_delay_replaces_the_backoff_and_counts,
+        a_foreign_message_takes_effect_once,
+        a_consumer_that_cannot_work_is_not_built,
+    }
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    order: i64,
+}
+
+impl Event for Placed {
+    const TOPIC: &'static str = "orders";
+    const KIND: &'static str = "order.placed";
+}
+
+#[derive(Deserialize)]
+struct Cancelled {
+    order: i64,
+}
+
+impl Event for Cancelled {
+    const TOPIC: &'static str = "orders";
+    const KIND: &'static str = "order.cancelled";
+}
+
+async fn note<DB: TestDatabase>(tx: &mut Tx<DB>, text: String) -> Result<(), HandlerError> {
+    Ok(DB::apply(tx, "billing", &message(&text)).await?)
+}
+
+async fn bill<DB: TestDatabase>(tx: &mut Tx<DB>, placed: Placed) -> Result<(), HandlerError> {
+    note::<DB>(tx, format!("bill {}", placed.order)).await
+}
+
+async fn refund<DB: TestDatabase>(
+    tx: &mut Tx<DB>,
+    cancelled: Cancelled,
+    received: &Received,
+) -> Result<Vec<u8>, HandlerError> {
+    note::<DB>(tx, format!("refund {} of {}", cancelled.order, received.topic)).await?;
+    Ok(b"refunded".to_vec())
+}
+
+async fn raw<DB: TestDatabase>(tx: &mut Tx<DB>, message: &Message) -> Result<(), HandlerError> {
+    note::<DB>(tx, format!("raw {}", message.kind)).await
+}
+
+async fn third_time<DB: TestDatabase>(
+    tx: &mut Tx<DB>,
+    message: &Message,
+    received: &Received,
+) -> Result<(), HandlerError> {
+    assert_eq!((received.message_id, received.enqueued_at), (message.id, message.time));
+    assert_eq!(received.generated_at, message.id.generated_at());
+    if received.attempt < 3 {
+        return Err(HandlerError::retry("not yet"));
+    }
+    let Received { attempt, scope, consumer, .. } = received;
+    note::<DB>(tx, format!("attempt {attempt} of {} for {}", consumer.as_str(), scope.as_str())).await
+}
+
+const CHOSEN: Duration = Duration::from_millis(400);
+
+async fn later<DB: TestDatabase>(
+    tx: &mut Tx<DB>,
+    _message: &Message,
+    received: &Received,
+) -> Result<(), HandlerError> {
+    match received.attempt {
+        1 => Err(HandlerError::retry_after(CHOSEN, "later")),
+        attempt => note::<DB>(tx, format!("attempt {attempt}")).await,
+    }
+}
+
+fn event(kind: &str, json: &str) -> Message {
+    Message::new(Topic::new("orders").unwrap(), EventType::new(kind).unwrap(), json.to_owned())
+}
+
+fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> ConsumerBuilder<DB> {
+    let broker = broker.clone();
+    Consumer::builder(inbox.clone(), "billing")
+        .subscribe(move || {
+            let broker = broker.clone();
+            async move { Ok(broker.subscribe()) }
+        })
+        .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(4) })
+}
+
+/// Runs until a plain future ends it.
+fn start<DB: TestDatabase>(
+    builder: ConsumerBuilder<DB>,
+) -> (oneshot::Sender<()>, JoinHandle<Result<(), RunError>>) {
+    let (stop, stopped) = oneshot::channel::<()>();
+    (stop, tokio::spawn(builder.run(async move { drop(stopped.await) })))
+}
+
+async fn run_until_drained<DB: TestDatabase>(builder: ConsumerBuilder<DB>, broker: &Broker) {
+    let (stop, running) = start(builder);
+    broker.drained().await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}
+
+async fn effects<DB: TestDatabase>(database: &Database<DB>) -> Vec<String> {
+    let mut effects = DB::effects(&database.pool, "billing").await;
+    effects.sort_unstable();
+    effects
+}
+
+async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
+    inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
+}
+
+async fn events_reach_the_function_of_their_kind<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let placed = event("order.placed", r#"{"order":1}"#);
+    let broker = Broker::new([
+        placed.clone(),
+        event("order.cancelled", r#"{"order":2}"#),
+        event("order.noted", "any bytes"),
+        placed,
+    ]);
+    let builder = base(&inbox, &broker).on(bill::<DB>).on(refund::<DB>).on_message("order.noted", raw::<DB>);
+    run_until_drained(builder, &broker).await;
+    assert_eq!(effects(database).await, ["bill 1", "raw order.noted", "refund 2 of orders"]);
+    assert_eq!(dead(&inbox).await.len(), 0);
+}
+
+async fn a_function_sees_attempt_tenant_and_times<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.placed", "x")]);
+    let builder =
+        base(&inbox, &broker).try_scope(|_| Scope::new("acme")).on_message("order.placed", third_time::<DB>);
+    run_until_drained(builder, &broker).await;
+    assert_eq!(effects(database).await, ["attempt 3 of billing for acme"]);
+}
+
+async fn unknown_kinds_are_refused_by_default<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.lost", "{}"), event("order.placed", r#"{"order":1}"#)]);
+    run_until_drained(base(&inbox, &broker).on(bill::<DB>).on(refund::<DB>), &broker).await;
+    assert_eq!(effects(database).await, ["bill 1"]);
+    let dead = dead(&inbox).await;
+    assert_eq!((dead.len(), dead[0].reason), (1, Reason::Rejected));
+    for part in ["order.lost", "order.cancelled, order.placed"] {
+        assert!(dead[0].error.contains(part), "{}", dead[0].error);
+    }
+}
+
+async fn unknown_kinds_are_skipped_on_demand<DB: TestDatabase>(database: &Database<DB>) {
+    let counters = tests::Counters::installed();
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.lost", "{}")]);
+    let source = broker.clone();
+    let name = format!("skips-{}", MessageId::new());
+    let builder = Consumer::builder(inbox.clone(), name.clone())
+        .subscribe(move || {
+            let broker = source.clone();
+            async move { Ok(broker.subscribe()) }
+        })
+        .on(bill::<DB>)
+        .unknown_kinds(UnknownKinds::Skip);
+    run_until_drained(builder, &broker).await;
+    assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 0));
+    assert_eq!(counters.value("inbox_skipped_total", &[("consumer", name.as_str())]), 1);
+}
+
+async fn unknown_kinds_are_held_on_demand<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);
+    let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Hold).attempts_max(1);
+    let (stop, running) = start(old);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 0));
+    let new = base(&inbox, &broker).on(bill::<DB>);
+    run_until_drained(new, &broker).await;
+    assert_eq!(effects(database).await, ["bill 1"]);
+}
+
+async fn json_that_does_not_fit_is_rejected_without_its_values<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.placed", r#"{"order":"s3cret"}"#)]);
+    run_until_drained(base(&inbox, &broker).on(bill::<DB>), &broker).await;
+    let dead = dead(&inbox).await;
+    assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Rejected, 1));
+    let told = &dead[0].error;
+    assert!(["order.placed", "Placed", "expected i64"].iter().all(|part| told.contains(part)), "{told}");
+    assert!(!told.contains("s3cret"), "{told}");
+}
+
+async fn a_chosen_delay_replaces_the_backoff_and_counts<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.placed", "x")]);
+    let begun = Instant::now();
+    run_until_drained(base(&inbox, &broker).on_message("order.placed", later::<DB>), &broker).await;
+    assert!(begun.elapsed() >= CHOSEN, "{:?}", begun.elapsed());
+    assert_eq!(effects(database).await, ["attempt 2"]);
+}
+
+fn foreign(malformed: &Malformed) -> Option<Message> {
+    let (_, at) = malformed.headers.iter().find(|(name, _)| name == "made_at")?;
+    let at = OffsetDateTime::from_unix_timestamp(at.parse().ok()?).ok()?;
+    let id = MessageId::derived(at, [&malformed.payload]).ok()?;
+    let mut message = event("order.placed", std::str::from_utf8(&malformed.payload).ok()?).with_id(id);
+    message.time = at;
+    Some(message)
+}
+
+async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let made_at = inbox.window().now.unix_timestamp().to_string();
+    let malformed = |headers: Vec<(String, String)>| Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders"),
+        key: None,
+        headers,
+        payload: br#"{"order":7}"#.as_slice().into(),
+    };
+    let broker = Broker::new([]);
+    let readable = malformed(vec![(String::from("made_at"), made_at)]);
+    broker.send(Err(readable.clone()));
+    broker.send(Err(readable));
+    broker.send(Err(malformed(Vec::new())));
+    run_until_drained(base(&inbox, &broker).on(bill::<DB>).on_foreign(foreign), &broker).await;
+    assert_eq!(effects(database).await, ["bill 7"]);
+    let dead = dead(&inbox).await;
+    assert_eq!((dead.len(), dead[0].reason), (1, Reason::Malformed));
+    assert_eq!(broker.counts(), (3, 0, 1));
+}
+
+async fn a_consumer_that_cannot_work_is_not_built<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([]);
+    let twice = base(&inbox, &broker).on(bill::<DB>).on_message("order.placed", raw::<DB>).build();
+    assert!(matches!(twice, Err(BuildError::DuplicateKind { kind }) if kind == "order.placed"));
+    assert!(matches!(base(&inbox, &broker).build(), Err(BuildError::NoHandler)));
+    let unsubscribed = Consumer::builder(inbox.clone(), "billing").on(bill::<DB>).build();
+    assert!(matches!(unsubscribed, Err(BuildError::NoSubscription)));
+    let unnamed = Consumer::builder(inbox.clone(), "").on(bill::<DB>).build();
+    assert!(matches!(unnamed, Err(BuildError::Name(_))));
+    let kindless = base(&inbox, &broker).on_message("", raw::<DB>).build();
+    assert!(matches!(kindless, Err(BuildError::InvalidKind { .. })));
+    let run = Consumer::builder(inbox, "billing").on(bill::<DB>).run(std::future::ready(())).await;
+    assert!(matches!(run, Err(RunError::Build(BuildError::NoSubscription))));
+}
