@@ -1,9 +1,9 @@
 //! The names that producers and consumers use: `use outbox_toolkit::prelude::*;`.
 
-pub use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions};
+pub use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, Received, Scope, Tx, UnknownKinds};
 pub use message::{Event, Message, MessageId};
 pub use outbox::{
-    CommitError, EnqueueError, Enqueued, NewMessage, Outbox, OutboxTransaction, TransactionError,
+    CommitError, EnqueueError, Enqueued, NewMessage, Outbox, OutboxTransaction, Rollback, TransactionError,
 };
 #[cfg(feature = "postgres")]
 pub use sqlx::Postgres;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
-use inbox::{Handler, HandlerError};
-use message::{Fingerprint, Message, Subscription, SubscriptionError};
+use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions};
+use message::{Fingerprint, Message, Subscriber};
 use migrations::Line;
 use sqlx::{Postgres, Transaction};
 
-use crate::consuming::{Until, consume};
+use crate::consuming::until;
 use crate::database::prepared;
 use crate::order::OrderPlaced;
 use crate::provider::Provider;
@@ -78,11 +78,7 @@ impl Payments {
 ///
 /// # Errors
 /// Whatever the database refuses, or a setting that is missing.
-pub async fn run<F, Fut>(subscribe: F) -> Result<(), Failure>
-where
-    F: Fn() -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Box<dyn Subscription>, SubscriptionError>> + Send + 'static,
-{
+pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox, Line::Idempotency], TABLE).await?;
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "60").parse()?);
     let handler = Payments {
@@ -90,8 +86,12 @@ where
         claim: ClaimOptions::default().lease(lease),
         provider: Provider { address: required("PROVIDER")? },
     };
-    let until = Until { count: "SELECT count(*) FROM payment", expected: optional("PAYMENTS", "2").parse()? };
-    consume(&pool, "payments", subscribe, handler, until).await?;
+    let expected = optional("PAYMENTS", "2").parse()?;
+    Consumer::builder(Inbox::open(pool.clone(), InboxOptions::default()).await?, "payments")
+        .handler(handler)
+        .subscribe(subscriber)
+        .run(until(pool.clone(), "SELECT count(*) FROM payment", expected))
+        .await?;
     let payments: Vec<(i64, String)> =
         sqlx::query_as("SELECT order_id, charge FROM payment ORDER BY order_id, id").fetch_all(&pool).await?;
     for (order, charge) in &payments {

@@ -44,6 +44,59 @@ fn prose(text: &str) -> String {
     lines.join("\n")
 }
 
+/// The paragraphs of the Rust code in a document, line by line without indentation.
+fn rust_paragraphs(text: &str) -> Vec<String> {
+    let mut paragraphs = vec![String::new()];
+    let mut is_rust = false;
+    for line in text.lines().map(str::trim) {
+        match line.strip_prefix("```") {
+            Some(language) => is_rust = !is_rust && language.starts_with("rust"),
+            None if is_rust && !line.is_empty() => {
+                paragraphs.last_mut().expect("never empty").extend([line, "\n"]);
+                continue;
+            }
+            None => {}
+        }
+        paragraphs.push(String::new());
+    }
+    paragraphs.retain(|paragraph| !paragraph.is_empty());
+    paragraphs
+}
+
+/// All Rust files below a folder as one text, without indentation and without the prefix of documentation.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).expect("a folder of the checkout") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            text += &sources(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            for line in fs::read_to_string(&path).expect("a text").lines().map(str::trim) {
+                text.extend([
+                    line.strip_prefix("/// ").filter(|_| line.ends_with(';')).unwrap_or(line),
+                    "\n",
+                ]);
+            }
+        }
+    }
+    text
+}
+
+/// The code that a newcomer copies is code that the tests run or compile.
+#[test]
+fn code_in_the_readme_stands_in_examples() {
+    let root = root();
+    let readme = fs::read_to_string(root.join("README.md")).expect("a text");
+    let section = readme.split("## A producer, a relay, a consumer").nth(1).expect("the section");
+    let section = section.split("\n## ").next().expect("its text");
+    let known = sources(&root.join("examples/src")) + &sources(&root.join("src"));
+    let paragraphs = rust_paragraphs(section);
+    assert!(paragraphs.len() >= 5, "{paragraphs:?}");
+    for paragraph in paragraphs {
+        assert!(known.contains(&paragraph), "in no example:\n{paragraph}");
+    }
+}
+
 /// The targets of all links that stay in the checkout.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);

@@ -2,8 +2,6 @@
 //!
 //! `DATABASE_URL=postgres://… SQS_ENDPOINT=http://localhost:9324 TOPIC=orders cargo run -p examples --bin billing_sqs`
 
-use std::sync::Arc;
-
 use brokers::sqs::{Config, Subscriber};
 use examples::setting::{Failure, optional, required};
 
@@ -16,10 +14,6 @@ async fn main() -> Result<(), Failure> {
         "access_key_id": optional("AWS_ACCESS_KEY_ID", "none"),
         "secret_access_key": optional("AWS_SECRET_ACCESS_KEY", "none"),
     }))?;
-    let subscriber = Arc::new(Subscriber::new(&config, optional("TOPIC", "orders"))?);
-    examples::billing::run(move || {
-        let subscriber = Arc::clone(&subscriber);
-        async move { subscriber.subscribe().await }
-    })
-    .await
+    let subscriber = Subscriber::new(&config, optional("TOPIC", "orders"))?;
+    examples::billing::run(subscriber).await
 }

@@ -16,6 +16,9 @@ async fn main() -> Result<(), Failure> {
     let url = format!("sqlite://{}?mode=rwc", folder.join("orders.db").display());
     let pool = outbox_toolkit::pool::<Sqlite>(&url).await?;
     migrate(&pool).await?;
+    sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY, cents INTEGER NOT NULL)")
+        .execute(&pool)
+        .await?;
 
     let outbox = Outbox::<Sqlite>::new();
     let broker = Broker::new();
@@ -28,8 +31,14 @@ async fn main() -> Result<(), Failure> {
     let relay = tokio::spawn(relay.run(async { drop(stopped.await) }));
 
     for order in 1..=3 {
+        let event = OrderPlaced { order, cents: order * 1_000 };
         let mut tx = outbox.begin(&pool).await?;
-        tx.enqueue(&OrderPlaced { order, cents: order * 1_000 }).await?;
+        sqlx::query("INSERT INTO orders (id, cents) VALUES ($1, $2)")
+            .bind(event.order)
+            .bind(event.cents)
+            .execute(&mut *tx)
+            .await?;
+        tx.enqueue(&event).await?;
         tx.commit().await?;
         println!("order {order}: placed");
     }
