@@ -30,7 +30,9 @@ const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
 /// use outbox_toolkit::{Relay, shutdown_signal};
 ///
 /// let relay = Relay::builder(&pool).kafka(["127.0.0.1:9092"])?.build()?;
-/// tokio::spawn(relay.run(shutdown_signal()));
+/// let relay = tokio::spawn(relay.run(shutdown_signal()));
+/// // … the service runs, and ends …
+/// relay.await?; // gives the lease back: the next process goes on at once
 /// # Ok(()) }
 /// ```
 #[must_use = "a relay does nothing until it runs"]
@@ -38,6 +40,9 @@ pub struct Relay {
     pipeline: Pipeline,
     maintenance: Option<Maintenance>,
 }
+
+/// A change of the settings, for when the limit of the broker is known.
+type Change = Box<dyn FnOnce(&mut Settings) + Send>;
 
 /// Describes a [`Relay`]; made by [`Relay::builder`].
 #[must_use = "call build"]
@@ -47,7 +52,8 @@ pub struct RelayBuilder {
     source: Option<String>,
     options: LogOptions,
     connector: Option<Arc<dyn Connector>>,
-    settings: Settings,
+    limit: SizeLimit,
+    changes: Vec<Change>,
     keep: Option<Duration>,
     hint: Option<Arc<Notify>>,
 }
@@ -73,7 +79,8 @@ pub enum BuildRelayError {
 }
 
 impl Relay {
-    /// Begins to describe a relay for the outbox of a database: a pool, whose options are used, or a URL.
+    /// Begins to describe a relay for the outbox of a database: a pool, whose options are used, or a URL. See [`Address`]: hooks
+    /// of a pool do not apply.
     pub fn builder(database: impl Into<Address>) -> RelayBuilder {
         RelayBuilder {
             address: database.into(),
@@ -81,7 +88,8 @@ impl Relay {
             source: None,
             options: LogOptions::default(),
             connector: None,
-            settings: Settings::default(),
+            limit: Settings::default().size_limit,
+            changes: Vec::new(),
             keep: Some(KEEP_DEFAULT),
             hint: None,
         }
@@ -157,7 +165,7 @@ impl RelayBuilder {
     #[cfg(feature = "kafka")]
     pub fn kafka_with(mut self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let message_bytes_max = config.message_bytes_max;
-        self.settings.size_limit = SizeLimit { message_bytes_max, ..SizeLimit::KAFKA };
+        self.limit = SizeLimit { message_bytes_max, ..SizeLimit::KAFKA };
         self.connector = Some(Arc::new(brokers::kafka::Connector::new(config)?));
         Ok(self)
     }
@@ -169,7 +177,7 @@ impl RelayBuilder {
     #[cfg(feature = "rabbitmq")]
     pub fn rabbitmq(mut self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
         let message_bytes_max = config.payload_bytes_max;
-        self.settings.size_limit = SizeLimit { message_bytes_max, ..SizeLimit::RABBITMQ };
+        self.limit = SizeLimit { message_bytes_max, ..SizeLimit::RABBITMQ };
         self.connector = Some(Arc::new(brokers::rabbitmq::Connector::new(config)?));
         Ok(self)
     }
@@ -181,21 +189,22 @@ impl RelayBuilder {
     #[cfg(feature = "sqs")]
     pub fn sqs(mut self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let message_bytes_max = config.message_bytes_max;
-        self.settings.size_limit = SizeLimit { message_bytes_max, ..SizeLimit::SQS };
+        self.limit = SizeLimit { message_bytes_max, ..SizeLimit::SQS };
         self.connector = Some(Arc::new(brokers::sqs::Connector::new(config)?));
         Ok(self)
     }
 
     /// Publishes through any other connector, which takes messages up to `limit`.
     pub fn connector(mut self, connector: impl Connector + 'static, limit: SizeLimit) -> Self {
-        self.settings.size_limit = limit;
+        self.limit = limit;
         self.connector = Some(Arc::new(connector));
         self
     }
 
-    /// Changes the engine's settings: window, lease, retries, what follows a dead message.
-    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(&mut self.settings);
+    /// Changes the engine's settings: window, lease, retries, what follows a dead message. A size limit above the broker's is
+    /// lowered to it.
+    pub fn settings(mut self, change: impl FnOnce(&mut Settings) + Send + 'static) -> Self {
+        self.changes.push(Box::new(change));
         self
     }
 
@@ -232,11 +241,57 @@ impl RelayBuilder {
             }
             None => None,
         };
-        let pipeline = Pipeline::new(name, store, connector, self.settings);
+        let mut settings = Settings { size_limit: self.limit, ..Settings::default() };
+        for change in self.changes {
+            change(&mut settings);
+        }
+        if settings.size_limit.message_bytes_max > self.limit.message_bytes_max {
+            settings.size_limit = self.limit;
+        }
+        let pipeline = Pipeline::new(name, store, connector, settings);
         let pipeline = match self.hint {
             Some(hint) => pipeline.with_hint(hint),
             None => pipeline,
         };
         Ok(Relay { pipeline, maintenance })
+    }
+}
+
+#[cfg(all(test, feature = "memory", feature = "sqlite"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use brokers::memory::Broker;
+    use message::KeyWindow;
+    use sqlx::sqlite::SqlitePoolOptions;
+
+    use super::*;
+
+    fn refused(database: impl Into<Address>, change: impl FnOnce(RelayBuilder) -> RelayBuilder) -> String {
+        let connector = Broker::new().connector(KeyWindow::Pipelined);
+        let builder = Relay::builder(database).connector(connector, SizeLimit::PORTABLE);
+        change(builder).build().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn wrong_settings_are_named_before_anything_runs() {
+        let told = Relay::builder("sqlite:orders.db").build().err().unwrap().to_string();
+        assert!(told.contains("no broker"), "{told}");
+        let told = refused("sqlite:orders.db", |builder| builder.name("Orders!"));
+        assert!(told.contains("Orders!") && told.contains("a-z"), "{told}");
+        let told = refused("sqlite:orders.db", |builder| builder.source("or ders"));
+        assert!(told.contains("source"), "{told}");
+        let told = refused("mysql://u@h/d", |builder| builder);
+        assert!(told.contains("mysql"), "{told}");
+        let told = refused("sqlite:orders.db?mode=memory", |builder| builder);
+        assert!(told.contains("in memory"), "{told}");
+        assert_eq!(refused("sqlite:orders.db", |builder| builder), "");
+    }
+
+    #[tokio::test]
+    async fn a_pool_in_memory_is_refused() {
+        let pool = SqlitePoolOptions::new().connect_lazy("sqlite::memory:").unwrap();
+        let told = refused(&pool, |builder| builder);
+        assert!(told.contains("in memory"), "{told}");
     }
 }

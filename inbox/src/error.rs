@@ -203,6 +203,16 @@ pub enum RedriveError {
         /// Whose handler was to be run.
         asked: String,
     },
+    /// The handler has no effect for the kind of this message. The dead letter stays as it is.
+    #[error(
+        "dead letter {id} has the kind {kind}, for which this program has no handler; use a version that has one"
+    )]
+    UnknownKind {
+        /// Which.
+        id: DeadLetterId,
+        /// The kind.
+        kind: message::EventType,
+    },
     /// The stored dead letter is not a message, because the delivery was malformed.
     #[error(
         "dead letter {id} cannot be redriven: {problem}; discard it, and let its producer send a correct one"

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::Message;
+use message::{EventType, Message};
 use sqlx::Transaction;
 
 use crate::dialect::Dialect;
@@ -32,6 +32,12 @@ pub trait Handler<DB: Dialect>: Send + Sync {
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 
+    /// Whether it has an effect for messages of this kind; for all of them by default. A dead letter of another kind is not redriven
+    /// with it: a process that knows the kind does.
+    fn knows(&self, _kind: &EventType) -> bool {
+        true
+    }
+
     /// As [`handle`](Self::handle), with the facts of the delivery: attempt, tenant, times. The
     /// consumer calls this one; by default it calls `handle`.
     ///
@@ -48,7 +54,8 @@ pub trait Handler<DB: Dialect>: Send + Sync {
 }
 
 /// The longest time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
-/// in hand meanwhile, and RabbitMQ takes back what is unsettled for 30.
+/// in hand through all its attempts, and RabbitMQ ends the session of a consumer that leaves one
+/// unsettled for 30 minutes (`consumer_timeout`): what waits longer belongs into a row of your own.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 
 /// The next step for a message whose handler failed.

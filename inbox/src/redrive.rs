@@ -85,6 +85,10 @@ impl<DB: Dialect> Inbox<DB> {
                 tracing::warn!(dead_letter = %id, error = error_text(&error), "redriven with an unknown outcome");
                 return Ok(());
             }
+            Err(error @ RedriveError::UnknownKind { .. }) => {
+                tracing::info!(dead_letter = %id, %error, "a redrive waits for another process");
+                return Ok(());
+            }
             Err(RedriveError::Store(error)) if error.is_transient() => return Err(error),
             Err(error) => error.report(),
         };
@@ -114,6 +118,9 @@ impl<DB: Dialect> Inbox<DB> {
             return Ok(Redriven::Elsewhere);
         }
         let message = owned_message(&letter, consumer)?;
+        if !handler.knows(&message.kind) {
+            return Err(RedriveError::UnknownKind { id, kind: message.kind });
+        }
         let scope = Scope::new(letter.scope.as_str())
             .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
         let admitted = match tx.take_over(consumer, &scope, &message, id).await? {

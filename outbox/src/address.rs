@@ -12,8 +12,13 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use crate::connect::dialect_of;
 use crate::log::LogError;
 
-/// Where a database is: a URL, somebody who knows it at each connect, such as a mounted secret that is rotated, or a pool whose
-/// options are used (its connections are not). `Debug` prints no URL, because it may hold a password.
+/// Where a database is: a URL, somebody who knows it at each connect, such as a mounted secret that is rotated, or a pool.
+///
+/// Of a pool its present options are used at each connect, so that passwords may be rotated; not its connections, and none of its
+/// hooks: a `search_path` that `after_connect` sets has to stand in [`LogOptions::schema`](crate::log::LogOptions::schema)
+/// too. How it reaches the server is its owner's choice: TLS is not demanded, only warned about.
+///
+/// `Debug` prints no URL, because it may hold a password.
 #[derive(Clone)]
 pub struct Address(Known);
 
@@ -22,9 +27,9 @@ enum Known {
     Fixed(Arc<str>),
     Asked(Arc<dyn Fn() -> Result<String, String> + Send + Sync>),
     #[cfg(feature = "postgres")]
-    Postgres(Arc<PgConnectOptions>),
+    Postgres(PgPool),
     #[cfg(feature = "sqlite")]
-    Sqlite(Arc<SqliteConnectOptions>),
+    Sqlite(SqlitePool),
 }
 
 impl Address {
@@ -53,7 +58,7 @@ impl Address {
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
         match &self.0 {
-            Known::Postgres(options) => Ok(PgConnectOptions::clone(options)),
+            Known::Postgres(pool) => Ok(PgConnectOptions::clone(&pool.connect_options())),
             _ => Ok(crate::connect::postgres_options(&self.url()?, allow_plaintext)?),
         }
     }
@@ -62,10 +67,17 @@ impl Address {
     #[cfg(feature = "sqlite")]
     pub(crate) fn sqlite(&self) -> Result<SqliteConnectOptions, LogError> {
         match &self.0 {
-            Known::Sqlite(options) => {
-                Ok(crate::sqlite::options::of_pool(SqliteConnectOptions::clone(options)))
+            Known::Sqlite(pool) => {
+                let options = SqliteConnectOptions::clone(&pool.connect_options());
+                Ok(crate::sqlite::options::of_pool(options))
             }
-            _ => Ok(crate::connect::sqlite_options(&self.url()?)?),
+            _ => {
+                let url = self.url()?;
+                match url.contains("mode=memory") {
+                    true => Err(crate::sqlite::options::in_memory()),
+                    false => Ok(crate::connect::sqlite_options(&url)?),
+                }
+            }
         }
     }
 
@@ -97,14 +109,14 @@ impl From<&String> for Address {
 #[cfg(feature = "postgres")]
 impl From<&PgPool> for Address {
     fn from(pool: &PgPool) -> Self {
-        Self(Known::Postgres(pool.connect_options()))
+        Self(Known::Postgres(pool.clone()))
     }
 }
 
 #[cfg(feature = "sqlite")]
 impl From<&SqlitePool> for Address {
     fn from(pool: &SqlitePool) -> Self {
-        Self(Known::Sqlite(pool.connect_options()))
+        Self(Known::Sqlite(pool.clone()))
     }
 }
 

@@ -72,7 +72,7 @@ pub enum EnqueueError {
     },
     /// The database has no tables of the outbox where it looks for them. The operator's fault.
     #[error(
-        "the tables of the outbox are missing in this database or search_path; run `relay migrate up --line outbox`"
+        "the tables of the outbox are missing in this database, schema or search_path; run `relay migrate up --line outbox`"
     )]
     NoTables(#[source] Box<dyn Error + Send + Sync>),
     /// The database refused or went away.

@@ -21,10 +21,15 @@ pub enum UnknownKinds {
     #[default]
     Refuse,
     /// Admits and acknowledges them without an effect, and counts them in `inbox_skipped_total`. A
-    /// later version that knows the kind does not get them again.
+    /// later version that knows the kind does not get them again. Dead letters of such a kind wait for
+    /// a process that knows it.
     Skip,
-    /// Retries them without counting an attempt, until an instance knows the kind. Their keys wait
-    /// meanwhile; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered.
+    /// Retries them without counting an attempt, until the process is replaced by one that knows the
+    /// kind; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered. For the
+    /// minutes of a deployment: their keys wait, and once they fill
+    /// [`prefetch`](crate::ConsumerBuilder::prefetch) nothing else is received. RabbitMQ ends a
+    /// session that leaves a delivery unsettled for 30 minutes (`consumer_timeout`), and a quorum queue
+    /// drops or dead-letters what it has delivered too often; lower `failing_max` there.
     Hold,
 }
 
@@ -81,6 +86,10 @@ impl<DB: Dialect> Handler<DB> for Dispatcher<DB> {
     async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Handled {
         let received = Received::first(self.consumer.clone(), Scope::none(), message);
         self.handle_delivery(tx, message, &received).await
+    }
+
+    fn knows(&self, kind: &EventType) -> bool {
+        self.routes.contains_key(kind.as_str())
     }
 
     async fn handle_delivery(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Committed, Delivery, Message, MessageId, to_its_end};
+use message::{Committed, Delivery, EventType, Message, MessageId, to_its_end};
 use sqlx::Transaction;
 use time::OffsetDateTime;
 
@@ -191,6 +191,10 @@ impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
             Called::Ended(result) => result,
             Called::TimedOut(error) => Err(error),
         }
+    }
+
+    fn knows(&self, kind: &EventType) -> bool {
+        self.handler.knows(kind)
     }
 
     async fn handle_delivery(

@@ -7,6 +7,7 @@ use migrations::Dialect;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use crate::connect::{InvalidUrl, dialect_of};
+use crate::log::LogError;
 
 /// How long a connection waits for the write lock.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,6 +28,13 @@ pub fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, InvalidUrl> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT))
+}
+
+/// The refusal of a database that lives in one process' memory.
+pub(crate) fn in_memory() -> LogError {
+    LogError::operator(
+        "a database in memory cannot be shared by producers and relay; use a file, sqlite:orders.db",
+    )
 }
 
 /// Returns options of somebody's pool as the relay needs them: a commit is on disk when it returns, and the write lock is waited

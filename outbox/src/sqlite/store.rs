@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::log::failure::within;
 use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
 use crate::sqlite::keeper::SqliteKeeper;
+use crate::sqlite::options::in_memory;
 use crate::sqlite::reader::SqliteReader;
 
 /// The log of a SQLite file. Cheap: connects when a reader or keeper is asked for.
@@ -31,9 +32,7 @@ impl SqliteLog {
         let connect = address.into().sqlite()?;
         let file = connect.get_filename().to_string_lossy();
         if file.contains(":memory:") || file.starts_with("file:sqlx-in-memory") {
-            return Err(LogError::operator(
-                "a database in memory cannot be shared by producers and relay; use a file, sqlite:orders.db",
-            ));
+            return Err(in_memory());
         }
         let origin = format!("sqlite {}", connect.get_filename().display());
         Ok(Self { connect, options, source, origin })
@@ -42,10 +41,24 @@ impl SqliteLog {
     pub(super) async fn connect(&self) -> Result<SqliteConnection, LogError> {
         let connection = async {
             let mut connection = self.connect.connect().await.map_err(LogError::during("open the file"))?;
+            check_file(&mut connection).await?;
             Migrator::<Sqlite>::new(Line::Outbox).check(&mut connection).await?;
             Ok(connection)
         };
         within(self.options.connect_timeout, connection).await
+    }
+}
+
+/// Only the connection tells of a pool whether its database is in memory.
+async fn check_file(connection: &mut SqliteConnection) -> Result<(), LogError> {
+    let file: Option<String> =
+        sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+            .fetch_one(connection)
+            .await
+            .map_err(LogError::during("tell its file"))?;
+    match file.is_none_or(|file| file.is_empty()) {
+        true => Err(in_memory()),
+        false => Ok(()),
     }
 }
 

@@ -71,6 +71,20 @@ impl<DB: Dialect> Outbox<DB> {
     /// # Ok(()) }
     /// ```
     ///
+    /// What is moved into the closure is cloned for each attempt. Its argument needs its type written down. A closure that keeps
+    /// the transaction does not compile:
+    /// ```compile_fail
+    /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) {
+    /// let mut kept = None;
+    /// outbox
+    ///     .transaction(&pool, async |tx: &mut outbox::OutboxTransaction<sqlx::Postgres>| {
+    ///         kept = Some(tx);
+    ///         Ok::<_, outbox::EnqueueError>(())
+    ///     })
+    ///     .await;
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`TransactionError`]. Cancel-safe in the sense that dropping the call neither stops nor harms the
     /// transaction.
@@ -81,7 +95,7 @@ impl<DB: Dialect> Outbox<DB> {
     where
         T: Send + 'static,
         E: Error + Send + Sync + 'static,
-        F: for<'t> Work<'t, DB, T, E> + Clone + Send + Sync + 'static,
+        F: for<'t> Work<'t, DB, T, E> + Clone + Send + 'static,
     {
         let runner = Runner { outbox: self.clone(), pool: pool.clone(), inherited: self.capture() };
         to_its_end(async move { runner.run(work).await }.in_current_span()).await
@@ -98,14 +112,14 @@ impl<DB: Dialect> Runner<DB> {
     async fn run<T, E, F>(&self, work: F) -> Result<T, TransactionError<E>>
     where
         E: Error + Send + Sync + 'static,
-        F: for<'t> Work<'t, DB, T, E> + Clone + Send + Sync,
+        F: for<'t> Work<'t, DB, T, E> + Clone + Send,
         T: Send,
     {
         let policy = self.outbox.settings.retry;
         let mut ids = IdTape::default();
         let mut attempt = 1;
         loop {
-            match self.attempt(&work, &mut ids).await {
+            match self.attempt(work.clone(), &mut ids).await {
                 Attempt::Done(value) => return Ok(value),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again(error) if attempt >= policy.attempts_max => return Err(error),
@@ -119,10 +133,10 @@ impl<DB: Dialect> Runner<DB> {
         }
     }
 
-    async fn attempt<T, E, F>(&self, work: &F, ids: &mut IdTape) -> Attempt<T, E>
+    async fn attempt<T, E, F>(&self, work: F, ids: &mut IdTape) -> Attempt<T, E>
     where
         E: Error + Send + Sync + 'static,
-        F: for<'t> Work<'t, DB, T, E> + Clone + Send + Sync,
+        F: for<'t> Work<'t, DB, T, E> + Clone + Send,
     {
         let tx = match DB::begin_writing(&self.pool).await.map_err(EnqueueError::from) {
             Ok(tx) => tx,
@@ -131,7 +145,7 @@ impl<DB: Dialect> Runner<DB> {
         };
         let mut tx =
             OutboxTransaction::new(tx, self.outbox.clone(), std::mem::take(ids), self.inherited.clone());
-        let done = work.clone().run(&mut tx).await;
+        let done = work.run(&mut tx).await;
         *ids = tx.take_ids();
         match done {
             Ok(value) => match tx.commit().await {

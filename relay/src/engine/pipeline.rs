@@ -71,6 +71,15 @@ pub struct Pipeline {
     observer: Option<Observer>,
 }
 
+/// Says at its end that the pipeline has stopped.
+struct Stopped<'a>(&'a watch::Sender<Status>);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(Status { role: Role::Stopped });
+    }
+}
+
 impl Pipeline {
     /// A pipeline that is not running yet.
     #[must_use]
@@ -133,6 +142,8 @@ impl Pipeline {
     /// that dropping it skips the orderly shutdown; nothing is lost, but the lease has to expire.
     pub async fn run(self, stop: CancellationToken) {
         let telemetry = Telemetry::new(&self.name, self.store.origin(), self.connector.destination());
+        // Also when this future is dropped or panics: nobody may read that it still leads.
+        let _stopped = Stopped(&self.status);
         let mut failures = 0;
         while !stop.is_cancelled() {
             let pause = match self.term(&stop, &telemetry).await {
@@ -160,7 +171,6 @@ impl Pipeline {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.status.send_replace(Status { role: Role::Stopped });
         telemetry.stopped();
     }
 

@@ -163,16 +163,17 @@ async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// The fastest of some commits, on a session of its own.
-async fn fastest_commit(url: &str) -> Result<Duration, tests::Failure> {
+/// The median of eleven commits in a session of its own: one that another session's flush has covered does not wait.
+async fn usual_commit(url: &str) -> Result<Duration, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
-    let mut fastest = Duration::MAX;
-    for _ in 0..5 {
+    let mut took = [Duration::ZERO; 11];
+    for took in &mut took {
         let begun = std::time::Instant::now();
         sqlx::query("UPDATE account SET numbers = numbers + 1").execute(&mut session).await?;
-        fastest = fastest.min(begun.elapsed());
+        *took = begun.elapsed();
     }
-    Ok(fastest)
+    took.sort_unstable();
+    Ok(took[5])
 }
 
 async fn commits_take_long(test: Stage) -> Outcome {
@@ -182,10 +183,10 @@ async fn commits_take_long(test: Stage) -> Outcome {
     let mut victim = PgConnection::connect(&database.url).await?;
     let struck = strike(&mut fault, &stage, 1).await?;
     assert!(sqlx::query("SELECT 1").execute(&mut victim).await.is_err(), "its settings are old: {struck}");
-    assert!(fastest_commit(&database.url).await? >= Duration::from_millis(10), "{struck}");
+    assert!(usual_commit(&database.url).await? >= Duration::from_millis(10), "{struck}");
     heal(&mut fault, &stage).await?;
     until("commits are as fast as before", async || {
-        Ok((fastest_commit(&database.url).await? < Duration::from_millis(10)).then_some(()))
+        Ok((usual_commit(&database.url).await? < Duration::from_millis(10)).then_some(()))
     })
     .await
 }

@@ -9,7 +9,7 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::message;
 use inbox::{
     Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason,
-    Received, RunError, Scope, Tx, UnknownKinds,
+    Received, RedriveOptions, RunError, Scope, Signature, Tx, UnknownKinds,
 };
 use message::{Event, EventType, Malformed, Message, MessageId, Topic};
 use serde::Deserialize;
@@ -27,6 +27,7 @@ cases! { "inbox/runner":
         json_that_does_not_fit_is_rejected_without_its_values,
         a_chosen_delay_replaces_the_backoff_and_counts,
         a_foreign_message_takes_effect_once,
+        a_redrive_waits_for_a_process_that_knows_the_kind,
         a_consumer_that_cannot_work_is_not_built,
     }
 }
@@ -255,6 +256,30 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     let dead = dead(&inbox).await;
     assert_eq!((dead.len(), dead[0].reason), (1, Reason::Malformed));
     assert_eq!(broker.counts(), (3, 0, 1));
+}
+
+/// Not even one that skips unknown kinds may close the letter: its effect would never happen.
+async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);
+    run_until_drained(base(&inbox, &broker).on(refund::<DB>), &broker).await;
+    let letter = dead(&inbox).await[0].id;
+    let signature = Signature { actor: String::from("ann"), note: String::from("the new version is there") };
+    inbox.request_redrive(letter, RedriveOptions::default(), &signature).await.unwrap();
+    let often = Some(Duration::from_millis(10));
+    let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Skip);
+    let (stop, running) = start(old.redrive_interval(often));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 1));
+    let (stop, running) = start(base(&inbox, &broker).on(bill::<DB>).redrive_interval(often));
+    while !dead(&inbox).await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!(effects(database).await, ["bill 1"]);
 }
 
 async fn a_consumer_that_cannot_work_is_not_built<DB: TestDatabase>(database: &Database<DB>) {

@@ -169,7 +169,7 @@ impl message::Event for OrderPlaced {
 /// By every way in: at once, staged, in a batch, on a transaction of one's own.
 async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let event = |order| OrderPlaced { order, customer: String::from("acme") };
-    // What is moved into the work is used there by reference, as often as it runs.
+    // The event is moved into the work and used there by reference.
     let given = event(1);
     db.outbox
         .transaction(&db.pool, async move |tx: &mut OutboxTransaction<DB>| {
@@ -320,6 +320,8 @@ async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<D
     let attempts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (counted, noted) = (Arc::clone(&attempts), Arc::clone(&seen));
+    // Each attempt has its own clone of it.
+    let event = OrderPlaced { order: 7, customer: String::from("acme") };
     let conflict = if <DB as sqlx::Database>::NAME == "SQLite" {
         None
     } else {
@@ -327,7 +329,8 @@ async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<D
     };
     db.outbox
         .transaction(&db.pool, async move |tx: &mut OutboxTransaction<DB>| {
-            let ids = [tx.stage(NewMessage::new("orders"))?, tx.stage(NewMessage::new("orders"))?];
+            let ids = [tx.stage(&event)?, tx.stage(NewMessage::new("orders"))?];
+            drop(event);
             noted.lock().unwrap().push(ids);
             if counted.fetch_add(1, Ordering::SeqCst) < 2 {
                 return Err(Business::Conflict(fail_with_conflict::<DB>(tx.connection(), conflict).await));
