@@ -64,7 +64,7 @@ impl Feed {
         Ok(Box::new(self.broker.subscribe(&self.group, [self.topic.clone()])?))
     }
 
-    /// For [`ConsumerBuilder::subscription`].
+    /// For [`ConsumerBuilder::subscribe`].
     pub fn subscriber(
         &self,
     ) -> impl Fn() -> Ready<Result<Box<dyn Subscription>, SubscriptionError>> + Clone + Send + Sync + 'static
