@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use async_trait::async_trait;
 use message::{Event, Message};
 use serde::de::DeserializeOwned;
-use sqlx::{Postgres, Transaction};
+use sqlx::Transaction;
 
 use crate::dialect::Dialect;
 use crate::handler::{HandlerError, json_problem};
@@ -17,7 +17,13 @@ use crate::received::Received;
 
 /// The transaction that a handler works in; it holds the message's inbox row too. Statements run on
 /// `&mut **tx`. `Tx` is PostgreSQL's, `Tx<Sqlite>` is SQLite's.
-pub type Tx<DB = Postgres> = Transaction<'static, DB>;
+#[cfg(feature = "postgres")]
+pub type Tx<DB = sqlx::Postgres> = Transaction<'static, DB>;
+
+/// The transaction that a handler works in; it holds the message's inbox row too. Statements run on
+/// `&mut **tx`. `Tx<Sqlite>` is SQLite's.
+#[cfg(not(feature = "postgres"))]
+pub type Tx<DB> = Transaction<'static, DB>;
 
 /// The outcome of a handler: its result to store, if any.
 pub(crate) type Handled = Result<Option<Vec<u8>>, HandlerError>;
