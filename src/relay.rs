@@ -8,16 +8,11 @@ use outbox::Outbox;
 use outbox::address::Address;
 use outbox::log::{LogError, LogOptions, RelayName};
 use relay::engine::{Pipeline, Settings, Status};
-use relay::maintenance::Maintenance;
+use relay::maintenance::{self, Maintenance};
 use relay::telemetry::History;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-/// How long a stop waits for a pass of maintenance that has begun.
-const MAINTENANCE_GRACE: Duration = Duration::from_secs(2);
-/// As long as the binary keeps history by default: a weekend, to look into what happened.
-const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
 
 /// A relay inside a service: reads one outbox and publishes to one broker, and keeps the log in bounds.
 ///
@@ -90,7 +85,7 @@ impl Relay {
             connector: None,
             limit: Settings::default().size_limit,
             changes: Vec::new(),
-            keep: Some(KEEP_DEFAULT),
+            keep: Some(maintenance::KEEP_DEFAULT),
             hint: None,
         }
     }
@@ -107,9 +102,9 @@ impl Relay {
     /// Dropping the future loses nothing, but the next process has to wait until the lease expires (15 s).
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let stop = CancellationToken::new();
-        let mut maintenance = JoinSet::new();
+        let mut maintaining = JoinSet::new();
         if let Some(outbox) = self.maintenance {
-            maintenance.spawn(outbox.keep_running(stop.clone()));
+            maintaining.spawn(outbox.keep_running(stop.clone()));
         }
         let pipeline = self.pipeline.run(stop.clone());
         tokio::pin!(pipeline);
@@ -122,7 +117,7 @@ impl Relay {
         }
         stop.cancel();
         // A pass that has begun tells what it did; one that hangs is not waited for.
-        let _ = tokio::time::timeout(MAINTENANCE_GRACE, maintenance.join_all()).await;
+        let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintaining.join_all()).await;
     }
 }
 
@@ -163,11 +158,9 @@ impl RelayBuilder {
     /// # Errors
     /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
     #[cfg(feature = "kafka")]
-    pub fn kafka_with(mut self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
-        let message_bytes_max = config.message_bytes_max;
-        self.limit = SizeLimit { message_bytes_max, ..SizeLimit::KAFKA };
-        self.connector = Some(Arc::new(brokers::kafka::Connector::new(config)?));
-        Ok(self)
+    pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
+        let limit = config.size_limit();
+        Ok(self.connector(brokers::kafka::Connector::new(config)?, limit))
     }
 
     /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
@@ -175,11 +168,9 @@ impl RelayBuilder {
     /// # Errors
     /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
     #[cfg(feature = "rabbitmq")]
-    pub fn rabbitmq(mut self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
-        let message_bytes_max = config.payload_bytes_max;
-        self.limit = SizeLimit { message_bytes_max, ..SizeLimit::RABBITMQ };
-        self.connector = Some(Arc::new(brokers::rabbitmq::Connector::new(config)?));
-        Ok(self)
+    pub fn rabbitmq(self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
+        let limit = config.size_limit();
+        Ok(self.connector(brokers::rabbitmq::Connector::new(config)?, limit))
     }
 
     /// Publishes to SQS.
@@ -187,11 +178,9 @@ impl RelayBuilder {
     /// # Errors
     /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
     #[cfg(feature = "sqs")]
-    pub fn sqs(mut self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
-        let message_bytes_max = config.message_bytes_max;
-        self.limit = SizeLimit { message_bytes_max, ..SizeLimit::SQS };
-        self.connector = Some(Arc::new(brokers::sqs::Connector::new(config)?));
-        Ok(self)
+    pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
+        let limit = config.size_limit();
+        Ok(self.connector(brokers::sqs::Connector::new(config)?, limit))
     }
 
     /// Publishes through any other connector, which takes messages up to `limit`.

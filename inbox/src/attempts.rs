@@ -38,11 +38,22 @@ pub struct Failures {
 
 /// How long a message waits after a failure that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pause {
+pub enum Pause {
     /// By the number of failures, with jitter.
     Backoff(Backoff),
     /// As long as its handler said.
     Exactly(Duration),
+}
+
+impl Pause {
+    /// Returns how long it is after so many failures; `uniform` is the jitter, as for [`Backoff::delay`].
+    #[must_use]
+    pub fn delay(self, failures: u32, uniform: f64) -> Duration {
+        match self {
+            Self::Backoff(backoff) => backoff.delay(failures, uniform),
+            Self::Exactly(delay) => delay,
+        }
+    }
 }
 
 /// The longest error text that is stored, in bytes.
@@ -100,11 +111,7 @@ impl<DB: Dialect> Inbox<DB> {
                 DB::count_attempt(&mut tx, inbox.statements(), key, &error, pause.is_some())
                     .await
                     .map_err(failed("count a failed attempt"))?;
-            let delay = match pause {
-                None => Duration::ZERO,
-                Some(Pause::Backoff(backoff)) => backoff.delay(attempts, rand::random()),
-                Some(Pause::Exactly(delay)) => delay,
-            };
+            let delay = pause.map_or(Duration::ZERO, |pause| pause.delay(attempts, rand::random()));
             if pause.is_some() {
                 DB::postpone(&mut tx, inbox.statements(), key, delay)
                     .await

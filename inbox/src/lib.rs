@@ -106,6 +106,7 @@ pub use runner::{
 pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
+    pub use crate::attempts::Pause;
     pub use crate::runner::{Admitted, Parts, Runner, Settings, Store};
 }
 pub use store_error::StoreError;

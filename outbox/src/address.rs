@@ -45,12 +45,11 @@ impl Address {
     /// [`LogError::Operator`] for a URL that cannot be had, or that is none of ours.
     pub fn dialect(&self) -> Result<Dialect, LogError> {
         Ok(match &self.0 {
-            Known::Fixed(url) => dialect_of(url)?,
-            Known::Asked(ask) => dialect_of(&ask().map_err(LogError::operator)?)?,
             #[cfg(feature = "postgres")]
             Known::Postgres(_) => Dialect::Postgres,
             #[cfg(feature = "sqlite")]
             Known::Sqlite(_) => Dialect::Sqlite,
+            _ => dialect_of(&self.url()?)?,
         })
     }
 
@@ -81,7 +80,6 @@ impl Address {
         }
     }
 
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     fn url(&self) -> Result<String, LogError> {
         match &self.0 {
             Known::Fixed(url) => Ok(url.as_ref().to_owned()),

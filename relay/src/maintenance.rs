@@ -17,6 +17,11 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// The first look: not in the middle of a start.
 const FIRST: Duration = Duration::from_secs(5);
 
+/// How long a stop waits for a pass that has begun, so that it tells what it did.
+pub const STOP_GRACE: Duration = Duration::from_secs(2);
+/// How long history is kept by default. Three days: a weekend, to look into what happened and to find an id that is made again.
+pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
+
 /// The maintenance of one outbox.
 #[derive(Clone)]
 pub struct Maintenance {

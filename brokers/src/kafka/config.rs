@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use message::SizeLimit;
 use message::loopback::is_loopback;
 use rdkafka::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
@@ -146,6 +147,12 @@ fn connect_timeout_ms() -> u64 {
 }
 
 impl Config {
+    /// Returns the largest message that is configured.
+    #[must_use]
+    pub fn size_limit(&self) -> SizeLimit {
+        SizeLimit { message_bytes_max: self.message_bytes_max, ..SizeLimit::KAFKA }
+    }
+
     /// The defaults, for these brokers.
     #[must_use]
     pub fn new(bootstrap_servers: impl IntoIterator<Item = impl Into<String>>) -> Self {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use message::SizeLimit;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -106,6 +107,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the largest message that is configured.
+    #[must_use]
+    pub fn size_limit(&self) -> SizeLimit {
+        SizeLimit { message_bytes_max: self.payload_bytes_max, ..SizeLimit::RABBITMQ }
+    }
+
     /// The defaults, for one broker.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {

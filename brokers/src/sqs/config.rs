@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use message::SizeLimit;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -96,6 +97,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the largest message that is configured.
+    #[must_use]
+    pub fn size_limit(&self) -> SizeLimit {
+        SizeLimit { message_bytes_max: self.message_bytes_max, ..SizeLimit::SQS }
+    }
+
     /// Checks every setting; answers the access key with its secret, if one is configured.
     pub(super) fn check(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {
         within("concurrency", self.concurrency, 1..=256)?;

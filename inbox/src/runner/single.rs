@@ -13,7 +13,7 @@ use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind};
 use super::store::Store;
 use super::worker::{GivenUp, Grave, INTERRUPT_MAX, Worker, closed, is_innocent};
-use crate::attempts::{Failures, error_text};
+use crate::attempts::{Failures, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
 use crate::error::AdmitError;
@@ -298,13 +298,8 @@ impl<S: Store> Worker<S> {
         let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
-        let noted = match chosen.filter(|_| is_counted) {
-            Some(delay) => self.store.record_failure_for(scope, message.id, &text, delay).await,
-            None => {
-                let backoff = is_counted.then_some(self.backoff);
-                self.store.record_failure(scope, message.id, &text, backoff).await
-            }
-        };
+        let pause = chosen.map_or(Pause::Backoff(self.backoff), Pause::Exactly);
+        let noted = self.store.record_failure(scope, message.id, &text, is_counted.then_some(pause)).await;
         let Failures { attempts, age, delay } = match noted {
             Ok(failures) => failures,
             Err(unnoted) => {

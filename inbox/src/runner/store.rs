@@ -13,7 +13,6 @@ use time::OffsetDateTime;
 
 use super::bounded::{self, Called};
 use crate::attempts::{Attempt, Failures, Pause};
-use crate::backoff::Backoff;
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
@@ -75,17 +74,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Result<Admitted<Self::Guard>, Refusal>>, AdmitError>;
 
     /// Applies the effect of a fresh message.
-    async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError>;
-
-    /// The same, with the facts of the delivery.
-    async fn handle_delivery(
+    async fn handle(
         &self,
         tx: &mut Self::Tx,
         message: &Message,
-        _received: &Received,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
-        self.handle(tx, message).await
-    }
+        received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError>;
 
     /// Stores what the handler returned.
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError>;
@@ -109,27 +103,14 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Notes a failure, and counts it if there is a backoff.
+    /// Notes a failure, and counts it if there is a pause.
     async fn record_failure(
         &self,
         scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Option<Backoff>,
+        pause: Option<Pause>,
     ) -> Result<Failures, StoreError>;
-
-    /// Counts a failure after which the message waits for exactly this long.
-    async fn record_failure_for(
-        &self,
-        scope: &Scope,
-        id: MessageId,
-        error: &str,
-        delay: Duration,
-    ) -> Result<Failures, StoreError> {
-        let backoff = Backoff { first: delay, max: delay };
-        let failures = self.record_failure(scope, id, error, Some(backoff)).await?;
-        Ok(Failures { delay, ..failures })
-    }
 
     /// The failures of a message so far.
     async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError>;
@@ -267,11 +248,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         Ok(admissions.into_iter().map(|admission| admission.map(admitted)).collect())
     }
 
-    async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
-        self.handler.handle(tx, message).await
-    }
-
-    async fn handle_delivery(
+    async fn handle(
         &self,
         tx: &mut Self::Tx,
         message: &Message,
@@ -313,19 +290,9 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Option<Backoff>,
+        pause: Option<Pause>,
     ) -> Result<Failures, StoreError> {
-        self.inbox.record_failure(&self.consumer, scope, id, error, backoff).await
-    }
-
-    async fn record_failure_for(
-        &self,
-        scope: &Scope,
-        id: MessageId,
-        error: &str,
-        delay: Duration,
-    ) -> Result<Failures, StoreError> {
-        self.inbox.note_failure(&self.consumer, scope, id, error, Some(Pause::Exactly(delay))).await
+        self.inbox.note_failure(&self.consumer, scope, id, error, pause).await
     }
 
     async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError> {

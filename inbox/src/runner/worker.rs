@@ -115,8 +115,7 @@ impl<S: Store> Worker<S> {
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let received = Received::after(failures, self.consumer.clone(), scope.clone(), message);
         let entry = self.handling.enter(message.id);
-        let called =
-            bounded::call(self.handler_timeout, self.store.handle_delivery(tx, message, &received)).await;
+        let called = bounded::call(self.handler_timeout, self.store.handle(tx, message, &received)).await;
         drop(entry);
         match called {
             Called::Ended(result) => result,

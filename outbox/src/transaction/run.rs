@@ -71,7 +71,7 @@ impl<DB: Dialect> Outbox<DB> {
     /// # Ok(()) }
     /// ```
     ///
-    /// What is moved into the closure is cloned for each attempt. Its argument needs its type written down. A closure that keeps
+    /// Each attempt has its own clone of the values that the closure has moved in. Its argument needs its type written down. A closure that keeps
     /// the transaction does not compile:
     /// ```compile_fail
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) {

@@ -1,7 +1,6 @@
 //! `relay run`: the daemon.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,7 +15,7 @@ use super::preflight::{self, Candidate};
 use super::{database, log, once};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
 use crate::engine::Pipeline;
-use crate::maintenance::Maintenance;
+use crate::maintenance::{self, Maintenance};
 use crate::telemetry::History;
 
 /// The arguments of `relay run`.
@@ -39,9 +38,6 @@ pub struct Run {
     #[arg(long, value_name = "LEVEL", env = log::VARIABLE)]
     log_level: Option<String>,
 }
-
-/// How long a stop waits for maintenance.
-const MAINTENANCE_GRACE: Duration = Duration::from_secs(2);
 
 /// A pipeline that is ready to run.
 struct Ready {
@@ -73,7 +69,7 @@ impl Run {
         if exit != Exit::Interrupted {
             stop.cancel();
             // A pass that has begun tells what it did; one that hangs is not waited for.
-            let _ = tokio::time::timeout(MAINTENANCE_GRACE, maintenance.join_all()).await;
+            let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintenance.join_all()).await;
         }
         Ok(exit)
     }

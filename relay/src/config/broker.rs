@@ -61,13 +61,9 @@ impl Broker {
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         match self {
-            Self::Kafka(config) => {
-                SizeLimit { message_bytes_max: config.message_bytes_max, ..SizeLimit::KAFKA }
-            }
-            Self::Rabbitmq(config) => {
-                SizeLimit { message_bytes_max: config.payload_bytes_max, ..SizeLimit::RABBITMQ }
-            }
-            Self::Sqs(config) => SizeLimit { message_bytes_max: config.message_bytes_max, ..SizeLimit::SQS },
+            Self::Kafka(config) => config.size_limit(),
+            Self::Rabbitmq(config) => config.size_limit(),
+            Self::Sqs(config) => config.size_limit(),
         }
     }
 }

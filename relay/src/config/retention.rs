@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error};
 
 use super::units::Time;
+use crate::maintenance::KEEP_DEFAULT;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Shorter, and a producer that makes an id again after a crash would not find it.
@@ -23,9 +24,8 @@ pub enum Retention {
 }
 
 impl Default for Retention {
-    /// Three days: a weekend, to look into what happened and to find an id that is made again.
     fn default() -> Self {
-        Self::For(HOUR * 3 * 24)
+        Self::For(KEEP_DEFAULT)
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox::simulation::{Admitted, Store};
+use inbox::simulation::{Admitted, Pause, Store};
 use inbox::window::Window;
 use inbox::{
-    AdmitError, Attempt, Backoff, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError,
-    OpenError, Reason, Refusal, Scope, StoreError,
+    AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
+    Reason, Received, Refusal, Scope, StoreError,
 };
 use message::{Committed, Delivery, Fingerprint, Message, MessageId};
 use rand::Rng;
@@ -240,7 +240,12 @@ impl Store for SimulatedInbox {
         Ok(admissions)
     }
 
-    async fn handle(&self, tx: &mut Self::Tx, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+    async fn handle(
+        &self,
+        tx: &mut Self::Tx,
+        message: &Message,
+        _received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
         let latency = self.world.lock().latency();
         pass(latency).await;
         match self.next_handler_fault() {
@@ -316,7 +321,7 @@ impl Store for SimulatedInbox {
         _scope: &Scope,
         id: MessageId,
         error: &str,
-        backoff: Option<Backoff>,
+        pause: Option<Pause>,
     ) -> Result<Failures, StoreError> {
         self.call("count a failure", |state| {
             let now = state.database_time();
@@ -329,9 +334,9 @@ impl Store for SimulatedInbox {
             });
             failures.error = error.to_owned();
             let mut delay = Duration::ZERO;
-            if let Some(backoff) = backoff {
+            if let Some(pause) = pause {
                 failures.attempts += 1;
-                delay = backoff.delay(failures.attempts, uniform);
+                delay = pause.delay(failures.attempts, uniform);
                 failures.next_at = now + delay;
             }
             let age = Duration::try_from(now - failures.first_failed_at).unwrap_or_default();
