@@ -1,6 +1,6 @@
 //! The names that producers and consumers use: `use outbox_toolkit::prelude::*;`.
 
-pub use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, Received, Scope, Tx, UnknownKinds};
+pub use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, Received, Tenant, Tx, UnknownKinds};
 pub use message::{Event, Message, MessageId};
 pub use outbox::{
     CommitError, EnqueueError, Enqueued, NewMessage, Outbox, OutboxTransaction, Rollback, TransactionError,

@@ -7,7 +7,7 @@ use message::{Connector, SizeLimit, Source};
 use outbox::Outbox;
 use outbox::address::Address;
 use outbox::log::{LogError, LogOptions, RelayName};
-use relay::engine::{Pipeline, Settings, Status};
+use relay::engine::{EngineOptions, Pipeline, Status};
 use relay::maintenance::{self, Maintenance};
 use relay::telemetry::History;
 use tokio::sync::{Notify, watch};
@@ -37,7 +37,7 @@ pub struct Relay {
 }
 
 /// A change of the settings, for when the limit of the broker is known.
-type Change = Box<dyn FnOnce(&mut Settings) + Send>;
+type Change = Box<dyn FnOnce(&mut EngineOptions) + Send>;
 
 /// Describes a [`Relay`]; made by [`Relay::builder`].
 #[must_use = "call build"]
@@ -83,7 +83,7 @@ impl Relay {
             source: None,
             options: LogOptions::default(),
             connector: None,
-            limit: Settings::default().size_limit,
+            limit: EngineOptions::default().size_limit,
             changes: Vec::new(),
             keep: Some(maintenance::KEEP_DEFAULT),
             hint: None,
@@ -192,7 +192,7 @@ impl RelayBuilder {
 
     /// Changes the engine's settings: window, lease, retries, what follows a dead message. A size limit above the broker's is
     /// lowered to it.
-    pub fn settings(mut self, change: impl FnOnce(&mut Settings) + Send + 'static) -> Self {
+    pub fn settings(mut self, change: impl FnOnce(&mut EngineOptions) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
         self
     }
@@ -230,7 +230,7 @@ impl RelayBuilder {
             }
             None => None,
         };
-        let mut settings = Settings { size_limit: self.limit, ..Settings::default() };
+        let mut settings = EngineOptions { size_limit: self.limit, ..EngineOptions::default() };
         for change in self.changes {
             change(&mut settings);
         }
@@ -239,7 +239,7 @@ impl RelayBuilder {
         }
         let pipeline = Pipeline::new(name, store, connector, settings);
         let pipeline = match self.hint {
-            Some(hint) => pipeline.with_hint(hint),
+            Some(hint) => pipeline.with_notify(hint),
             None => pipeline,
         };
         Ok(Relay { pipeline, maintenance })
@@ -251,13 +251,13 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use brokers::memory::Broker;
-    use message::KeyWindow;
+    use message::MaxInFlightPerKey;
     use sqlx::sqlite::SqlitePoolOptions;
 
     use super::*;
 
     fn refused(database: impl Into<Address>, change: impl FnOnce(RelayBuilder) -> RelayBuilder) -> String {
-        let connector = Broker::new().connector(KeyWindow::Pipelined);
+        let connector = Broker::new().connector(MaxInFlightPerKey::Pipelined);
         let builder = Relay::builder(database).connector(connector, SizeLimit::PORTABLE);
         change(builder).build().err().map(|error| error.to_string()).unwrap_or_default()
     }

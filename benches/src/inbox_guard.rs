@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use inbox::{Admission, Candidate, ConsumerName, Inbox, InboxOptions, InboxTransaction, Scope};
+use inbox::{Admission, Candidate, ConsumerName, Inbox, InboxOptions, InboxTransaction, Tenant};
 use message::{EventType, Message, MessageId, Topic};
 use sqlx::{PgConnection, PgPool, Postgres};
 use time::OffsetDateTime;
@@ -201,11 +201,11 @@ async fn admit<'m>(
 ) -> Result<Vec<&'m Message>, Failure> {
     let consumer = consumer()?;
     if let [message] = messages {
-        let admission = tx.admit(&consumer, &Scope::none(), message).await?;
+        let admission = tx.admit(&consumer, &Tenant::none(), message).await?;
         return Ok(if let Admission::Fresh(_) = admission { vec![message] } else { Vec::new() });
     }
     let candidates: Vec<_> =
-        messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+        messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
     let mut new = Vec::with_capacity(messages.len());
     for (message, admission) in messages.iter().zip(tx.admit_batch(&consumer, &candidates).await?) {
         if let Admission::Fresh(_) = admission? {

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use clap::ValueEnum;
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;
@@ -45,9 +45,9 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Settings {
-        let defaults = Settings::default();
-        Settings {
+    fn settings(&self) -> EngineOptions {
+        let defaults = EngineOptions::default();
+        EngineOptions {
             window_entries: self.window_entries.unwrap_or(defaults.window_entries),
             window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
             ..defaults
@@ -165,7 +165,7 @@ async fn measure(
     database: &Database,
     target: &dyn Target,
     shape: Shape,
-    through_relay: Option<Settings>,
+    through_relay: Option<EngineOptions>,
     published: &Published,
 ) -> Result<f64, Failure> {
     let topic = backlog(database, target, shape).await?;

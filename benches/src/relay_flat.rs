@@ -5,7 +5,7 @@
 //! measured in time, in turns.
 
 use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName};
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;
@@ -166,7 +166,7 @@ fn name() -> Result<RelayName, Failure> {
 }
 
 async fn cursor(database: &Database) -> Result<Cursor, Failure> {
-    let mut keeper = log(database)?.keeper(&name()?, "bench").await?;
+    let mut keeper = log(database)?.checkpoint_store(&name()?, "bench").await?;
     match keeper.acquire(std::time::Duration::from_secs(1)).await? {
         Acquired::Granted { cursor, .. } => Ok(cursor),
         Acquired::Busy { holder, .. } => Err(format!("the lease is with {holder}").into()),
@@ -229,7 +229,8 @@ async fn pinned(run: &Run, report: &mut Report) -> Result<(), Failure> {
             let pinned = pin.open(&database).await?;
             let messages = u64::from(shape.messages);
             let took =
-                drain(&database, kafka.connector()?, Settings::default(), messages, &run.published).await?;
+                drain(&database, kafka.connector()?, EngineOptions::default(), messages, &run.published)
+                    .await?;
             dead += database.number(DEAD).await?;
             drop(pinned);
             kafka.remove(&topic).await?;

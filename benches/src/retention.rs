@@ -191,7 +191,7 @@ async fn prepare(database: &Database, rows: u32) -> Result<(), Failure> {
 /// A relay's cursor behind everything there is.
 async fn pass(database: &Database) -> Result<(), Failure> {
     let (log, name) = (log(database)?, RelayName::new("history")?);
-    let mut keeper = log.keeper(&name, "bench").await?;
+    let mut keeper = log.checkpoint_store(&name, "bench").await?;
     let Acquired::Granted { lease, cursor, .. } = keeper.acquire(Duration::from_secs(60)).await? else {
         return Err("somebody else leads".into());
     };

@@ -10,7 +10,7 @@
 //! | `publisher.rs` | [`message::Publisher`]: one publishing session |
 //! | `subscription.rs` | [`message::Subscription`]: one consuming session |
 //! | `wire.rs` | a message as the broker's record, and back; pure |
-//! | `fault.rs` | the client library's errors judged: whose fault, how far; pure |
+//! | `fault.rs` | the client library's errors classified: whose fault, how far; pure |
 //! | `admin.rs` | topics and queues made for tests, examples and the demo |
 
 /// Open to the fuzz targets.

@@ -48,7 +48,7 @@ impl Drop for Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use message::{Fault, Scope};
+    use message::{Fault, FaultScope};
 
     #[test]
     fn there_is_exactly_one_receipt_answered_or_not() {
@@ -60,7 +60,7 @@ mod tests {
         let dropped = received.try_recv().unwrap();
         assert_eq!(dropped.ticket, Ticket(2));
         let error = dropped.outcome.unwrap_err();
-        assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session));
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session));
         assert!(received.try_recv().is_err());
     }
 }

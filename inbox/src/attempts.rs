@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use message::{MessageId, to_its_end};
+use message::{MessageId, shield};
 use time::OffsetDateTime;
 
 use crate::backoff::Backoff;
 use crate::dialect::{Dialect, Key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::store_error::StoreError;
 
 /// The failures of a message so far.
@@ -84,7 +84,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn record_failure(
         &self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
         error: &str,
         backoff: Option<Backoff>,
@@ -96,14 +96,14 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn note_failure(
         &self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
         error: &str,
         pause: Option<Pause>,
     ) -> Result<Failures, StoreError> {
         let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
         let error = error.to_owned();
-        to_its_end(async move {
+        shield(async move {
             let mut tx = inbox.begin_raw("begin counting a failed attempt").await?;
             let key = Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
             let failed = StoreError::during;
@@ -130,7 +130,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn attempt(
         &self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
     ) -> Result<Option<Attempt>, StoreError> {
         let mut connection = self.acquire("look up the attempts").await?;
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn an_error_is_stored_with_its_sources_cut_at_a_character() {
         let error =
-            StoreError::new("x".repeat(4_060), crate::store_error::Trouble::Outage, "ä\0".repeat(100));
+            StoreError::new("x".repeat(4_060), crate::store_error::ErrorKind::Outage, "ä\0".repeat(100));
         let text = error_text(&error);
         assert!(text.len() <= ERROR_BYTES_MAX && text.len() > ERROR_BYTES_MAX - 4, "{}", text.len());
         assert!(text.contains(": ä\u{fffd}"), "{text}");

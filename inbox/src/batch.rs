@@ -12,7 +12,7 @@ use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
 use crate::error::AdmitError;
 use crate::guard::{Admission, Guard, compare, key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
@@ -21,7 +21,7 @@ use crate::telemetry;
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
     /// The tenant or account.
-    pub scope: Scope,
+    pub scope: Tenant,
     /// The message.
     pub message: &'a Message,
 }
@@ -88,7 +88,7 @@ impl<DB: Dialect> Inbox<DB> {
         candidates: &[Candidate<'_>],
         mark: Mark,
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
-        let mut refusals = self.judge_batch(tx, candidates).await?;
+        let mut refusals = self.validate_batch(tx, candidates).await?;
         let Plan { rows, places } = plan(consumer, candidates, &mut refusals);
         let inserted = DB::insert_batch(tx, self.statements(), &rows, mark)
             .await
@@ -132,15 +132,15 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Judges every time once per id, and makes sure that every accepted day can be stored.
-    async fn judge_batch(
+    async fn validate_batch(
         &self,
         tx: &mut Transaction<'_, DB>,
         candidates: &[Candidate<'_>],
     ) -> Result<HashMap<MessageId, Refusal>, AdmitError> {
         let refused = |inbox: &Self| -> HashMap<MessageId, Refusal> {
             let window = inbox.window();
-            let judged = candidates.iter().map(|c| (c.message.id, window.judge(c.message.id)));
-            judged.filter_map(|(id, judged)| Some((id, judged.err()?))).collect()
+            let validated = candidates.iter().map(|c| (c.message.id, window.validate(c.message.id)));
+            validated.filter_map(|(id, validated)| Some((id, validated.err()?))).collect()
         };
         let mut refusals = refused(self);
         if !refusals.is_empty() {
@@ -181,7 +181,7 @@ mod tests {
     fn each_key_is_sent_once_and_scopes_are_apart() {
         let consumer = ConsumerName::new("billing").unwrap();
         let (one, two, old) = (message("a"), message("b"), message("c"));
-        let candidate = |message, scope| Candidate { scope: Scope::new(scope).unwrap(), message };
+        let candidate = |message, scope| Candidate { scope: Tenant::new(scope).unwrap(), message };
         let candidates = [
             candidate(&one, "x"),
             candidate(&two, "x"),

@@ -13,7 +13,7 @@ use crate::dialect::{ChunkSet, Dialect};
 use crate::error::AdmitError;
 use crate::guard::{Duplicate, compare, key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
@@ -134,7 +134,7 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let gathered = self.gather_uncounted(tx, consumer, scope, message).await;
@@ -148,12 +148,12 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let Some(chunk) = message.chunk.as_deref() else { return Ok(Gathered::Whole(message.clone())) };
-        self.judge(tx, message.id, false).await?;
-        self.judge_chunk(chunk, message)?;
+        self.validate(tx, message.id, false).await?;
+        self.validate_chunk(chunk, message)?;
         let failed = StoreError::during;
         let set = ChunkSet { key: key(consumer, scope, message.id), fingerprint: chunk.fingerprint() };
         let statements = self.statements();
@@ -195,7 +195,7 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         connection: &mut DB::Connection,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
         chunk: &Chunk,
     ) -> Result<bool, StoreError> {
@@ -206,7 +206,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Whether this inbox takes such chunks at all.
-    fn judge_chunk(&self, chunk: &Chunk, message: &Message) -> Result<(), Refusal> {
+    fn validate_chunk(&self, chunk: &Chunk, message: &Message) -> Result<(), Refusal> {
         let refused = |problem| Refusal::Chunk { id: message.id, problem };
         chunk.check(message.payload.len()).map_err(|error| refused(error.to_string()))?;
         let bytes_max = self.options().chunked_bytes_max;

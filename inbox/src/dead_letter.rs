@@ -9,7 +9,7 @@ use message::chunk::ATTRIBUTES;
 use message::cloudevents::attributes;
 use message::{
     Committed, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
-    OrderingKey, Source, Topic, TraceContext, to_its_end,
+    OrderingKey, Source, Topic, TraceContext, shield,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -19,7 +19,7 @@ use crate::day::Day;
 use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
 use crate::guard::identity;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
@@ -87,7 +87,7 @@ words!(
         /// Some of its chunks did not come in time.
         Incomplete = "incomplete",
         /// Its consumer could not tell whose it is: its scope function panicked or refused it.
-        NoScope = "no_scope",
+        NoTenant = "no_scope",
     }
 );
 
@@ -215,7 +215,7 @@ impl DeadLetter {
     pub(crate) fn of(
         delivery: &Delivery,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         (reason, error, attempts): (Reason, String, u32),
     ) -> Self {
         let blank = Self {
@@ -290,7 +290,7 @@ impl DeadLetter {
             Reason::Malformed | Reason::Incomplete => {
                 return Err(format!("it is {}: {}", self.reason, self.error));
             }
-            Reason::NoScope => return Err(format!("nobody knows whose it is: {}", self.error)),
+            Reason::NoTenant => return Err(format!("nobody knows whose it is: {}", self.error)),
             _ => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
@@ -356,7 +356,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn dead_letter(
         &self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
@@ -374,7 +374,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn dead_letter_whole(
         &self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         delivery: &Delivery,
         whole: &Message,
         cause: (Reason, String, u32),
@@ -398,7 +398,7 @@ impl<DB: Dialect> Inbox<DB> {
         chunks: Option<Fingerprint>,
     ) -> Result<Committed, StoreError> {
         let inbox = self.clone();
-        to_its_end(async move {
+        shield(async move {
             let row = letter.row().filter(|_| matches!(letter.reason, Reason::Poison | Reason::Rejected));
             if let Some(proof) = inbox.store_letter_with_row(&letter, chunks, row).await? {
                 return Ok(proof);
@@ -425,7 +425,9 @@ impl<DB: Dialect> Inbox<DB> {
                 .await
                 .map_err(failed("forget the chunks of a dead letter"))?;
         }
-        let id = DB::bury(&mut tx, self.statements(), letter).await.map_err(failed("store a dead letter"))?;
+        let id = DB::store_dead_letter(&mut tx, self.statements(), letter)
+            .await
+            .map_err(failed("store a dead letter"))?;
         if let Some(message) = row {
             let inserted = DB::insert_dead(&mut tx, self.statements(), key, &letter.fingerprint, id)
                 .await

@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU32;
 
-use message::to_its_end;
+use message::shield;
 use time::OffsetDateTime;
 
 use crate::dead_letter::DeadLetterId;
@@ -122,7 +122,7 @@ impl<DB: Dialect> Inbox<DB> {
         signature: &Signature,
     ) -> Result<Requested, RedriveError> {
         let (inbox, signature) = (self.clone(), signature.clone());
-        to_its_end(async move {
+        shield(async move {
             let failed = StoreError::during;
             let mut tx = inbox.begin().await?;
             let letter = match inbox.open_letter(&mut tx, id).await? {

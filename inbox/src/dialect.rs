@@ -402,7 +402,7 @@ pub mod parts {
     #[doc(hidden)]
     pub trait DeadLetters: Guards {
         /// Stores a dead letter, or counts one more delivery of it. Its id.
-        fn bury(
+        fn store_dead_letter(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             letter: &DeadLetter,

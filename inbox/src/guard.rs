@@ -16,9 +16,9 @@ use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Dialect, Inserted, Key, Mark, Session, Stored};
 use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
-use crate::store_error::{StoreError, Trouble};
+use crate::store_error::{ErrorKind, StoreError};
 use crate::telemetry;
 
 /// The outcome of admitting a message that was not refused.
@@ -47,7 +47,7 @@ pub struct Duplicate {
 pub struct Guard<DB: Dialect> {
     inbox: Inbox<DB>,
     consumer: ConsumerName,
-    scope: Scope,
+    scope: Tenant,
     id: MessageId,
     /// The database's session that holds the transaction, where it has a name.
     session: Option<Session>,
@@ -57,7 +57,7 @@ impl<DB: Dialect> Guard<DB> {
     pub(crate) fn new(
         inbox: &Inbox<DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         session: Option<Session>,
     ) -> Self {
@@ -101,7 +101,7 @@ impl<DB: Dialect> Guard<DB> {
             return Ok(());
         }
         let problem = "the transaction does not hold the inbox row: it is another one, or was rolled back";
-        Err(StoreError::new(what, Trouble::Statement, problem))
+        Err(StoreError::new(what, ErrorKind::Statement, problem))
     }
 
     fn key(&self) -> Key<'_> {
@@ -109,7 +109,7 @@ impl<DB: Dialect> Guard<DB> {
     }
 }
 
-pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Scope, id: MessageId) -> Key<'a> {
+pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Tenant, id: MessageId) -> Key<'a> {
     Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() }
 }
 
@@ -146,7 +146,7 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         self.admit_marked(tx, consumer, scope, message, Mark::No).await
@@ -156,12 +156,12 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         mark: Mark,
     ) -> Result<Admission<DB>, AdmitError> {
-        let admitted = match self.judge(tx, message.id, false).await {
-            Ok(()) => self.admit_judged(tx, consumer, scope, message, mark).await,
+        let admitted = match self.validate(tx, message.id, false).await {
+            Ok(()) => self.admit_validated(tx, consumer, scope, message, mark).await,
             Err(error) => Err(error),
         };
         if let Err(AdmitError::Refused(refusal)) = &admitted {
@@ -170,12 +170,12 @@ impl<DB: Dialect> Inbox<DB> {
         admitted
     }
 
-    /// Inserts a message whose time was judged.
-    pub(crate) async fn admit_judged(
+    /// Inserts a message whose time was validated.
+    pub(crate) async fn admit_validated(
         &self,
         tx: &mut Transaction<'_, DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         mark: Mark,
     ) -> Result<Admission<DB>, AdmitError> {
@@ -199,24 +199,24 @@ impl<DB: Dialect> Inbox<DB> {
     /// Judges an id by its time and makes sure that its day can be stored. A refusal is based on the database's
     /// clock of this moment: a process that slept (a suspended machine) would otherwise refuse present messages
     /// as coming from the future.
-    pub(crate) async fn judge(
+    pub(crate) async fn validate(
         &self,
         tx: &mut Transaction<'_, DB>,
         id: MessageId,
         late: bool,
     ) -> Result<(), AdmitError> {
-        let judged = |inbox: &Self| {
+        let validated = |inbox: &Self| {
             let window = inbox.window();
-            if late { window.judge_late(id) } else { window.judge(id) }
+            if late { window.validate_late(id) } else { window.validate(id) }
         };
-        if judged(self).is_err() {
+        if validated(self).is_err() {
             self.refresh_on(tx).await?;
-            judged(self)?;
+            validated(self)?;
         }
         let day = Day::of_id(id);
         if !self.knows_day(day) {
             self.ensure_day(day).await?;
-            judged(self)?;
+            validated(self)?;
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.unlearn_day(day);
         if DB::DAYS_ARE_IMPLICIT {
             self.refresh_on(tx).await?;
-            if let Err(refusal) = self.window().judge_late(id) {
+            if let Err(refusal) = self.window().validate_late(id) {
                 return Ok(refusal.into());
             }
         }
@@ -247,7 +247,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn confirm(
         &self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Committed, ConfirmError> {
         let mut connection = self.acquire("look for an inbox row").await?;

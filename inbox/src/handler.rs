@@ -10,7 +10,7 @@ use sqlx::Transaction;
 
 use crate::dialect::Dialect;
 use crate::received::Received;
-use crate::store_error::Trouble;
+use crate::store_error::ErrorKind;
 
 /// The effect of a message.
 #[async_trait]
@@ -196,11 +196,11 @@ impl From<sqlx::Error> for HandlerError {
     /// Outages and lost conflicts (serialization, deadlock, a statement that took too long) are not the message's fault, unless
     /// they meet only this one: see [`Next::Database`].
     fn from(error: sqlx::Error) -> Self {
-        match Trouble::of(&error) {
-            Trouble::Outage | Trouble::Conflict => {
+        match ErrorKind::of(&error) {
+            ErrorKind::Outage | ErrorKind::Conflict => {
                 Self { next: Next::Database, ..Self::retry("the database did not do it") }
             }
-            Trouble::Statement => Self::retry("the database refused a statement"),
+            ErrorKind::Statement => Self::retry("the database refused a statement"),
         }
         .with_source(error)
     }

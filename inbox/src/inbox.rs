@@ -94,11 +94,11 @@ struct Inner<DB: Dialect> {
     pool: Pool<DB>,
     statements: DB::Statements,
     options: InboxOptions,
-    memory: Mutex<Memory>,
+    memory: Mutex<PartitionCache>,
 }
 
 /// The database's clock and days, as this process knows them.
-struct Memory {
+struct PartitionCache {
     measured: Instant,
     reading: Reading,
     days: BTreeSet<Day>,
@@ -121,7 +121,7 @@ impl<DB: Dialect> Inbox<DB> {
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
         Migrator::<DB>::new(Line::Inbox).schema(options.schema.clone()).check(&mut connection).await?;
         let reading = read_clock::<DB>(&mut connection, &statements).await?;
-        let memory = Memory {
+        let memory = PartitionCache {
             measured: Instant::now(),
             reading,
             days: BTreeSet::new(),
@@ -164,7 +164,7 @@ impl<DB: Dialect> Inbox<DB> {
         Window { now, retention, skew_max, retained_from }
     }
 
-    /// Moves the clock by which this handle and its clones judge ids and forget days, further ahead of the database's. For
+    /// Moves the clock by which this handle and its clones validate ids and forget days, further ahead of the database's. For
     /// tests: production has one clock, the database's.
     #[cfg(feature = "test-clock")]
     pub fn advance(&self, by: Duration) {
@@ -198,7 +198,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.memory().days.contains(&day)
     }
 
-    pub(crate) fn learn_days(&self, days: impl IntoIterator<Item = Day>) {
+    pub(crate) fn learn_partitions(&self, days: impl IntoIterator<Item = Day>) {
         self.memory().days.extend(days);
     }
 
@@ -216,7 +216,7 @@ impl<DB: Dialect> Inbox<DB> {
         DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, PartitionCache> {
         self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

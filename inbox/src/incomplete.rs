@@ -88,7 +88,9 @@ impl<DB: Dialect> Inbox<DB> {
         let fragment =
             DB::read_chunks(&mut tx, self.statements(), set, count).await.map_err(failed("read chunks"))?;
         let letter = incomplete.into_letter(fragment);
-        DB::bury(&mut tx, self.statements(), &letter).await.map_err(failed("store a dead letter"))?;
+        DB::store_dead_letter(&mut tx, self.statements(), &letter)
+            .await
+            .map_err(failed("store a dead letter"))?;
         DB::remove_set(&mut tx, self.statements(), set).await.map_err(failed("remove chunks"))?;
         tx.commit().await.map_err(failed("commit the expiry of an incomplete message"))?;
         telemetry::incomplete(&letter.consumer);

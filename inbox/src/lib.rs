@@ -7,7 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`Inbox`], [`InboxOptions`] | the handle to the tables |
-//! | [`ConsumerName`], [`Scope`] | who consumes, and for whom |
+//! | [`ConsumerName`], [`Tenant`] | who consumes, and for whom |
 //! | [`Admission`], [`Guard`], [`Duplicate`], [`Candidate`] | admitting one message, or many |
 //! | [`InboxTransaction`] | a transaction that gives the proof of its commit |
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
@@ -26,12 +26,12 @@
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool, message: message::Message) -> Result<(), Box<dyn std::error::Error>> {
-//! use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Scope};
+//! use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
 //!
 //! let inbox = Inbox::open(pool, InboxOptions::default()).await?;
 //! let billing = ConsumerName::new("billing")?;
 //! let mut tx = inbox.begin().await?;
-//! if let Admission::Fresh(_) = tx.admit(&billing, &Scope::none(), &message).await? {
+//! if let Admission::Fresh(_) = tx.admit(&billing, &Tenant::none(), &message).await? {
 //!     sqlx::query("UPDATE account SET balance = balance - 12 WHERE id = 7").execute(&mut **tx).await?;
 //! }
 //! let proofs = tx.commit().await?; // what settling the delivery demands
@@ -92,7 +92,7 @@ pub use inbox::{
     INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, RETENTION_DEFAULT,
     RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
-pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Scope};
+pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Tenant};
 pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;
@@ -107,7 +107,7 @@ pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
     pub use crate::attempts::Pause;
-    pub use crate::runner::{Admitted, Parts, Runner, Settings, Store};
+    pub use crate::runner::{Admitted, Parts, Runner, RunnerOptions, Store};
 }
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;

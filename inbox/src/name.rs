@@ -110,9 +110,9 @@ impl From<std::convert::Infallible> for InvalidName {
 /// For whom: the tenant or account, part of the key, so that one tenant's id never hides another tenant's
 /// message. At most [`NAME_BYTES_MAX`] bytes, no control characters; empty where there are no tenants.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope(Arc<str>);
+pub struct Tenant(Arc<str>);
 
-impl Scope {
+impl Tenant {
     /// Checks the text and takes it over.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Scope {
     }
 }
 
-impl Default for Scope {
+impl Default for Tenant {
     fn default() -> Self {
         Self::none()
     }
@@ -148,7 +148,7 @@ impl fmt::Display for ConsumerName {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -161,7 +161,7 @@ impl FromStr for ConsumerName {
     }
 }
 
-impl FromStr for Scope {
+impl FromStr for Tenant {
     type Err = InvalidName;
     fn from_str(value: &str) -> Result<Self, InvalidName> {
         Self::new(value)
@@ -178,7 +178,7 @@ mod tests {
         assert!(ConsumerName::new("c".repeat(255)).is_ok());
         let error = ConsumerName::new("c".repeat(256)).unwrap_err().to_string();
         assert!(error.contains("256 bytes; the limit is 255"), "{error}");
-        assert!(matches!(Scope::new("a\0b"), Err(InvalidName::Control { at: 1, .. })));
-        assert_eq!(Scope::new("").unwrap(), Scope::none());
+        assert!(matches!(Tenant::new("a\0b"), Err(InvalidName::Control { at: 1, .. })));
+        assert_eq!(Tenant::new("").unwrap(), Tenant::none());
     }
 }

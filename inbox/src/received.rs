@@ -3,7 +3,7 @@
 use message::{Message, MessageId, Topic};
 use time::OffsetDateTime;
 
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 
 /// Facts about the delivery that a handler works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct Received {
     /// When the producer enqueued the message: the CloudEvents `time`.
     pub enqueued_at: OffsetDateTime,
     /// The tenant that [`ConsumerBuilder::try_scope`](crate::ConsumerBuilder::try_scope) found;
-    /// [`Scope::none`] without such a function.
-    pub scope: Scope,
+    /// [`Tenant::none`] without such a function.
+    pub scope: Tenant,
     /// The consumer that handles it.
     pub consumer: ConsumerName,
     /// The topic to which it was published.
@@ -32,12 +32,12 @@ pub struct Received {
 impl Received {
     /// Returns the facts of the first attempt at a message, for tests that call a handler.
     #[must_use]
-    pub fn first(consumer: ConsumerName, scope: Scope, message: &Message) -> Self {
+    pub fn first(consumer: ConsumerName, scope: Tenant, message: &Message) -> Self {
         Self::after(0, consumer, scope, message)
     }
 
     /// Returns the facts of the attempt after so many failures that were counted.
-    pub(crate) fn after(failures: u32, consumer: ConsumerName, scope: Scope, message: &Message) -> Self {
+    pub(crate) fn after(failures: u32, consumer: ConsumerName, scope: Tenant, message: &Message) -> Self {
         Self {
             message_id: message.id,
             attempt: failures.saturating_add(1),

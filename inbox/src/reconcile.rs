@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use migrations::MigrateError;
 
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::store_error::StoreError;
 
 /// A message that took effect, as the inbox remembers.
@@ -42,7 +42,7 @@ impl Unfinished {
 /// Reads the inbox of one consumer, in one scope or in all of them. Every call is one short read-only statement. Not
 /// cancel-safe: after a call that was dropped, open another one.
 #[async_trait]
-pub trait Memory: Send {
+pub trait AppliedIds: Send {
     /// Returns the messages remembered with (message id, scope) above `after` and an id up to
     /// `until`, ascending, at most `rows_max`.
     async fn page(
@@ -68,7 +68,7 @@ pub struct Whose {
     /// The consumer.
     pub consumer: ConsumerName,
     /// One scope, or all of them.
-    pub scope: Option<Scope>,
+    pub scope: Option<Tenant>,
 }
 
 /// An inbox in PostgreSQL.
@@ -80,7 +80,7 @@ pub async fn postgres(
     connection: sqlx::PgConnection,
     schema: Option<&migrations::Identifier>,
     whose: Whose,
-) -> Result<Box<dyn Memory>, MigrateError> {
+) -> Result<Box<dyn AppliedIds>, MigrateError> {
     Ok(Box::new(crate::postgres::PostgresMemory::open(connection, schema, whose).await?))
 }
 
@@ -92,6 +92,6 @@ pub async fn postgres(
 pub async fn sqlite(
     connection: sqlx::SqliteConnection,
     whose: Whose,
-) -> Result<Box<dyn Memory>, MigrateError> {
+) -> Result<Box<dyn AppliedIds>, MigrateError> {
     Ok(Box::new(crate::sqlite::SqliteMemory::open(connection, whose).await?))
 }

@@ -18,7 +18,7 @@ use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Guard};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
@@ -121,7 +121,7 @@ impl<DB: Dialect> Inbox<DB> {
         if !handler.knows(&message.kind) {
             return Err(RedriveError::UnknownKind { id, kind: message.kind });
         }
-        let scope = Scope::new(letter.scope.as_str())
+        let scope = Tenant::new(letter.scope.as_str())
             .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
         let admitted = match tx.take_over(consumer, &scope, &message, id).await? {
             Some(guard) => Some((Some(guard), Resolution::Applied)),
@@ -236,7 +236,7 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         tx: &mut InboxTransaction<DB>,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         options: RedriveOptions,
     ) -> Result<Option<(Option<Guard<DB>>, Resolution)>, RedriveError> {

@@ -75,7 +75,7 @@ impl<DB: Dialect> Inbox<DB> {
         let failed = StoreError::during;
         let what = "connect to create a partition";
         if DB::DAYS_ARE_IMPLICIT {
-            self.learn_days([day]);
+            self.learn_partitions([day]);
             return Ok(());
         }
         let mut connection =
@@ -96,7 +96,7 @@ impl<DB: Dialect> Inbox<DB> {
         let existing = DB::days(connection, self.statements(), (first, last))
             .await
             .map_err(failed("list the inbox's partitions"))?;
-        self.learn_days(existing.iter().copied());
+        self.learn_partitions(existing.iter().copied());
         let mut missing = first.through(last).filter(|day| !existing.contains(day));
         let Some(first_missing) = missing.next() else { return Ok(0) };
         let last_missing = missing.last().unwrap_or(first_missing);
@@ -112,7 +112,7 @@ impl<DB: Dialect> Inbox<DB> {
         let existing = DB::days(connection, self.statements(), (first, last))
             .await
             .map_err(failed("list the inbox's partitions"))?;
-        self.learn_days(existing);
+        self.learn_partitions(existing);
         Ok(created)
     }
 }

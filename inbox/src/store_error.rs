@@ -6,7 +6,7 @@ use message::Fault;
 
 /// The kind of a database error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum ErrorKind {
     /// Unreachable, overloaded or going down: wait and try again, without end.
     Outage,
     /// Lost against another transaction (serialization, deadlock, lock timeout): try again.
@@ -15,7 +15,7 @@ pub(crate) enum Trouble {
     Statement,
 }
 
-impl Trouble {
+impl ErrorKind {
     /// The kind of a sqlx error, by its SQLSTATE (PostgreSQL) or result code (SQLite), never by its text.
     #[must_use]
     pub(crate) fn of(error: &sqlx::Error) -> Self {
@@ -54,7 +54,7 @@ impl Trouble {
 #[error("the database could not {what}")]
 pub struct StoreError {
     what: String,
-    trouble: Trouble,
+    error_kind: ErrorKind,
     #[source]
     source: Box<dyn Error + Send + Sync>,
 }
@@ -62,35 +62,35 @@ pub struct StoreError {
 impl StoreError {
     pub(crate) fn new(
         what: impl Into<String>,
-        trouble: Trouble,
+        error_kind: ErrorKind,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
-        Self { what: what.into(), trouble, source: source.into() }
+        Self { what: what.into(), error_kind, source: source.into() }
     }
 
     /// Something ended in the middle, or a simulation says so: try again.
     pub fn broken(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(what, Trouble::Outage, source)
+        Self::new(what, ErrorKind::Outage, source)
     }
 
     /// An adapter for `map_err`.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
-        move |error| Self::new(what, Trouble::of(&error), error)
+        move |error| Self::new(what, ErrorKind::of(&error), error)
     }
 
     /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: wait and try again) or the operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
-        match self.trouble {
-            Trouble::Outage | Trouble::Conflict => Fault::Broker,
-            Trouble::Statement => Fault::Operator,
+        match self.error_kind {
+            ErrorKind::Outage | ErrorKind::Conflict => Fault::Broker,
+            ErrorKind::Statement => Fault::Operator,
         }
     }
 
     /// Whether the same call in a new transaction can succeed without anybody doing something.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        self.trouble != Trouble::Statement
+        self.error_kind != ErrorKind::Statement
     }
 }
 
@@ -100,22 +100,22 @@ mod tests {
 
     #[test]
     fn codes_tell_outage_from_conflict_from_statement() {
-        for (code, trouble) in [
-            ("40001", Trouble::Conflict),
-            ("40P01", Trouble::Conflict),
-            ("55P03", Trouble::Conflict),
-            ("57P01", Trouble::Outage),
-            ("08006", Trouble::Outage),
-            ("53300", Trouble::Outage),
-            ("42501", Trouble::Statement),
-            ("25P02", Trouble::Statement),
-            ("5", Trouble::Conflict),
-            ("517", Trouble::Conflict), // BUSY_SNAPSHOT
-            ("13", Trouble::Outage),
-            ("1555", Trouble::Statement), // CONSTRAINT_PRIMARYKEY
-            ("nonsense", Trouble::Statement),
+        for (code, error_kind) in [
+            ("40001", ErrorKind::Conflict),
+            ("40P01", ErrorKind::Conflict),
+            ("55P03", ErrorKind::Conflict),
+            ("57P01", ErrorKind::Outage),
+            ("08006", ErrorKind::Outage),
+            ("53300", ErrorKind::Outage),
+            ("42501", ErrorKind::Statement),
+            ("25P02", ErrorKind::Statement),
+            ("5", ErrorKind::Conflict),
+            ("517", ErrorKind::Conflict), // BUSY_SNAPSHOT
+            ("13", ErrorKind::Outage),
+            ("1555", ErrorKind::Statement), // CONSTRAINT_PRIMARYKEY
+            ("nonsense", ErrorKind::Statement),
         ] {
-            assert_eq!(Trouble::of_code(code), trouble, "{code}");
+            assert_eq!(ErrorKind::of_code(code), error_kind, "{code}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use message::{Chunk, Committed, Message, MessageId, to_its_end};
+use message::{Chunk, Committed, Message, MessageId, shield};
 use sqlx::Transaction;
 use uuid::Uuid;
 
@@ -13,7 +13,7 @@ use crate::dialect::{ChunkSet, Dialect, Key, Mark, Outcome};
 use crate::error::{AdmitError, CommitError};
 use crate::guard::{Admission, Guard, key};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
@@ -30,7 +30,7 @@ pub struct InboxTransaction<DB: Dialect> {
     tx: Transaction<'static, DB>,
     admitted: Vec<Admitted>,
     /// Messages that were put together, and are to be admitted: their chunks are gone with the commit.
-    wholes: Vec<(ConsumerName, Scope, MessageId)>,
+    wholes: Vec<(ConsumerName, Tenant, MessageId)>,
 }
 
 #[derive(Debug)]
@@ -43,9 +43,9 @@ struct Admitted {
 #[derive(Debug)]
 enum Evidence {
     /// The inbox row that this transaction made.
-    Row { consumer: ConsumerName, scope: Scope },
+    Row { consumer: ConsumerName, scope: Tenant },
     /// A chunk that this transaction keeps.
-    Chunk { consumer: ConsumerName, scope: Scope, chunk: Box<Chunk> },
+    Chunk { consumer: ConsumerName, scope: Tenant, chunk: Box<Chunk> },
     /// Nothing: an earlier transaction made the row, or the guard was switched off.
     None,
 }
@@ -57,7 +57,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`] when the database refused or is away.
     pub async fn begin(&self) -> Result<InboxTransaction<DB>, StoreError> {
         let inbox = self.clone();
-        to_its_end(async move {
+        shield(async move {
             let tx = inbox.begin_raw("begin a transaction").await?;
             Ok(InboxTransaction { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })
         })
@@ -73,7 +73,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub async fn admit(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
         let admission = self.inbox.admit_marked(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
@@ -86,11 +86,11 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub(crate) async fn admit_late(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
-        self.inbox.judge(&mut self.tx, message.id, true).await?;
-        let admission = self.inbox.admit_judged(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
+        self.inbox.validate(&mut self.tx, message.id, true).await?;
+        let admission = self.inbox.admit_validated(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
         self.note(consumer, scope, message, &admission);
         Ok(admission)
     }
@@ -100,7 +100,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub(crate) async fn take_over(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         letter: DeadLetterId,
     ) -> Result<Option<Guard<DB>>, StoreError> {
@@ -124,7 +124,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub async fn gather(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         let gathered = self.inbox.gather(&mut self.tx, consumer, scope, message).await?;
@@ -183,7 +183,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub fn admit_unguarded(
         &mut self,
         consumer: &ConsumerName,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Guard<DB> {
         self.forget_whole(consumer, scope, message.id);
@@ -211,7 +211,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// # Errors
     /// As for [`commit`](Self::commit).
     pub async fn commit_and_chain(self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
-        to_its_end(self.finish()).await
+        shield(self.finish()).await
     }
 
     /// Rolls back. Dropping does the same, later.
@@ -220,10 +220,16 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let tx = self.tx;
-        to_its_end(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
+        shield(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
     }
 
-    fn note(&mut self, consumer: &ConsumerName, scope: &Scope, message: &Message, admission: &Admission<DB>) {
+    fn note(
+        &mut self,
+        consumer: &ConsumerName,
+        scope: &Tenant,
+        message: &Message,
+        admission: &Admission<DB>,
+    ) {
         self.forget_whole(consumer, scope, message.id);
         let evidence = match admission {
             Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), scope: scope.clone() },
@@ -234,12 +240,12 @@ impl<DB: Dialect> InboxTransaction<DB> {
     }
 
     /// A message that was put together is admitted.
-    fn forget_whole(&mut self, consumer: &ConsumerName, scope: &Scope, id: MessageId) {
+    fn forget_whole(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
         self.wholes.retain(|(c, s, whole)| (c, s, *whole) != (consumer, scope, id));
     }
 
     /// Chunks that this transaction kept are gone again: the inbox row of their message is there, or will be.
-    fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Scope, id: MessageId) {
+    fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
         for Admitted { evidence, .. } in self.admitted.iter_mut().filter(|one| one.subject == id.as_uuid()) {
             if matches!(evidence, Evidence::Chunk { consumer: c, scope: s, .. } if c == consumer && s == scope)
             {
@@ -258,7 +264,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
             _ => None,
         });
         let rows: Vec<Key<'_>> = rows.collect();
-        let Outcome::Done(next) = DB::commit(tx, &rows).await.map_err(judge_commit)? else {
+        let Outcome::Done(next) = DB::commit(tx, &rows).await.map_err(classify_commit)? else {
             return Err(CommitError::RolledBack { reason: GONE, source: None });
         };
         let proofs = admitted.iter().map(|admitted| Committed::attest(admitted.subject)).collect();
@@ -292,7 +298,7 @@ const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint 
 
 /// Interprets a failed COMMIT. Only an error that names a broken rule or a lost conflict says that
 /// nothing was committed. Any other one (connection gone, server going down) leaves it open.
-pub(crate) fn judge_commit(error: sqlx::Error) -> CommitError {
+pub(crate) fn classify_commit(error: sqlx::Error) -> CommitError {
     let refused = match &error {
         sqlx::Error::Database(answer) => answer.code().is_some_and(|code| says_rolled_back(&code)),
         _ => false,
@@ -349,6 +355,6 @@ mod tests {
         ] {
             assert_eq!(says_rolled_back(code), rolled_back, "{code}");
         }
-        assert!(!judge_commit(sqlx::Error::WorkerCrashed).is_rolled_back());
+        assert!(!classify_commit(sqlx::Error::WorkerCrashed).is_rolled_back());
     }
 }

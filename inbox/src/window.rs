@@ -46,23 +46,23 @@ impl Window {
     ///
     /// # Errors
     /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].
-    pub fn judge(&self, id: MessageId) -> Result<(), Refusal> {
-        self.judge_remembered(id, self.oldest_accepted_at())
+    pub fn validate(&self, id: MessageId) -> Result<(), Refusal> {
+        self.validate_remembered(id, self.oldest_accepted_at())
     }
 
-    /// As [`judge`](Self::judge), but only what the tables no longer remember is too old: for redriving a late
+    /// As [`validate`](Self::validate), but only what the tables no longer remember is too old: for redriving a late
     /// message whose day still exists.
     ///
     /// # Errors
     /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].
-    pub fn judge_late(&self, id: MessageId) -> Result<(), Refusal> {
-        self.judge_remembered(id, self.retained_from)
+    pub fn validate_late(&self, id: MessageId) -> Result<(), Refusal> {
+        self.validate_remembered(id, self.retained_from)
     }
 
-    fn judge_remembered(&self, id: MessageId, oldest_accepted_at: OffsetDateTime) -> Result<(), Refusal> {
+    fn validate_remembered(&self, id: MessageId, oldest_accepted_at: OffsetDateTime) -> Result<(), Refusal> {
         let generated_at = id.generated_at();
         let accepted = AcceptedTimes { oldest_accepted_at, newest_accepted_at: self.newest_accepted_at() };
-        accepted.judge(id).map_err(|drift| match drift {
+        accepted.validate(id).map_err(|drift| match drift {
             Drift::TooOld { oldest_accepted_at, .. } => {
                 Refusal::TooOld { id, generated_at, oldest_accepted_at }
             }
@@ -102,8 +102,8 @@ mod tests {
         }
     }
 
-    fn judged(window: Window, at: OffsetDateTime) -> &'static str {
-        match window.judge(MessageId::derived(at, ["x"]).unwrap()) {
+    fn validated(window: Window, at: OffsetDateTime) -> &'static str {
+        match window.validate(MessageId::derived(at, ["x"]).unwrap()) {
             Ok(()) => "accepted",
             Err(Refusal::TooOld { .. }) => "too old",
             Err(Refusal::FromTheFuture { .. }) => "future",
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_judged_by_both_ends_of_the_window() {
+    fn ids_are_validated_by_both_ends_of_the_window() {
         let from_the_start = window(datetime!(2026-01-01 0:00 UTC));
         let moved = window(datetime!(2026-03-10 0:00 UTC));
         for (window, at, verdict) in [
@@ -125,7 +125,7 @@ mod tests {
             (moved, datetime!(2026-03-09 23:59:59.999 UTC), "too old"),
             (moved, datetime!(2026-03-10 0:00 UTC), "accepted"),
         ] {
-            assert_eq!(judged(window, at), verdict, "{at}");
+            assert_eq!(validated(window, at), verdict, "{at}");
         }
     }
 
@@ -133,7 +133,7 @@ mod tests {
     fn a_refusal_names_both_times() {
         let window = window(datetime!(2026-01-01 0:00 UTC));
         let old = MessageId::derived(datetime!(2026-02-01 0:00 UTC), ["x"]).unwrap();
-        let text = window.judge(old).unwrap_err().to_string();
+        let text = window.validate(old).unwrap_err().to_string();
         assert!(text.contains("2026-02-01 0:00:00.0 +00:00:00"), "{text}");
         assert!(text.contains("2026-03-01 12:00:00.0 +00:00:00"), "{text}");
     }

@@ -17,7 +17,7 @@ pub enum Fault {
 
 /// How far a failure reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum FaultScope {
     /// Only the message it was reported for.
     Message,
     /// Every message of the same topic.
@@ -44,7 +44,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Scope {
+impl FaultScope {
     /// The lower-case word for logs and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -56,7 +56,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for FaultScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

@@ -17,10 +17,10 @@
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`event`] | [`Event`]: a payload of a type that knows its topic and kind |
-//! | [`fault`] | [`Fault`] and [`Scope`]: whose fault a failure is, and how far it reaches |
+//! | [`fault`] | [`Fault`] and [`FaultScope`]: whose fault a failure is, and how far it reaches |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
-//! | [`host`] | [`Host`]: where tasks run and random numbers come from |
+//! | [`host`] | [`Runtime`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod chunk;
@@ -30,36 +30,37 @@ pub mod event;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;
-pub mod host;
 pub mod id;
 pub mod limits;
 pub mod loopback;
 pub mod message;
 pub mod proof;
 pub mod publisher;
+pub mod runtime;
+mod shield;
 pub mod subscription;
 pub mod text;
-mod to_its_end;
 pub mod token;
 pub mod trace;
 
 pub use chunk::Chunk;
 pub use event::Event;
-pub use fault::{Fault, Scope};
+pub use fault::{Fault, FaultScope};
 pub use fingerprint::Fingerprint;
 pub use header::{HeaderName, HeaderValue, Headers};
-pub use host::Host;
 pub use id::MessageId;
 pub use limits::SizeLimit;
 pub use message::Message;
 pub use proof::Committed;
 pub use publisher::{
-    Connector, KeyWindow, Profile, PublishError, Publisher, Receipt, Receipts, Submission, Ticket,
+    Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt, Receipts, Submission,
+    Ticket,
 };
+pub use runtime::Runtime;
+pub use shield::{ToItsEnd, shield};
 pub use subscription::{
     Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscriber, Subscription, SubscriptionError,
 };
 pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
-pub use to_its_end::{ToItsEnd, to_its_end};
 pub use token::Token;
 pub use trace::TraceContext;

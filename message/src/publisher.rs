@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::fault::{Fault, Scope};
+use crate::fault::{Fault, FaultScope};
 use crate::message::Message;
 
 /// The number under which a message's receipt comes back; chosen by the caller, unique within a session.
@@ -91,7 +91,7 @@ impl fmt::Debug for Receipts {
 
 /// How many messages of one ordering key may be unconfirmed at once without endangering their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyWindow {
+pub enum MaxInFlightPerKey {
     /// Any number: the broker keeps the order of what was submitted, and once one fails, no later message of
     /// this session succeeds, unless the failure is [`contained`](PublishError::contained).
     Pipelined,
@@ -101,9 +101,9 @@ pub enum KeyWindow {
 
 /// The abilities of a publisher, fixed for the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Profile {
+pub struct Capabilities {
     /// How many messages of one key may be in flight.
-    pub key_window: KeyWindow,
+    pub max_in_flight_per_key: MaxInFlightPerKey,
     /// How many messages to hand over at once at best; more is allowed.
     pub batch_len: usize,
 }
@@ -118,7 +118,7 @@ pub trait Connector: Send + Sync + 'static {
     /// Opens a session. Its receipts go to `receipts`.
     ///
     /// # Errors
-    /// [`PublishError`] with [`Scope::Session`]: unreachable (the broker's fault), or wrong credentials or
+    /// [`PublishError`] with [`FaultScope::Session`]: unreachable (the broker's fault), or wrong credentials or
     /// settings (the operator's). Cancel-safe: a dropped attempt leaves nothing behind.
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError>;
 }
@@ -127,13 +127,13 @@ pub trait Connector: Send + Sync + 'static {
 #[async_trait]
 pub trait Publisher: Send {
     /// Returns the abilities of this publisher.
-    fn profile(&self) -> Profile;
+    fn profile(&self) -> Capabilities;
 
     /// Takes messages over, in order. Returns when they are accepted, which can mean waiting for room, but
     /// never waiting for their confirmation. Each submission produces exactly one receipt, also when the
     /// session breaks or is closed.
     ///
-    /// A receipt with [`Scope::Session`] ends the session: the caller drops the publisher, connects anew and
+    /// A receipt with [`FaultScope::Session`] ends the session: the caller drops the publisher, connects anew and
     /// submits again, from its oldest unconfirmed message on.
     ///
     /// Not cancel-safe: after dropping this future only [`close`](Publisher::close) or dropping the publisher
@@ -149,7 +149,7 @@ pub trait Publisher: Send {
 #[derive(Debug)]
 pub struct PublishError {
     fault: Fault,
-    scope: Scope,
+    scope: FaultScope,
     reason: String,
     is_contained: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -159,32 +159,32 @@ impl PublishError {
     /// An error with its reason: lower case, naming the value and the limit, saying what to do, without secrets
     /// and without payloads.
     #[must_use]
-    pub fn new(fault: Fault, scope: Scope, reason: impl Into<String>) -> Self {
+    pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
         Self { fault, scope, reason: reason.into(), is_contained: false, source: None }
     }
 
     /// The broker is unreachable, went away or did not answer in time: reconnect and send again.
     #[must_use]
     pub fn session_lost(reason: impl Into<String>) -> Self {
-        Self::new(Fault::Broker, Scope::Session, reason)
+        Self::new(Fault::Broker, FaultScope::Session, reason)
     }
 
     /// The broker will never take this message: it counts as an attempt.
     #[must_use]
     pub fn refused(reason: impl Into<String>) -> Self {
-        Self::new(Fault::Message, Scope::Message, reason)
+        Self::new(Fault::Message, FaultScope::Message, reason)
     }
 
     /// The topic is missing or forbidden: it stops until an operator has repaired it, others flow.
     #[must_use]
     pub fn topic_unavailable(reason: impl Into<String>) -> Self {
-        Self::new(Fault::Operator, Scope::Topic, reason)
+        Self::new(Fault::Operator, FaultScope::Topic, reason)
     }
 
     /// The topic does not take messages for now (queue full, no leader): it pauses, others flow.
     #[must_use]
     pub fn topic_busy(reason: impl Into<String>) -> Self {
-        Self::new(Fault::Broker, Scope::Topic, reason)
+        Self::new(Fault::Broker, FaultScope::Topic, reason)
     }
 
     /// Attaches the client library's error.
@@ -216,7 +216,7 @@ impl PublishError {
 
     /// How far it reaches.
     #[must_use]
-    pub fn scope(&self) -> Scope {
+    pub fn scope(&self) -> FaultScope {
         self.scope
     }
 }

@@ -64,7 +64,7 @@ pub trait Dialect: Backend {
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         commit: &UnknownCommit,
-    ) -> impl Future<Output = Result<Fate, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<TransactionStatus, sqlx::Error>> + Send;
 
     /// Leases the lowest free number: its epoch with it. Nothing when all are held.
     #[doc(hidden)]
@@ -117,7 +117,7 @@ pub struct Inserted {
 /// The state of a transaction whose commit is unknown.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum TransactionStatus {
     /// It is still running.
     Running,
     /// It is committed: a message that it added is there.

@@ -28,7 +28,7 @@ impl DriftGuard {
     }
 
     /// Refuses the first id whose time is not accepted.
-    pub(crate) async fn judge<DB: Dialect>(
+    pub(crate) async fn validate<DB: Dialect>(
         &self,
         connection: &mut DB::Connection,
         supplied: &[MessageId],
@@ -46,7 +46,7 @@ impl DriftGuard {
 
     fn first_drift(&self, supplied: &[MessageId], now: OffsetDateTime) -> Option<Drift> {
         let accepted = self.window.at(now);
-        supplied.iter().find_map(|id| accepted.judge(*id).err())
+        supplied.iter().find_map(|id| accepted.validate(*id).err())
     }
 
     fn now(&self) -> Option<OffsetDateTime> {

@@ -12,7 +12,7 @@
 //! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node which made them |
 //! | [`telemetry`] | every metric |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
-//! | [`wake`] | [`WakeUp`]: the hint for a relay in the same process |
+//! | [`wake`] | [`CommitNotify`]: the hint for a relay in the same process |
 //! | [`mod@pool`] | [`pool()`]: connection pools that are safe for transactions |
 //!
 //! For the relay and its operators:
@@ -79,4 +79,4 @@ pub use transaction::{
     CommitError, CommitOutcome, OutboxTransaction, RetryPolicy, Rollback, TransactionError, UnknownCommit,
     Work,
 };
-pub use wake::WakeUp;
+pub use wake::CommitNotify;

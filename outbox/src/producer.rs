@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use message::token::{DriftWindow, Mint, MintError, ProcessIds};
+use message::token::{DriftWindow, IdGenerator, MintError, ProcessIds};
 use message::{MessageId, SizeLimit, Topic, TraceContext};
 use migrations::Identifier;
 use sqlx::Transaction;
@@ -17,7 +17,7 @@ use crate::new_message::{NewMessage, Prepared};
 use crate::store::{self, Batch};
 use crate::trace::{Capture, TaskLocal};
 use crate::transaction::RetryPolicy;
-use crate::wake::WakeUp;
+use crate::wake::CommitNotify;
 
 /// The outcome of enqueueing one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub enum OnDuplicate {
 /// ```
 #[derive(Debug)]
 pub struct Outbox<DB: Dialect> {
-    pub(crate) settings: Arc<Settings<DB>>,
+    pub(crate) settings: Arc<ProducerOptions<DB>>,
 }
 
 impl<DB: Dialect> Clone for Outbox<DB> {
@@ -85,21 +85,21 @@ impl<DB: Dialect> Clone for Outbox<DB> {
     }
 }
 
-pub(crate) struct Settings<DB: Dialect> {
+pub(crate) struct ProducerOptions<DB: Dialect> {
     pub(crate) statements: DB::Statements,
     pub(crate) on_duplicate: OnDuplicate,
     pub(crate) retry: RetryPolicy,
-    pub(crate) wake: WakeUp,
+    pub(crate) wake: CommitNotify,
     pub(crate) drift: DriftGuard,
-    pub(crate) ids: Arc<dyn Mint>,
+    pub(crate) ids: Arc<dyn IdGenerator>,
     limit: SizeLimit,
     topic_limits: HashMap<Topic, SizeLimit>,
     capture: Arc<dyn Capture>,
 }
 
-impl<DB: Dialect> std::fmt::Debug for Settings<DB> {
+impl<DB: Dialect> std::fmt::Debug for ProducerOptions<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("ProducerOptions")
             .field("limit", &self.limit)
             .field("topic_limits", &self.topic_limits)
             .field("on_duplicate", &self.on_duplicate)
@@ -115,9 +115,9 @@ pub struct OutboxBuilder<DB> {
     topic_limits: HashMap<Topic, SizeLimit>,
     on_duplicate: OnDuplicate,
     retry: RetryPolicy,
-    wake: WakeUp,
+    wake: CommitNotify,
     capture: Arc<dyn Capture>,
-    ids: Arc<dyn Mint>,
+    ids: Arc<dyn IdGenerator>,
     ids_accepted: DriftWindow,
     dialect: PhantomData<fn() -> DB>,
 }
@@ -144,7 +144,7 @@ impl<DB: Dialect> Outbox<DB> {
             topic_limits: HashMap::new(),
             on_duplicate: OnDuplicate::default(),
             retry: RetryPolicy::default(),
-            wake: WakeUp::new(),
+            wake: CommitNotify::new(),
             capture: Arc::new(TaskLocal),
             ids: Arc::new(ProcessIds),
             ids_accepted: DriftWindow::DEFAULT,
@@ -188,9 +188,9 @@ impl<DB: Dialect> Outbox<DB> {
 
     /// The hint for a relay in the same process; [`Outbox::transaction`] and
     /// [`OutboxTransaction::commit`](crate::OutboxTransaction::commit) give it. After the commit of a raw
-    /// transaction call [`WakeUp::wake`] yourself, or leave it to the poll.
+    /// transaction call [`CommitNotify::wake`] yourself, or leave it to the poll.
     #[must_use]
-    pub fn wake_up(&self) -> WakeUp {
+    pub fn wake_up(&self) -> CommitNotify {
         self.settings.wake.clone()
     }
 
@@ -253,7 +253,7 @@ impl<DB: Dialect> OutboxBuilder<DB> {
 
     /// Sets what makes the ids of messages that bring none. Default: [`MessageId::new`]. Where ids
     /// must name the node that made them: [`NodeIds`](crate::nodes::NodeIds).
-    pub fn ids(mut self, ids: impl Mint) -> Self {
+    pub fn ids(mut self, ids: impl IdGenerator) -> Self {
         self.ids = Arc::new(ids);
         self
     }
@@ -266,7 +266,7 @@ impl<DB: Dialect> OutboxBuilder<DB> {
     }
 
     /// The hint that commits give. Default: an own one.
-    pub fn wake_up(mut self, wake: WakeUp) -> Self {
+    pub fn wake_up(mut self, wake: CommitNotify) -> Self {
         self.wake = wake;
         self
     }
@@ -275,7 +275,7 @@ impl<DB: Dialect> OutboxBuilder<DB> {
     #[must_use]
     pub fn build(self) -> Outbox<DB> {
         Outbox {
-            settings: Arc::new(Settings {
+            settings: Arc::new(ProducerOptions {
                 statements: DB::statements(self.schema.as_ref()),
                 on_duplicate: self.on_duplicate,
                 retry: self.retry,

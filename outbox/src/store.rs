@@ -10,7 +10,7 @@ use crate::dialect::{Dialect, Inserted};
 use crate::enqueue_error::EnqueueError;
 use crate::failure::is_missing_table;
 use crate::new_message::Prepared;
-use crate::producer::{Enqueued, OnDuplicate, Settings};
+use crate::producer::{Enqueued, OnDuplicate, ProducerOptions};
 
 /// Bounds of one statement: PostgreSQL refuses messages of 1 GiB, and both sides hold the whole of it.
 const STATEMENT_ROWS_MAX: usize = 5_000;
@@ -43,12 +43,12 @@ pub(crate) struct Single {
 /// Stores one message, as most transactions have it: without what sorts out repetitions.
 pub(crate) async fn store_one<DB: Dialect>(
     connection: &mut DB::Connection,
-    settings: &Settings<DB>,
+    settings: &ProducerOptions<DB>,
     prepared: &Prepared,
 ) -> Result<Single, EnqueueError> {
     let id = prepared.message.id;
     if prepared.is_supplied {
-        settings.drift.judge::<DB>(connection, &[id]).await?;
+        settings.drift.validate::<DB>(connection, &[id]).await?;
     }
     reached(crash_points::BEFORE_ENQUEUE);
     let run = [prepared];
@@ -69,13 +69,13 @@ pub(crate) async fn store_one<DB: Dialect>(
 /// Stores messages in their order.
 pub(crate) async fn store_all<DB: Dialect>(
     connection: &mut DB::Connection,
-    settings: &Settings<DB>,
+    settings: &ProducerOptions<DB>,
     messages: Vec<Prepared>,
 ) -> Result<Batch, EnqueueError> {
     let unique = without_repetitions(&messages, settings.on_duplicate)?;
     let supplied: Vec<MessageId> =
         unique.iter().filter(|prepared| prepared.is_supplied).map(|prepared| prepared.message.id).collect();
-    settings.drift.judge::<DB>(connection, &supplied).await?;
+    settings.drift.validate::<DB>(connection, &supplied).await?;
     reached(crash_points::BEFORE_ENQUEUE);
     let mut inserted = Inserted::default();
     for run in runs(&unique) {
@@ -139,7 +139,7 @@ fn without_repetitions(
 /// Compares messages whose ids exist with what is stored under them.
 async fn compare<DB: Dialect>(
     connection: &mut DB::Connection,
-    settings: &Settings<DB>,
+    settings: &ProducerOptions<DB>,
     old: &[&Prepared],
 ) -> Result<(), EnqueueError> {
     let ids: Vec<MessageId> = old.iter().map(|prepared| prepared.message.id).collect();

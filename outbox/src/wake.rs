@@ -7,9 +7,9 @@ use tokio::sync::Notify;
 /// Tells a relay in the same process that it need not wait for its next poll. Cloning shares it. A lost hint costs
 /// a poll interval, nothing else.
 #[derive(Debug, Clone, Default)]
-pub struct WakeUp(Arc<Notify>);
+pub struct CommitNotify(Arc<Notify>);
 
-impl WakeUp {
+impl CommitNotify {
     /// A hint nobody listens to yet.
     #[must_use]
     pub fn new() -> Self {

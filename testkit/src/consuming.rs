@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use brokers::memory::Broker;
 use inbox::{
-    Backoff, BuildError, Consumer, ConsumerBuilder, ConsumerName, CrashPoint, Handler, Inbox, Scope, Shutdown,
+    Backoff, BuildError, Consumer, ConsumerBuilder, ConsumerName, CrashPoint, Handler, Inbox, Shutdown,
+    Tenant,
 };
 use message::{Message, Subscription, SubscriptionError, Topic};
 use sqlx::Sqlite;
@@ -99,7 +100,7 @@ impl World {
             name: name.to_owned(),
             topic: topic.to_owned(),
             handler: Arc::new(handler),
-            scope_of: Arc::new(|_| Scope::none()),
+            scope_of: Arc::new(|_| Tenant::none()),
             copies: 1,
             configure: Arc::new(|builder| builder),
         }
@@ -181,7 +182,7 @@ impl Consuming<'_> {
     }
 
     /// Which tenant or account a message belongs to; nobody's by default.
-    pub fn scope(mut self, scope_of: impl Fn(&Message) -> Scope + Send + Sync + 'static) -> Self {
+    pub fn scope(mut self, scope_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.scope_of = Arc::new(scope_of);
         self
     }

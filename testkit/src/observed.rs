@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use checker::{
-    Aside, Consumer, Content, DeadLetter, Effect, History, InboxRow, Occurrence, OutboxRow, Parked, Tap,
+    Consumer, Content, DeadLetter, Effect, History, InboxRow, Occurrence, OutboxRow, Parked, ParkedEntry,
+    TopicRead,
 };
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -54,14 +55,14 @@ impl World {
     pub async fn history(&self) -> Result<History, Failure> {
         // Downstream first, as the checker asks.
         let consumers = self.consumers().await?;
-        let tap = self.tap();
+        let topic_read = self.topic_read();
         let parked = self.exceptions().await?;
         let outbox = self.rows().await?;
         Ok(History {
             quiet: true,
             outbox: Some(outbox),
             parked: Some(parked),
-            tap: Some(tap),
+            topic_read: Some(topic_read),
             consumers,
             ..History::default()
         })
@@ -150,7 +151,7 @@ impl World {
         rows.into_iter().map(remembered).collect()
     }
 
-    fn tap(&self) -> Tap {
+    fn topic_read(&self) -> TopicRead {
         let mut occurrences = Vec::new();
         for topic in self.broker.topics() {
             let place: Arc<str> = topic.as_str().into();
@@ -160,7 +161,7 @@ impl World {
                 content: Content::of(message.key.as_ref().map_or("", |key| key.as_str()), &message.payload),
             }));
         }
-        Tap { ordered: true, complete: true, occurrences }
+        TopicRead { ordered: true, complete: true, occurrences }
     }
 
     async fn exceptions(&self) -> Result<Vec<Parked>, Failure> {
@@ -169,15 +170,15 @@ impl World {
             .await
             .map_err(Failure::during("read what is parked"))?;
         let parked = |(id, state): (String, String)| {
-            let aside = match state.as_str() {
-                "scheduled" => Aside::Scheduled,
-                "retrying" => Aside::Retrying,
-                "held" => Aside::Held,
-                "dead" => Aside::Dead,
-                "discarded" => Aside::Discarded,
+            let state = match state.as_str() {
+                "scheduled" => ParkedEntry::Scheduled,
+                "retrying" => ParkedEntry::Retrying,
+                "held" => ParkedEntry::Held,
+                "dead" => ParkedEntry::Dead,
+                "discarded" => ParkedEntry::Discarded,
                 other => return Err(Failure::new(format!("a message is parked as {other:?}"))),
             };
-            Ok(Parked { id: uuid(&id)?, aside })
+            Ok(Parked { id: uuid(&id)?, state })
         };
         rows.into_iter().map(parked).collect()
     }

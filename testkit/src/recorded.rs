@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use inbox::{Handler, HandlerError, Scope};
+use inbox::{Handler, HandlerError, Tenant};
 use message::Message;
 use sqlx::{Sqlite, Transaction};
 
@@ -11,7 +11,7 @@ use sqlx::{Sqlite, Transaction};
 pub(crate) const TABLE: &str = "CREATE TABLE testkit_effect (seq INTEGER PRIMARY KEY AUTOINCREMENT, \
     consumer TEXT NOT NULL, scope TEXT NOT NULL, message_id TEXT NOT NULL, key TEXT, payload BLOB NOT NULL)";
 
-pub(crate) type ScopeOf = Arc<dyn Fn(&Message) -> Scope + Send + Sync>;
+pub(crate) type ScopeOf = Arc<dyn Fn(&Message) -> Tenant + Send + Sync>;
 
 /// The user's handler, and a record.
 #[derive(Clone)]

@@ -6,11 +6,11 @@ use std::time::Duration;
 use brokers::memory::Broker;
 use inbox::{Inbox, InboxOptions};
 use message::token::DriftWindow;
-use message::{KeyWindow, Source};
+use message::{MaxInFlightPerKey, Source};
 use migrations::{Line, Migrator};
 use outbox::log::{LogOptions, LogStore, RelayName};
 use outbox::{Enqueued, NewMessage, Outbox};
-use relay::engine::{Pipeline, RetryPolicy, Settings};
+use relay::engine::{EngineOptions, Pipeline, RetryPolicy};
 use sqlx::{Pool, Sqlite};
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -42,7 +42,7 @@ pub struct World {
     pub(crate) crash: Arc<Crash>,
     relay: Mutex<Option<AbortHandle>>,
     store: Arc<dyn LogStore>,
-    settings: Settings,
+    settings: EngineOptions,
     stop: CancellationToken,
     _folder: TempDir,
 }
@@ -50,7 +50,7 @@ pub struct World {
 /// Describes a [`World`]; made by [`World::builder`].
 #[derive(Debug, Clone)]
 pub struct WorldBuilder {
-    settings: Settings,
+    settings: EngineOptions,
     inbox: InboxOptions,
     patience: Duration,
 }
@@ -58,7 +58,7 @@ pub struct WorldBuilder {
 impl WorldBuilder {
     /// How the relay behaves. By default as in production, with short pauses and a short lease.
     #[must_use]
-    pub fn relay(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn relay(mut self, change: impl FnOnce(&mut EngineOptions)) -> Self {
         change(&mut self.settings);
         self
     }
@@ -129,7 +129,7 @@ impl World {
     /// Begins to describe a world.
     #[must_use]
     pub fn builder() -> WorldBuilder {
-        let settings = Settings {
+        let settings = EngineOptions {
             // A relay that was killed is followed after this time.
             lease_ttl: Duration::from_millis(600),
             checkpoint_interval: Duration::from_millis(20),
@@ -140,7 +140,7 @@ impl World {
                 ..RetryPolicy::default()
             },
             outage_delay_max: Duration::from_millis(50),
-            ..Settings::default()
+            ..EngineOptions::default()
         };
         WorldBuilder { settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }
@@ -233,10 +233,10 @@ impl World {
 
     fn start_relay(&self) -> Result<(), Failure> {
         let name = RelayName::new(RELAY).map_err(Failure::during("name the relay"))?;
-        let connector = Arc::new(self.broker.connector(KeyWindow::Pipelined));
+        let connector = Arc::new(self.broker.connector(MaxInFlightPerKey::Pipelined));
         let hint: Arc<Notify> = self.outbox.wake_up().notify();
         let pipeline =
-            Pipeline::new(name, Arc::clone(&self.store), connector, self.settings.clone()).with_hint(hint);
+            Pipeline::new(name, Arc::clone(&self.store), connector, self.settings.clone()).with_notify(hint);
         let stop = self.stop.clone();
         let running = lock(&self.tasks).spawn(async move { pipeline.run(stop).await });
         *lock(&self.relay) = Some(running);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use checker::Promise;
 use inbox::{Handler, HandlerError};
-use message::{Fault, Message, Scope, Topic};
+use message::{Fault, FaultScope, Message, Topic};
 use outbox::NewMessage;
 use sqlx::{Sqlite, Transaction};
 use testkit::{CrashPoint, Failure, Loss, World, made_ago};
@@ -111,7 +111,7 @@ async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::err
     let id = enqueued[0].message_id();
     world.broker().stored(&topic()?, 1).await;
     let poison = made_ago(Duration::ZERO)?;
-    world.broker().faults().refuse_id(poison, Fault::Message, Scope::Message);
+    world.broker().faults().refuse_id(poison, Fault::Message, FaultScope::Message);
     world.enqueue([NewMessage::new("orders").id(poison)]).await?;
     world.consumer("rejecting", "orders", Refuse(HandlerError::reject)).start()?;
     world.quiet().await?;
@@ -164,8 +164,8 @@ async fn a_message_that_comes_too_late_is_refused() -> Result<(), Box<dyn std::e
 async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error::Error>> {
     let world = prepared(World::new().await?).await?;
     let tenant = |message: &Message| {
-        inbox::Scope::new(message.headers.get("tenant").unwrap_or_default())
-            .unwrap_or_else(|_| inbox::Scope::none())
+        inbox::Tenant::new(message.headers.get("tenant").unwrap_or_default())
+            .unwrap_or_else(|_| inbox::Tenant::none())
     };
     world.consumer("counting", "orders", Count).scope(tenant).start()?;
     world.enqueue([NewMessage::new("orders").header("tenant", "a")]).await?;

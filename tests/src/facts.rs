@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use checker::{Consumer, Content, Effect, History, Occurrence, OutboxRow, Promise, Tap, Verdict};
+use checker::{Consumer, Content, Effect, History, Occurrence, OutboxRow, Promise, TopicRead, Verdict};
 use uuid::Uuid;
 
 /// One committed business fact, or one applied effect.
@@ -39,9 +39,10 @@ pub fn exactly_once(placed: &[Fact], effects: &[Fact], order: Order) -> Result<(
     let ids = Ids::of(placed, effects);
     let effects = effects.iter().map(|fact| Effect { id: ids.id(fact), ..Effect::default() }).collect();
     let ordered = order == Order::PerKey;
-    let consumer = Consumer { name: "shop".into(), ordered, effects: Some(effects), ..Consumer::default() };
+    let consumer =
+        Consumer { name: "workload".into(), ordered, effects: Some(effects), ..Consumer::default() };
     let history = History { consumers: vec![consumer], ..ids.history(placed) };
-    judge(&history, &[Promise::AtMostOnce, Promise::ExactlyOnce, Promise::NoPhantom], order)
+    check(&history, &[Promise::AtMostOnce, Promise::ExactlyOnce, Promise::NoPhantom], order)
 }
 
 /// Whether the broker holds every sent fact, in order, and no other. A copy is no failure.
@@ -51,13 +52,14 @@ pub fn exactly_once(placed: &[Fact], effects: &[Fact], order: Order) -> Result<(
 pub fn all_stored(sent: &[Fact], stored: &[Fact], order: Order) -> Result<(), String> {
     let ids = Ids::of(sent, stored);
     let seen = stored.iter().map(|fact| Occurrence { id: Some(ids.id(fact)), ..Occurrence::default() });
-    let tap = Tap { ordered: order == Order::PerKey, complete: true, occurrences: seen.collect() };
-    let history = History { tap: Some(tap), ..ids.history(sent) };
-    judge(&history, &[Promise::NoLoss, Promise::NoPhantom], order)
+    let topic_read =
+        TopicRead { ordered: order == Order::PerKey, complete: true, occurrences: seen.collect() };
+    let history = History { topic_read: Some(topic_read), ..ids.history(sent) };
+    check(&history, &[Promise::NoLoss, Promise::NoPhantom], order)
 }
 
 /// Nothing is broken, and these were checked.
-fn judge(history: &History, promises: &[Promise], order: Order) -> Result<(), String> {
+fn check(history: &History, promises: &[Promise], order: Order) -> Result<(), String> {
     let verdict = Verdict::of(history);
     let in_order = (order == Order::PerKey).then_some(&Promise::CausalOrder);
     let checked = promises.iter().chain(in_order).all(|promise| verdict.ruling(*promise).holds());

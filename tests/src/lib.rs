@@ -15,10 +15,10 @@
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
 //! | [`services`] | restarting a service in the middle of a test |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
-//! | [`shop`] | a producer and a consumer whose effects can be counted |
+//! | [`workload`] | a producer and a consumer whose effects can be counted |
 //! | [`facts`] | the numbered facts that tests send and apply, and what the checker says of them; pure |
 //! | [`hostile`] | names that no setting may accept |
-//! | [`tap`] | what a client says to PostgreSQL, read along on the wire |
+//! | [`log_capture`] | what a client says to PostgreSQL, read along on the wire |
 //! | [`tls`] | an authority of the test's own, and servers that speak TLS before a service |
 
 pub mod backends;
@@ -30,14 +30,14 @@ pub mod eventually;
 pub mod facts;
 pub mod hostile;
 pub mod log;
+pub mod log_capture;
 pub mod relay_process;
 pub mod roles;
 pub mod services;
-pub mod shop;
 pub mod stage;
-pub mod tap;
 pub mod tls;
 pub mod trial;
+pub mod workload;
 
 pub use backends::Backend;
 pub use brokers::Broker;

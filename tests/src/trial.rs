@@ -74,8 +74,8 @@ fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F
             Err(_) => Err(format!("not finished after {DEADLINE:?}")),
         };
         let verdict = verdict.map_err(|problem| format!("{problem}\n{}", stage.evidence()));
-        let struck = stage.strike().await;
-        verdict.and(struck).map_err(Failed::from)
+        let injected = stage.inject().await;
+        verdict.and(injected).map_err(Failed::from)
     })
 }
 

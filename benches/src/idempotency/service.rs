@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
-use inbox::Scope;
+use inbox::Tenant;
 use inbox::http::{HeldTransaction, IdempotencyLayer};
 use inbox::keys::{IdempotencyKeys, KeyOptions};
 use outbox::{NewMessage, Outbox};
@@ -196,7 +196,8 @@ pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Fail
     for handler in Handler::ALL {
         // Methods and names tell operations apart, so each gets its own.
         let keyed_path = Variant::Keyed.path(handler);
-        let layer = IdempotencyLayer::transactional(keys.clone(), keyed_path, |_| Scope::new("tenant").ok())?;
+        let layer =
+            IdempotencyLayer::transactional(keys.clone(), keyed_path, |_| Tenant::new("tenant").ok())?;
         let routes = Router::new()
             .route(keyed_path, post(keyed))
             .route_layer(layer)

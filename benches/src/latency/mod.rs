@@ -11,7 +11,7 @@ mod publisher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
@@ -87,7 +87,7 @@ async fn measure(load: &mut Load, seconds: u32) -> Result<(), Failure> {
     let clock = Arc::new(Clock::new(messages));
 
     let connector = Arc::new(publisher::Timed::new(kafka.connector()?, Arc::clone(&clock)));
-    let pipeline = pipeline(&database, connector, Settings::default())?;
+    let pipeline = pipeline(&database, connector, EngineOptions::default())?;
     let stop = CancellationToken::new();
     let relaying = tokio::spawn(pipeline.run(stop.clone()));
     let (consuming, shutdown) = consumer::start(&database, &kafka, &topic, Arc::clone(&clock)).await?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use message::{Connector, Profile, PublishError, Publisher, Receipts, Submission, Ticket};
+use message::{Capabilities, Connector, PublishError, Publisher, Receipts, Submission, Ticket};
 
 use super::clock::{Clock, Moment, number};
 
@@ -54,7 +54,7 @@ struct TimedPublisher {
 
 #[async_trait]
 impl Publisher for TimedPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         self.inner.profile()
     }
 

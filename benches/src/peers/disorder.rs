@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rand::Rng as _;
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +104,7 @@ async fn start(
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<Result<(), Failure>>, Failure> {
     if peer == Peer::Toolkit {
-        let pipeline = pipeline(database, kafka.connector()?, Settings::default())?;
+        let pipeline = pipeline(database, kafka.connector()?, EngineOptions::default())?;
         return Ok(tokio::spawn(async move {
             pipeline.run(stop).await;
             Ok(())

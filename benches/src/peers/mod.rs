@@ -9,7 +9,7 @@ mod poller;
 
 use std::time::Duration;
 
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;
@@ -156,7 +156,8 @@ async fn rate(
     };
     let took = match peer {
         Peer::Toolkit => {
-            drain(database, kafka.connector()?, Settings::default(), messages.into(), &run.published).await?
+            drain(database, kafka.connector()?, EngineOptions::default(), messages.into(), &run.published)
+                .await?
         }
         Peer::Debezium => debezium::drain(database, kafka, &topic, shape).await?,
         Peer::Status | Peer::XminHorizon | Peer::IdCursor => {

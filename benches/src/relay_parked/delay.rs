@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 use sqlx::Connection as _;
 use tokio_util::sync::CancellationToken;
 
@@ -105,7 +105,8 @@ async fn seen(rows: u32, messages: u32) -> Result<Seen, Failure> {
     let stop = CancellationToken::new();
     append(&database, &topic).await?;
     let begun = Instant::now();
-    let relaying = tokio::spawn(pipeline(&database, Arc::new(gate), Settings::default())?.run(stop.clone()));
+    let relaying =
+        tokio::spawn(pipeline(&database, Arc::new(gate), EngineOptions::default())?.run(stop.clone()));
     let takeover = confirmed(&mut watched).await? - begun;
     let resting = delays(&database, &topic, messages, &mut watched).await?;
     database.run(REQUEUE).await?;

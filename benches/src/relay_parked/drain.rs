@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -91,7 +91,8 @@ async fn course(held: u32, commit_ms: u32, run: &Run) -> Result<Course, Failure>
     let (gate, _watched) = Gate::new(kafka.connector()?, Arc::clone(&is_open), "none");
     let published = run.published.count();
     let stop = CancellationToken::new();
-    let relaying = tokio::spawn(pipeline(&database, Arc::new(gate), Settings::default())?.run(stop.clone()));
+    let relaying =
+        tokio::spawn(pipeline(&database, Arc::new(gate), EngineOptions::default())?.run(stop.clone()));
     // All but the one that probes the topic.
     let all = u64::from(held) - 1;
     reach(all, PATIENCE, SAMPLE, async || Ok(database.number(HELD).await?.unsigned_abs())).await?;

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use message::{Connector, Fault, Profile, PublishError, Publisher, Receipts, Scope, Submission, Ticket};
+use message::{
+    Capabilities, Connector, Fault, FaultScope, PublishError, Publisher, Receipts, Submission, Ticket,
+};
 use tokio::sync::mpsc;
 
 /// Confirmations of the messages with the key that is watched.
@@ -74,14 +76,14 @@ struct GatedPublisher {
 
 #[async_trait]
 impl Publisher for GatedPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         self.inner.profile()
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {
         if !self.is_open.load(Relaxed) {
             for submission in batch {
-                let refused = PublishError::new(Fault::Broker, Scope::Topic, "the gate is closed");
+                let refused = PublishError::new(Fault::Broker, FaultScope::Topic, "the gate is closed");
                 self.receipts.send(submission.ticket, Err(refused));
             }
             return;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use message::{Connector, Source};
 use outbox::log::{LogOptions, LogStore, RelayName};
-use relay::engine::{Pipeline, Settings};
+use relay::engine::{EngineOptions, Pipeline};
 use tokio_util::sync::CancellationToken;
 
 use super::{Database, Published};
@@ -26,7 +26,7 @@ pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {
 pub(crate) fn pipeline(
     database: &Database,
     connector: Arc<dyn Connector>,
-    settings: Settings,
+    settings: EngineOptions,
 ) -> Result<Pipeline, Failure> {
     Ok(Pipeline::new(RelayName::new(RELAY)?, log(database)?, connector, settings))
 }
@@ -35,7 +35,7 @@ pub(crate) fn pipeline(
 pub(crate) async fn drain(
     database: &Database,
     connector: Arc<dyn Connector>,
-    settings: Settings,
+    settings: EngineOptions,
     messages: u64,
     published: &Published,
 ) -> Result<Duration, Failure> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use message::{Fault, PublishError, Receipts, Scope};
+use message::{Fault, FaultScope, PublishError, Receipts};
 use rdkafka::ClientConfig;
 use tokio::task::spawn_blocking;
 
@@ -62,7 +62,7 @@ impl message::Connector for Connector {
 }
 
 fn operator(error: InvalidSetting) -> PublishError {
-    PublishError::new(Fault::Operator, Scope::Session, error.to_string()).with_source(error)
+    PublishError::new(Fault::Operator, FaultScope::Session, error.to_string()).with_source(error)
 }
 
 /// The producer's properties: those on which the guarantees rest, then the operator's choices.

@@ -1,11 +1,11 @@
-//! librdkafka's errors judged: whose fault, and how far it reaches. Pure.
+//! librdkafka's errors classified: whose fault, and how far it reaches. Pure.
 
-use message::{Fault, PublishError, Scope, SubscriptionError};
+use message::{Fault, FaultScope, PublishError, SubscriptionError};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 /// Whose fault a code is, and how far it reaches. What librdkafka retries by itself (no leader, not enough
 /// replicas, timeouts) never arrives here, because the producer's delivery timeout is unlimited.
-pub(super) fn judge(code: Code) -> (Fault, Scope) {
+pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
     match code {
         Code::MessageSizeTooLarge
         | Code::MessageBatchTooLarge
@@ -14,13 +14,13 @@ pub(super) fn judge(code: Code) -> (Fault, Scope) {
         | Code::InvalidRecord
         | Code::InvalidTimestamp
         | Code::PolicyViolation
-        | Code::UnsupportedForMessageFormat => (Fault::Message, Scope::Message),
+        | Code::UnsupportedForMessageFormat => (Fault::Message, FaultScope::Message),
         Code::UnknownTopic
         | Code::UnknownTopicOrPartition
         | Code::UnknownPartition
         | Code::UnknownTopicId
         | Code::InvalidTopic
-        | Code::TopicAuthorizationFailed => (Fault::Operator, Scope::Topic),
+        | Code::TopicAuthorizationFailed => (Fault::Operator, FaultScope::Topic),
         Code::Authentication
         | Code::SaslAuthenticationFailed
         | Code::UnsupportedSASLMechanism
@@ -36,8 +36,8 @@ pub(super) fn judge(code: Code) -> (Fault, Scope) {
         | Code::InvalidRequiredAcks
         | Code::UnsupportedVersion
         | Code::UnsupportedFeature
-        | Code::UnsupportedCompressionType => (Fault::Operator, Scope::Session),
-        _ => (Fault::Broker, Scope::Session),
+        | Code::UnsupportedCompressionType => (Fault::Operator, FaultScope::Session),
+        _ => (Fault::Broker, FaultScope::Session),
     }
 }
 
@@ -70,20 +70,21 @@ fn advice(code: Code) -> &'static str {
     }
 }
 
-/// The error of a message that failed with `code` and whose fault was judged alone.
+/// The error of a message that failed with `code` and whose fault was classified alone.
 pub(super) fn delivery(code: Code, topic: &str) -> PublishError {
-    let (fault, scope) = judge(code);
+    let (fault, scope) = classify(code);
     let reason = format!("kafka refused a message for topic {topic:?}: {code}; {}", advice(code));
     PublishError::new(fault, scope, reason).with_source(KafkaError::MessageProduction(code))
 }
 
 /// The error of a session: what happened, and librdkafka's own words.
 pub(super) fn session(code: Code, reason: &str) -> PublishError {
-    let fault = match judge(code) {
+    let fault = match classify(code) {
         (Fault::Operator, _) => Fault::Operator,
         _ => Fault::Broker,
     };
-    PublishError::new(fault, Scope::Session, describe(code, reason)).with_source(KafkaError::Global(code))
+    PublishError::new(fault, FaultScope::Session, describe(code, reason))
+        .with_source(KafkaError::Global(code))
 }
 
 /// Why a subscription cannot go on; `None` when librdkafka recovers by itself.
@@ -91,7 +92,7 @@ pub(super) fn consumption(error: KafkaError, origin: &str) -> Option<Subscriptio
     let code = error.rdkafka_error_code()?;
     let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
     let text = format!("{origin}: {}", describe(code, "cannot consume"));
-    match judge(code) {
+    match classify(code) {
         (Fault::Operator, _) => Some(SubscriptionError::operator(text).with_source(error)),
         _ if fatal => Some(SubscriptionError::lost(text).with_source(error)),
         _ => None,
@@ -110,7 +111,7 @@ pub(super) fn creation(error: &KafkaError) -> String {
 }
 
 pub(super) fn describe(code: Code, reason: &str) -> String {
-    match judge(code) {
+    match classify(code) {
         (Fault::Operator, _) => format!("kafka: {reason} ({code}); {}", advice(code)),
         _ => format!("kafka: {reason} ({code})"),
     }
@@ -121,11 +122,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_judged() {
-        let message = (Fault::Message, Scope::Message);
-        let topic = (Fault::Operator, Scope::Topic);
-        let operator = (Fault::Operator, Scope::Session);
-        let broker = (Fault::Broker, Scope::Session);
+    fn codes_are_classified() {
+        let message = (Fault::Message, FaultScope::Message);
+        let topic = (Fault::Operator, FaultScope::Topic);
+        let operator = (Fault::Operator, FaultScope::Session);
+        let broker = (Fault::Broker, FaultScope::Session);
         for (code, judgement) in [
             (Code::MessageSizeTooLarge, message),
             (Code::InvalidRecord, message),
@@ -145,7 +146,7 @@ mod tests {
             (Code::GaplessGuarantee, broker),
             (Code::NotEnoughReplicas, broker),
         ] {
-            assert_eq!(judge(code), judgement, "{code:?}");
+            assert_eq!(classify(code), judgement, "{code:?}");
         }
     }
 

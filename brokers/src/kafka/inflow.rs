@@ -183,7 +183,7 @@ impl ClientContext for Callbacks {
         let text = fault::describe(code, reason);
         let settings = match code {
             Code::SSL => !self.0.connected.load(Ordering::Acquire),
-            code => fault::judge(code) == (Fault::Operator, message::Scope::Session),
+            code => fault::classify(code) == (Fault::Operator, message::FaultScope::Session),
         };
         if code != Code::AllBrokersDown {
             self.0.lock().last_error = Some(text.clone());

@@ -11,11 +11,11 @@
 //! | nothing is skipped but by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
 //!
-//! **Two kinds of session.** Normally messages go in batches and [`KeyWindow::Pipelined`](message::KeyWindow)
+//! **Two kinds of session.** Normally messages go in batches and [`MaxInFlightPerKey::Pipelined`](message::MaxInFlightPerKey)
 //! holds: with the first failure the session is over. A message that is refused before it reaches librdkafka (too
 //! large, no such topic) stops its key only, and the session goes on (`refused.rs`). After the broker has refused a
 //! batch, the next session sends as many messages as were unconfirmed one by one
-//! ([`KeyWindow::One`](message::KeyWindow)), reports the culprit exactly, and ends to go back to batches.
+//! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)), reports the culprit exactly, and ends to go back to batches.
 //!
 //! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a handler works. When
 //! partitions go to another member, what is done is committed and the rest forgotten: settling it
@@ -30,7 +30,7 @@
 //! does not tell a wrong password from a broker that speaks no SASL: both are the operator's fault here.
 //!
 //! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and [`Subscriber`] consume;
-//! [`Admin`] makes topics; [`Tap`] reads them beside everybody else; [`mock::Mock`] is a cluster inside the process.
+//! [`Admin`] makes topics; [`TopicReader`] reads them beside everybody else; [`mock::Mock`] is a cluster inside the process.
 
 mod admin;
 mod ahead;
@@ -57,9 +57,9 @@ mod status;
 mod subscriber;
 mod subscription;
 mod suspects;
-mod tap;
 #[cfg(test)]
 mod tests;
+mod topic_reader;
 mod topics;
 pub(crate) mod wire;
 
@@ -71,4 +71,4 @@ pub use publisher::Publisher;
 pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;
 pub use subscription::Subscription;
-pub use tap::{Begun, Tap, Tapped};
+pub use topic_reader::{Begun, ReadTopic, TopicReader};

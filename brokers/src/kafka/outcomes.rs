@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use message::{Fault, PublishError, Receipts, Scope, Ticket};
+use message::{Fault, FaultScope, PublishError, Receipts, Ticket};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -153,7 +153,7 @@ impl Outcomes {
     /// The error of everything that was unconfirmed when the session ended.
     pub(super) fn lost(&self) -> PublishError {
         match self.failure.get() {
-            Some(failure) => PublishError::new(failure.fault, Scope::Session, failure.reason.clone()),
+            Some(failure) => PublishError::new(failure.fault, FaultScope::Session, failure.reason.clone()),
             None => PublishError::session_lost("the kafka session ended"),
         }
     }
@@ -187,8 +187,8 @@ impl Outcomes {
         }
     }
 
-    fn judge(&self, code: Code, topic: &str) -> PublishError {
-        if self.failed() && fault::judge(code).0 == Fault::Broker {
+    fn classify(&self, code: Code, topic: &str) -> PublishError {
+        if self.failed() && fault::classify(code).0 == Fault::Broker {
             return self.lost();
         }
         let error = fault::delivery(code, topic);
@@ -202,7 +202,7 @@ impl Outcomes {
                 self.lost()
             }
             (Fault::Message, _) => error,
-            (_, Scope::Topic) => {
+            (_, FaultScope::Topic) => {
                 if self.batches {
                     self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
                 }
@@ -229,7 +229,7 @@ impl ClientContext for Outcomes {
             Code::SSL => !self.connected.load(Ordering::Acquire),
             // The session asks for the cause of a fatal error itself.
             Code::Fatal => false,
-            _ => fault::judge(code) == (Fault::Operator, Scope::Session),
+            _ => fault::classify(code) == (Fault::Operator, FaultScope::Session),
         };
         if code != Code::AllBrokersDown {
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
@@ -259,7 +259,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-                Err(self.judge(code, message.topic()))
+                Err(self.classify(code, message.topic()))
             }
         };
         self.receipts.send(Ticket(ticket as u64), outcome);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{KeyWindow, Message, Profile, PublishError, Scope, SizeLimit, Submission, Ticket, Topic};
+use message::{
+    Capabilities, FaultScope, MaxInFlightPerKey, Message, PublishError, SizeLimit, Submission, Ticket, Topic,
+};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
@@ -105,9 +107,10 @@ impl Publisher {
 
 #[async_trait]
 impl message::Publisher for Publisher {
-    fn profile(&self) -> Profile {
-        let key_window = if self.singles.is_some() { KeyWindow::One } else { KeyWindow::Pipelined };
-        Profile { key_window, batch_len: BATCH_LEN }
+    fn profile(&self) -> Capabilities {
+        let max_in_flight_per_key =
+            if self.singles.is_some() { MaxInFlightPerKey::One } else { MaxInFlightPerKey::Pipelined };
+        Capabilities { max_in_flight_per_key, batch_len: BATCH_LEN }
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {
@@ -128,8 +131,9 @@ impl message::Publisher for Publisher {
             }
             if let Err(error) = self.hand_over(&producer, ticket, Arc::clone(&message)).await {
                 // Later messages of its key must not succeed; one by one, the caller sees to it.
-                let is_contained =
-                    self.singles.is_none() && error.scope() != Scope::Session && self.refused.note(&message);
+                let is_contained = self.singles.is_none()
+                    && error.scope() != FaultScope::Session
+                    && self.refused.note(&message);
                 if self.singles.is_none() && !is_contained {
                     self.over = Some(format!("the session ended with an earlier message: {error}"));
                 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use message::{Fault, Message, MessageId, OrderingKey, PublishError, Scope, Topic};
+use message::{Fault, FaultScope, Message, MessageId, OrderingKey, PublishError, Topic};
 
 /// Keys that are remembered; with more refusals than that the session ends.
 const KEYS_MAX: usize = 1_000;
@@ -60,12 +60,12 @@ impl Refused {
             self.topics.remove(topic);
             return None;
         }
-        Some(PublishError::new(*fault, Scope::Topic, reason.clone()))
+        Some(PublishError::new(*fault, FaultScope::Topic, reason.clone()))
     }
 
     /// Notes why a topic was refused.
     pub(super) fn note_topic(&mut self, topic: &Topic, error: &PublishError) {
-        if error.scope() == Scope::Topic {
+        if error.scope() == FaultScope::Topic {
             self.topics.insert(topic.clone(), (Instant::now(), error.fault(), error.to_string()));
         }
     }

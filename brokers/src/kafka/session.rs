@@ -34,7 +34,7 @@ pub(super) struct Session {
 impl Session {
     /// Makes the producer and starts its thread. Blocks for reading certificates.
     pub(super) fn open(config: &ClientConfig, outcomes: Outcomes) -> Result<Self, PublishError> {
-        let settings = |text: String| PublishError::new(Fault::Operator, message::Scope::Session, text);
+        let settings = |text: String| PublishError::new(Fault::Operator, message::FaultScope::Session, text);
         let producer = BaseProducer::from_config_and_context(config, outcomes)
             .map_err(|error| settings(fault::creation(&error)))?;
         let producer = Arc::new(producer);

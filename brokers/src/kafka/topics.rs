@@ -37,7 +37,7 @@ pub(super) async fn count_partitions(
         }
         let coming = match code {
             Code::UnknownTopicOrPartition | Code::UnknownTopic => config.create_topics,
-            code => fault::judge(code).0 == message::Fault::Broker,
+            code => fault::classify(code).0 == message::Fault::Broker,
         };
         if !coming || Instant::now() >= deadline {
             return Err(fault::delivery(code, topic.as_str()));

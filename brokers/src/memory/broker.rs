@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use message::{
-    KeyWindow, Malformed, Message, MessageId, OrderingKey, PublishError, SubscriptionError, Topic,
+    Malformed, MaxInFlightPerKey, Message, MessageId, OrderingKey, PublishError, SubscriptionError, Topic,
 };
 use tokio::sync::watch;
 
 use super::connector::Connector;
-use super::faults::{Faults, Loss, Script, Verdict, refusal};
+use super::faults::{FaultDecision, Faults, Loss, Script, refusal};
 use super::group::Group;
 use super::subscription::Subscription;
 use crate::pending::Pending;
@@ -45,7 +45,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 struct Session {
-    key_window: KeyWindow,
+    max_in_flight_per_key: MaxInFlightPerKey,
     failed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Broker {
     }
 
     /// Returns in words what callers did against the rules of their session: a second unconfirmed
-    /// message of one key under [`KeyWindow::One`].
+    /// message of one key under [`MaxInFlightPerKey::One`].
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
@@ -161,8 +161,8 @@ impl Broker {
 
     /// A connector whose sessions have this key window.
     #[must_use]
-    pub fn connector(&self, key_window: KeyWindow) -> Connector {
-        Connector::new(self.clone(), key_window)
+    pub fn connector(&self, max_in_flight_per_key: MaxInFlightPerKey) -> Connector {
+        Connector::new(self.clone(), max_in_flight_per_key)
     }
 
     /// Joins a group that reads `topics` from their beginning; what one member settles, no other gets.
@@ -203,13 +203,13 @@ impl Broker {
         self.changes.subscribe()
     }
 
-    pub(super) fn open(&self, key_window: KeyWindow) -> Result<u64, PublishError> {
+    pub(super) fn open(&self, max_in_flight_per_key: MaxInFlightPerKey) -> Result<u64, PublishError> {
         let mut state = self.lock();
         if state.unreachable {
             return Err(PublishError::session_lost("the memory broker is switched to unreachable"));
         }
         let number = state.number();
-        state.publishers.insert(number, Session { key_window, failed: false });
+        state.publishers.insert(number, Session { max_in_flight_per_key, failed: false });
         Ok(number)
     }
 
@@ -293,22 +293,22 @@ impl State {
         if session.failed {
             return pending.answer(lost("an earlier message of the session failed"));
         }
-        let key_window = session.key_window;
-        self.note_violation(number, key_window, &message);
-        let verdict = self.script.judge(message.id);
+        let max_in_flight_per_key = session.max_in_flight_per_key;
+        self.note_violation(number, max_in_flight_per_key, &message);
+        let verdict = self.script.classify(message.id);
         let outcome = match verdict {
-            Verdict::Refuse(fault, scope) => Err(refusal(fault, scope)),
-            Verdict::Lose(Loss::Message) => lost("the message was lost on demand"),
-            Verdict::Store | Verdict::Lose(_) if self.topic_is_missing(&message.topic) => {
+            FaultDecision::Refuse(fault, scope) => Err(refusal(fault, scope)),
+            FaultDecision::Lose(Loss::Message) => lost("the message was lost on demand"),
+            FaultDecision::Store | FaultDecision::Lose(_) if self.topic_is_missing(&message.topic) => {
                 let topic = &message.topic;
                 let text = format!("the memory broker has no topic {topic:?}; create it first");
                 Err(PublishError::topic_unavailable(text))
             }
-            Verdict::Lose(Loss::Confirmation) => {
+            FaultDecision::Lose(Loss::Confirmation) => {
                 self.store(message);
                 lost("the confirmation was lost on demand")
             }
-            Verdict::Store => {
+            FaultDecision::Store => {
                 let (id, key) = (message.id, message.key.clone());
                 self.store(message);
                 if self.holding {
@@ -318,7 +318,7 @@ impl State {
             }
         };
         if let Err(error) = &outcome {
-            self.fail(number, key_window, error);
+            self.fail(number, max_in_flight_per_key, error);
         }
         pending.answer(outcome);
     }
@@ -328,21 +328,24 @@ impl State {
     }
 
     /// A pipelined session ends with its first failure; the other kind only when the failure says so.
-    fn fail(&mut self, number: u64, key_window: KeyWindow, error: &PublishError) {
-        if error.scope() == message::Scope::Session {
+    fn fail(&mut self, number: u64, max_in_flight_per_key: MaxInFlightPerKey, error: &PublishError) {
+        if error.scope() == message::FaultScope::Session {
             self.publishers.remove(&number);
             self.held.retain(|held| held.session != number);
-        } else if key_window == KeyWindow::Pipelined
+        } else if max_in_flight_per_key == MaxInFlightPerKey::Pipelined
             && let Some(session) = self.publishers.get_mut(&number)
         {
             session.failed = true;
         }
     }
 
-    fn note_violation(&mut self, number: u64, key_window: KeyWindow, message: &Message) {
+    fn note_violation(&mut self, number: u64, max_in_flight_per_key: MaxInFlightPerKey, message: &Message) {
         // The chunks of one message have no order among themselves.
         let waits = |held: &Held| held.session == number && held.key == message.key && held.id != message.id;
-        if key_window == KeyWindow::One && message.key.is_some() && self.held.iter().any(waits) {
+        if max_in_flight_per_key == MaxInFlightPerKey::One
+            && message.key.is_some()
+            && self.held.iter().any(waits)
+        {
             let text = format!("message {} overtook an unconfirmed one of its key", message.id);
             self.violations.push(text);
         }

@@ -1,7 +1,7 @@
 //! Opens publishing sessions.
 
 use async_trait::async_trait;
-use message::{KeyWindow, PublishError, Receipts};
+use message::{MaxInFlightPerKey, PublishError, Receipts};
 
 use super::broker::Broker;
 use super::publisher::Publisher;
@@ -10,12 +10,12 @@ use super::publisher::Publisher;
 #[derive(Debug, Clone)]
 pub struct Connector {
     broker: Broker,
-    key_window: KeyWindow,
+    max_in_flight_per_key: MaxInFlightPerKey,
 }
 
 impl Connector {
-    pub(super) fn new(broker: Broker, key_window: KeyWindow) -> Self {
-        Self { broker, key_window }
+    pub(super) fn new(broker: Broker, max_in_flight_per_key: MaxInFlightPerKey) -> Self {
+        Self { broker, max_in_flight_per_key }
     }
 }
 
@@ -26,7 +26,7 @@ impl message::Connector for Connector {
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn message::Publisher>, PublishError> {
-        let session = self.broker.open(self.key_window)?;
-        Ok(Box::new(Publisher::new(self.broker.clone(), session, self.key_window, receipts)))
+        let session = self.broker.open(self.max_in_flight_per_key)?;
+        Ok(Box::new(Publisher::new(self.broker.clone(), session, self.max_in_flight_per_key, receipts)))
     }
 }

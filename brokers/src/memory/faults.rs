@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 
-use message::{Fault, MessageId, PublishError, Scope};
+use message::{Fault, FaultScope, MessageId, PublishError};
 
 use super::broker::Broker;
 
@@ -22,23 +22,23 @@ pub struct Faults<'a>(pub(super) &'a Broker);
 
 impl Faults<'_> {
     /// Refuses the next `count` submissions.
-    pub fn refuse_next(&self, count: usize, fault: Fault, scope: Scope) {
-        self.0.lock().script.next.extend(std::iter::repeat_n(Verdict::Refuse(fault, scope), count));
+    pub fn refuse_next(&self, count: usize, fault: Fault, scope: FaultScope) {
+        self.0.lock().script.next.extend(std::iter::repeat_n(FaultDecision::Refuse(fault, scope), count));
     }
 
     /// Refuses every `nth` submission from now on.
-    pub fn refuse_every(&self, nth: NonZeroUsize, fault: Fault, scope: Scope) {
+    pub fn refuse_every(&self, nth: NonZeroUsize, fault: Fault, scope: FaultScope) {
         self.0.lock().script.every = Some((nth, 0, fault, scope));
     }
 
     /// Refuses this message as often as it comes: a poison message.
-    pub fn refuse_id(&self, id: MessageId, fault: Fault, scope: Scope) {
+    pub fn refuse_id(&self, id: MessageId, fault: Fault, scope: FaultScope) {
         self.0.lock().script.ids.insert(id, (fault, scope));
     }
 
     /// Reports the next `count` submissions as lost with their session, after storing them or not.
     pub fn lose_next(&self, count: usize, loss: Loss) {
-        self.0.lock().script.next.extend(std::iter::repeat_n(Verdict::Lose(loss), count));
+        self.0.lock().script.next.extend(std::iter::repeat_n(FaultDecision::Lose(loss), count));
     }
 
     /// Ends all refusals and losses that were asked for and have not happened yet.
@@ -99,25 +99,25 @@ impl Faults<'_> {
 
 /// The fate of one submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum FaultDecision {
     Store,
-    Refuse(Fault, Scope),
+    Refuse(Fault, FaultScope),
     Lose(Loss),
 }
 
 /// The failures asked for, in the order in which they are looked up.
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    next: std::collections::VecDeque<Verdict>,
-    every: Option<(NonZeroUsize, usize, Fault, Scope)>,
-    ids: HashMap<MessageId, (Fault, Scope)>,
+    next: std::collections::VecDeque<FaultDecision>,
+    every: Option<(NonZeroUsize, usize, Fault, FaultScope)>,
+    ids: HashMap<MessageId, (Fault, FaultScope)>,
 }
 
 impl Script {
     /// Decides about the next submission and advances the script.
-    pub(super) fn judge(&mut self, id: MessageId) -> Verdict {
+    pub(super) fn classify(&mut self, id: MessageId) -> FaultDecision {
         if let Some((fault, scope)) = self.ids.get(&id) {
-            return Verdict::Refuse(*fault, *scope);
+            return FaultDecision::Refuse(*fault, *scope);
         }
         if let Some(verdict) = self.next.pop_front() {
             return verdict;
@@ -125,15 +125,15 @@ impl Script {
         if let Some((nth, count, fault, scope)) = &mut self.every {
             *count = (*count + 1) % *nth;
             if *count == 0 {
-                return Verdict::Refuse(*fault, *scope);
+                return FaultDecision::Refuse(*fault, *scope);
             }
         }
-        Verdict::Store
+        FaultDecision::Store
     }
 }
 
 /// The error of a refusal that was asked for.
-pub(super) fn refusal(fault: Fault, scope: Scope) -> PublishError {
+pub(super) fn refusal(fault: Fault, scope: FaultScope) -> PublishError {
     PublishError::new(fault, scope, format!("refused on demand ({fault}, {scope})"))
 }
 
@@ -144,17 +144,17 @@ mod tests {
     #[test]
     fn every_third_submission_is_refused_after_the_scripted_ones() {
         let mut script = Script::default();
-        script.next.push_back(Verdict::Lose(Loss::Message));
-        script.every = Some((NonZeroUsize::new(3).unwrap(), 0, Fault::Broker, Scope::Topic));
-        let refused = Verdict::Refuse(Fault::Broker, Scope::Topic);
-        let verdicts: Vec<_> = (0..7).map(|_| script.judge(MessageId::new())).collect();
+        script.next.push_back(FaultDecision::Lose(Loss::Message));
+        script.every = Some((NonZeroUsize::new(3).unwrap(), 0, Fault::Broker, FaultScope::Topic));
+        let refused = FaultDecision::Refuse(Fault::Broker, FaultScope::Topic);
+        let verdicts: Vec<_> = (0..7).map(|_| script.classify(MessageId::new())).collect();
         let expected = [
-            Verdict::Lose(Loss::Message),
-            Verdict::Store,
-            Verdict::Store,
+            FaultDecision::Lose(Loss::Message),
+            FaultDecision::Store,
+            FaultDecision::Store,
             refused,
-            Verdict::Store,
-            Verdict::Store,
+            FaultDecision::Store,
+            FaultDecision::Store,
             refused,
         ];
         assert_eq!(verdicts, expected);

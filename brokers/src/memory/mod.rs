@@ -8,8 +8,8 @@
 //! | guarantee | how |
 //! |---|---|
 //! | a receipt for every submission | [`Broker`] answers at once, at the release of held confirmations, or with an unknown outcome when the session ends |
-//! | [`KeyWindow::Pipelined`](message::KeyWindow::Pipelined) | after one failure the session accepts nothing more |
-//! | [`KeyWindow::One`](message::KeyWindow::One) | a caller that breaks it is recorded in [`Broker::violations`] |
+//! | [`MaxInFlightPerKey::Pipelined`](message::MaxInFlightPerKey::Pipelined) | after one failure the session accepts nothing more |
+//! | [`MaxInFlightPerKey::One`](message::MaxInFlightPerKey::One) | a caller that breaks it is recorded in [`Broker::violations`] |
 //! | order per key in a group | a message waits while an earlier one of its key is with another member |
 //!
 //! It has no settings from a file: a test says in code what it wants. Nothing survives the process.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{KeyWindow, Profile, Receipts, Submission};
+use message::{Capabilities, MaxInFlightPerKey, Receipts, Submission};
 
 use super::broker::Broker;
 use crate::pending::Pending;
@@ -17,20 +17,25 @@ const BATCH_LEN: usize = 256;
 pub struct Publisher {
     broker: Broker,
     session: u64,
-    key_window: KeyWindow,
+    max_in_flight_per_key: MaxInFlightPerKey,
     receipts: Receipts,
 }
 
 impl Publisher {
-    pub(super) fn new(broker: Broker, session: u64, key_window: KeyWindow, receipts: Receipts) -> Self {
-        Self { broker, session, key_window, receipts }
+    pub(super) fn new(
+        broker: Broker,
+        session: u64,
+        max_in_flight_per_key: MaxInFlightPerKey,
+        receipts: Receipts,
+    ) -> Self {
+        Self { broker, session, max_in_flight_per_key, receipts }
     }
 }
 
 #[async_trait]
 impl message::Publisher for Publisher {
-    fn profile(&self) -> Profile {
-        Profile { key_window: self.key_window, batch_len: BATCH_LEN }
+    fn profile(&self) -> Capabilities {
+        Capabilities { max_in_flight_per_key: self.max_in_flight_per_key, batch_len: BATCH_LEN }
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {

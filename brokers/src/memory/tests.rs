@@ -2,8 +2,8 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use message::{
-    Committed, Connector as _, Delivery, EventType, Fault, KeyWindow, Message, OrderingKey, Receipt,
-    Receipts, Scope, Settlement, Submission, Subscription as _, Ticket, Topic,
+    Committed, Connector as _, Delivery, EventType, Fault, FaultScope, MaxInFlightPerKey, Message,
+    OrderingKey, Receipt, Receipts, Settlement, Submission, Subscription as _, Ticket, Topic,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -28,14 +28,14 @@ fn batch(messages: &[Message]) -> Vec<Submission> {
 
 async fn session(
     broker: &Broker,
-    key_window: KeyWindow,
+    max_in_flight_per_key: MaxInFlightPerKey,
 ) -> (Box<dyn message::Publisher>, UnboundedReceiver<Receipt>) {
     let (receipts, received) = Receipts::channel();
-    (broker.connector(key_window).connect(receipts).await.unwrap(), received)
+    (broker.connector(max_in_flight_per_key).connect(receipts).await.unwrap(), received)
 }
 
 /// A ticket's number and its outcome: `Ok`, or fault and scope.
-type Answer = (u64, Result<(), (Fault, Scope)>);
+type Answer = (u64, Result<(), (Fault, FaultScope)>);
 
 /// Everything that was answered so far.
 fn answers(received: &mut UnboundedReceiver<Receipt>) -> Vec<Answer> {
@@ -52,11 +52,11 @@ fn done(delivery: &Delivery) -> Settlement {
 async fn after_a_failure_a_pipelined_session_stores_nothing_more() {
     let broker = Broker::new();
     let messages: Vec<_> = (0..4).map(|_| keyed("a")).collect();
-    broker.faults().refuse_id(messages[1].id, Fault::Message, Scope::Message);
-    let (mut publisher, mut received) = session(&broker, KeyWindow::Pipelined).await;
+    broker.faults().refuse_id(messages[1].id, Fault::Message, FaultScope::Message);
+    let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::Pipelined).await;
     publisher.submit(batch(&messages)).await;
-    let lost = Err((Fault::Broker, Scope::Session));
-    let expected = [(1, Ok(())), (2, Err((Fault::Message, Scope::Message))), (3, lost), (4, lost)];
+    let lost = Err((Fault::Broker, FaultScope::Session));
+    let expected = [(1, Ok(())), (2, Err((Fault::Message, FaultScope::Message))), (3, lost), (4, lost)];
     assert_eq!(answers(&mut received), expected);
     assert_eq!(broker.log(&topic()), messages[..1]);
 }
@@ -65,10 +65,10 @@ async fn after_a_failure_a_pipelined_session_stores_nothing_more() {
 async fn with_one_per_key_only_the_refused_message_fails() {
     let broker = Broker::new();
     let messages: Vec<_> = ["a", "b", "c"].map(keyed).into();
-    broker.faults().refuse_id(messages[1].id, Fault::Message, Scope::Message);
-    let (mut publisher, mut received) = session(&broker, KeyWindow::One).await;
+    broker.faults().refuse_id(messages[1].id, Fault::Message, FaultScope::Message);
+    let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::One).await;
     publisher.submit(batch(&messages)).await;
-    let refused = Err((Fault::Message, Scope::Message));
+    let refused = Err((Fault::Message, FaultScope::Message));
     assert_eq!(answers(&mut received), [(1, Ok(())), (2, refused), (3, Ok(()))]);
 }
 
@@ -77,9 +77,9 @@ async fn a_lost_confirmation_hides_whether_the_message_was_stored() {
     for (loss, stored) in [(Loss::Confirmation, 1), (Loss::Message, 0)] {
         let broker = Broker::new();
         broker.faults().lose_next(1, loss);
-        let (mut publisher, mut received) = session(&broker, KeyWindow::One).await;
+        let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::One).await;
         publisher.submit(batch(&[keyed("a"), keyed("b")])).await;
-        let lost = Err((Fault::Broker, Scope::Session));
+        let lost = Err((Fault::Broker, FaultScope::Session));
         assert_eq!(answers(&mut received), [(1, lost), (2, lost)]);
         assert_eq!(broker.log(&topic()).len(), stored, "{loss:?}");
     }
@@ -89,7 +89,7 @@ async fn a_lost_confirmation_hides_whether_the_message_was_stored() {
 async fn held_confirmations_are_released_or_unknown_never_missing() {
     let broker = Broker::new();
     broker.faults().hold_confirms();
-    let (mut publisher, mut received) = session(&broker, KeyWindow::Pipelined).await;
+    let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::Pipelined).await;
     publisher.submit(batch(&[keyed("a"), keyed("b")])).await;
     assert!(answers(&mut received).is_empty());
     broker.faults().release_confirms();
@@ -97,7 +97,7 @@ async fn held_confirmations_are_released_or_unknown_never_missing() {
     broker.faults().hold_confirms();
     publisher.submit(vec![Submission { ticket: Ticket(3), message: keyed("c").into() }]).await;
     publisher.close(Duration::ZERO).await;
-    assert_eq!(answers(&mut received), [(3, Err((Fault::Broker, Scope::Session)))]);
+    assert_eq!(answers(&mut received), [(3, Err((Fault::Broker, FaultScope::Session)))]);
     assert_eq!(broker.log(&topic()).len(), 3);
 }
 
@@ -105,7 +105,7 @@ async fn held_confirmations_are_released_or_unknown_never_missing() {
 async fn a_second_unconfirmed_message_of_a_key_is_recorded() {
     let broker = Broker::new();
     broker.faults().hold_confirms();
-    let (mut publisher, _received) = session(&broker, KeyWindow::One).await;
+    let (mut publisher, _received) = session(&broker, MaxInFlightPerKey::One).await;
     publisher.submit(batch(&[keyed("a"), keyed("b")])).await;
     assert!(broker.violations().is_empty());
     publisher.submit(vec![Submission { ticket: Ticket(3), message: keyed("a").into() }]).await;
@@ -115,24 +115,24 @@ async fn a_second_unconfirmed_message_of_a_key_is_recorded() {
 #[tokio::test]
 async fn unreachable_breaks_sessions_until_it_is_reachable() {
     let broker = Broker::new();
-    let (mut publisher, mut received) = session(&broker, KeyWindow::One).await;
+    let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::One).await;
     broker.faults().unreachable();
     publisher.submit(batch(&[keyed("a")])).await;
-    assert_eq!(answers(&mut received), [(1, Err((Fault::Broker, Scope::Session)))]);
+    assert_eq!(answers(&mut received), [(1, Err((Fault::Broker, FaultScope::Session)))]);
     let (receipts, _keep) = Receipts::channel();
-    assert!(broker.connector(KeyWindow::One).connect(receipts.clone()).await.is_err());
+    assert!(broker.connector(MaxInFlightPerKey::One).connect(receipts.clone()).await.is_err());
     assert!(broker.subscribe("g", [topic()]).is_err());
     broker.faults().reachable();
-    assert!(broker.connector(KeyWindow::One).connect(receipts).await.is_ok());
+    assert!(broker.connector(MaxInFlightPerKey::One).connect(receipts).await.is_ok());
 }
 
 #[tokio::test]
 async fn a_strict_broker_names_the_missing_topic() {
     let broker = Broker::with_strict_topics();
-    let (mut publisher, mut received) = session(&broker, KeyWindow::One).await;
+    let (mut publisher, mut received) = session(&broker, MaxInFlightPerKey::One).await;
     publisher.submit(batch(&[keyed("a")])).await;
     let error = received.try_recv().unwrap().outcome.unwrap_err();
-    assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Topic));
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Topic));
     assert!(error.to_string().contains("\"orders\""), "{error}");
     broker.create_topic(&topic());
     publisher.submit(batch(&[keyed("a")])).await;

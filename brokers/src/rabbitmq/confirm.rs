@@ -23,7 +23,7 @@ const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, im
 
 /// The fate of a message whose window is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum RecordOutcome {
     /// In a queue, durably.
     Stored,
     /// No queue took it.
@@ -51,7 +51,7 @@ pub(super) async fn publish(
     exchange: &ShortString,
     records: &[Record],
     timeout: Duration,
-) -> Result<Vec<Fate>, Break> {
+) -> Result<Vec<RecordOutcome>, Break> {
     let confirmed = async {
         let mut sending = Vec::with_capacity(records.len());
         for record in records {
@@ -61,7 +61,7 @@ pub(super) async fn publish(
     };
     let confirmations =
         tokio::time::timeout(timeout, confirmed).await.map_err(|_| Break::Timeout)?.map_err(Break::Client)?;
-    judge(confirmations, records)
+    classify(confirmations, records)
 }
 
 /// A publish whose frames are queued; the client's future does nothing before its first poll, so polling in
@@ -110,13 +110,13 @@ async fn collect(sending: Vec<Sending<'_>>) -> Result<Vec<Confirmation>, Error> 
 }
 
 /// Subtracts what came back from what was acknowledged.
-fn judge(confirmations: Vec<Confirmation>, records: &[Record]) -> Result<Vec<Fate>, Break> {
+fn classify(confirmations: Vec<Confirmation>, records: &[Record]) -> Result<Vec<RecordOutcome>, Break> {
     let mut fates = Vec::with_capacity(confirmations.len());
     let mut returned = HashSet::new();
     for confirmation in confirmations {
         fates.push(match &confirmation {
-            Confirmation::Ack(_) => Fate::Stored,
-            Confirmation::Nack(_) => Fate::Rejected,
+            Confirmation::Ack(_) => RecordOutcome::Stored,
+            Confirmation::Nack(_) => RecordOutcome::Rejected,
             Confirmation::NotRequested => return Err(Break::ConfirmsOff),
         });
         if let Some(message) = confirmation.take_message() {
@@ -127,7 +127,7 @@ fn judge(confirmations: Vec<Confirmation>, records: &[Record]) -> Result<Vec<Fat
     for (fate, record) in fates.iter_mut().zip(records) {
         let id = record.properties.message_id();
         if !returned.is_empty() && id.as_ref().is_some_and(|id| returned.remove(id.as_str())) {
-            *fate = Fate::Unroutable;
+            *fate = RecordOutcome::Unroutable;
         }
     }
     if returned.is_empty() { Ok(fates) } else { Err(Break::StrayReturn) }
@@ -163,15 +163,15 @@ mod tests {
     fn a_return_counts_for_its_own_message_wherever_it_hangs() {
         let confirmations =
             vec![Confirmation::Ack(returned("c")), Confirmation::Nack(None), Confirmation::Ack(None)];
-        let fates = judge(confirmations, &records(&["a", "b", "c"])).unwrap();
-        assert_eq!(fates, [Fate::Stored, Fate::Rejected, Fate::Unroutable]);
+        let fates = classify(confirmations, &records(&["a", "b", "c"])).unwrap();
+        assert_eq!(fates, [RecordOutcome::Stored, RecordOutcome::Rejected, RecordOutcome::Unroutable]);
     }
 
     #[test]
     fn a_window_that_cannot_be_understood_is_not_believed() {
-        let stray = judge(vec![Confirmation::Ack(returned("z"))], &records(&["a"]));
+        let stray = classify(vec![Confirmation::Ack(returned("z"))], &records(&["a"]));
         assert!(matches!(stray, Err(Break::StrayReturn)));
-        let off = judge(vec![Confirmation::NotRequested], &records(&["a"]));
+        let off = classify(vec![Confirmation::NotRequested], &records(&["a"]));
         assert!(matches!(off, Err(Break::ConfirmsOff)));
     }
 }

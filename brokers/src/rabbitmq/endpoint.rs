@@ -43,7 +43,7 @@ impl From<OpenFailure> for PublishError {
     fn from(failure: OpenFailure) -> Self {
         match failure {
             OpenFailure::Setting(error) => {
-                Self::new(message::Fault::Operator, message::Scope::Session, error.to_string())
+                Self::new(message::Fault::Operator, message::FaultScope::Session, error.to_string())
             }
             OpenFailure::Timeout(reason) => Self::session_lost(reason),
             OpenFailure::Client(error) => fault::of_session(error),

@@ -1,11 +1,11 @@
-//! The client's errors, judged: whose fault, how far it reaches, what to do.
+//! The client's errors, classified: whose fault, how far it reaches, what to do.
 
 use std::io;
 use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
-use message::{Fault, PublishError, Scope, SubscriptionError, Topic};
+use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
 /// Whether the broker closed a channel because of one message on it; the connection and its other messages are
 /// fine, and the message can be found by sending smaller groups.
@@ -59,13 +59,13 @@ pub(super) fn unanswered(topic: &Topic, timeout: Duration) -> PublishError {
 
 /// The connection, or the attempt to make one, failed.
 pub(super) fn of_session(error: Error) -> PublishError {
-    let (fault, reason) = judge(&error);
-    PublishError::new(fault, Scope::Session, reason).with_source(error)
+    let (fault, reason) = classify(&error);
+    PublishError::new(fault, FaultScope::Session, reason).with_source(error)
 }
 
 /// A subscription's connection, channel or consumer failed.
 pub(super) fn of_subscription(error: Error) -> SubscriptionError {
-    let (fault, reason) = judge(&error);
+    let (fault, reason) = classify(&error);
     match fault {
         Fault::Operator => SubscriptionError::operator(reason),
         _ => SubscriptionError::lost(reason),
@@ -74,10 +74,10 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
 }
 
 /// Whose fault a failed session is, and what to do.
-fn judge(error: &Error) -> (Fault, String) {
+fn classify(error: &Error) -> (Fault, String) {
     match error.kind() {
         ErrorKind::ProtocolError(protocol) => {
-            let (fault, advice) = judge_protocol(protocol.kind());
+            let (fault, advice) = classify_protocol(protocol.kind());
             (fault, format!("rabbitmq closed the session: {}; {advice}", protocol.get_message()))
         }
         ErrorKind::InvalidProtocolVersion(version) => (
@@ -103,7 +103,7 @@ fn judge(error: &Error) -> (Fault, String) {
     }
 }
 
-fn judge_protocol(kind: &AMQPErrorKind) -> (Fault, &'static str) {
+fn classify_protocol(kind: &AMQPErrorKind) -> (Fault, &'static str) {
     match kind {
         AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => {
             (Fault::Operator, "check user name, password and permissions")
@@ -141,11 +141,11 @@ mod tests {
     fn a_culprit_is_refused_or_its_topic_stops() {
         let topic = Topic::new("orders").unwrap();
         for (code, fault, scope) in [
-            (311, Fault::Message, Scope::Message),
-            (406, Fault::Message, Scope::Message),
-            (404, Fault::Operator, Scope::Topic),
-            (403, Fault::Operator, Scope::Topic),
-            (541, Fault::Broker, Scope::Session),
+            (311, Fault::Message, FaultScope::Message),
+            (406, Fault::Message, FaultScope::Message),
+            (404, Fault::Operator, FaultScope::Topic),
+            (403, Fault::Operator, FaultScope::Topic),
+            (541, Fault::Broker, FaultScope::Session),
         ] {
             let error = of_culprit(closed(code), &topic, "events");
             assert_eq!((error.fault(), error.scope()), (fault, scope), "{code}");
@@ -173,7 +173,7 @@ mod tests {
         ] {
             assert_eq!(of_subscription(error.clone()).fault(), fault, "{error}");
             let published = of_session(error);
-            assert_eq!((published.fault(), published.scope()), (fault, Scope::Session));
+            assert_eq!((published.fault(), published.scope()), (fault, FaultScope::Session));
         }
     }
 
@@ -181,8 +181,8 @@ mod tests {
     fn unroutable_and_full_name_the_topic() {
         let topic = Topic::new("orders").unwrap();
         let lost = unroutable(&topic, "events");
-        assert_eq!((lost.fault(), lost.scope()), (Fault::Operator, Scope::Topic));
+        assert_eq!((lost.fault(), lost.scope()), (Fault::Operator, FaultScope::Topic));
         assert!(lost.to_string().contains("routing key orders on exchange \"events\""), "{lost}");
-        assert_eq!((nacked(&topic).fault(), nacked(&topic).scope()), (Fault::Broker, Scope::Topic));
+        assert_eq!((nacked(&topic).fault(), nacked(&topic).scope()), (Fault::Broker, FaultScope::Topic));
     }
 }

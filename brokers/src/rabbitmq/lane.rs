@@ -7,11 +7,11 @@ use std::time::Duration;
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Connection, Error};
-use message::{Fault, PublishError, Scope};
+use message::{Fault, FaultScope, PublishError};
 use tokio::time::Instant;
 
 use super::backlog::Backlog;
-use super::confirm::{self, Break, Fate};
+use super::confirm::{self, Break, RecordOutcome};
 use super::fault;
 use super::suspects::Suspects;
 use super::window::Item;
@@ -68,7 +68,7 @@ impl Broken {
             }
             Break::ConfirmsOff => PublishError::new(
                 Fault::Operator,
-                Scope::Session,
+                FaultScope::Session,
                 "rabbitmq answered without publisher confirms; is a proxy in between that drops confirm.select?",
             ),
             Break::StrayReturn => PublishError::session_lost(
@@ -128,9 +128,9 @@ impl Lane {
                 for (item, fate) in items.into_iter().zip(fates) {
                     let topic = &item.message.topic;
                     let outcome = match fate {
-                        Fate::Stored => Ok(()),
-                        Fate::Unroutable => Err(fault::unroutable(topic, exchange.as_str())),
-                        Fate::Rejected => Err(fault::nacked(topic)),
+                        RecordOutcome::Stored => Ok(()),
+                        RecordOutcome::Unroutable => Err(fault::unroutable(topic, exchange.as_str())),
+                        RecordOutcome::Rejected => Err(fault::nacked(topic)),
                     };
                     item.pending.answer(outcome);
                 }
@@ -201,7 +201,7 @@ impl Lane {
         for item in culprit {
             let topic = item.message.topic.clone();
             let verdict = || fault::of_culprit(error.clone(), &topic, self.session.exchange.as_str());
-            if verdict().scope() == Scope::Topic {
+            if verdict().scope() == FaultScope::Topic {
                 suspects.take_topic(&topic).into_iter().for_each(|item| item.pending.answer(Err(verdict())));
             }
             item.pending.answer(Err(verdict()));

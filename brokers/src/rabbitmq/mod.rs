@@ -14,7 +14,7 @@
 //! | `subscription.rs` | [`Subscriber`]: consumes queues |
 //! | `ledger.rs` | delivery tags and the fewest acknowledgements for them |
 //! | `wire.rs` | message to AMQP record and back (CloudEvents AMQP binding, binary mode) |
-//! | `fault.rs` | the client's errors judged |
+//! | `fault.rs` | the client's errors classified |
 //! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
 //!
 //! # Publishing
@@ -33,7 +33,7 @@
 //! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
 //!
 //! Order per key holds because the relay keeps one unconfirmed message per key
-//! ([`KeyWindow::One`](message::KeyWindow)); many keys are in flight at once.
+//! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)); many keys are in flight at once.
 //!
 //! # Consuming
 //! Manual acknowledgements, bounded by the prefetch. Order per key holds for one subscription per queue

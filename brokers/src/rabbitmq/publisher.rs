@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapin::Connection;
 use lapin::types::ShortString;
-use message::{KeyWindow, Profile, Publisher, Receipts, Submission};
+use message::{Capabilities, MaxInFlightPerKey, Publisher, Receipts, Submission};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ const REPLY_SUCCESS: u16 = 200;
 
 /// A session with RabbitMQ. Dropping it ends its tasks; their messages are answered as unknown.
 pub(super) struct RabbitmqPublisher {
-    profile: Profile,
+    profile: Capabilities,
     receipts: Receipts,
     session: Arc<Session>,
     lanes: JoinSet<()>,
@@ -42,7 +42,7 @@ impl RabbitmqPublisher {
         batch_len: usize,
     ) -> Self {
         // One unconfirmed message per key: windows on different channels are not ordered among each other.
-        let profile = Profile { key_window: KeyWindow::One, batch_len };
+        let profile = Capabilities { max_in_flight_per_key: MaxInFlightPerKey::One, batch_len };
         let mut tasks = JoinSet::new();
         tasks.spawn(run_lanes(Arc::clone(&session), connections.clone(), lanes));
         Self { profile, receipts, session, lanes: tasks, connections }
@@ -93,7 +93,7 @@ fn lanes_max(connection: &Connection) -> usize {
 
 #[async_trait]
 impl Publisher for RabbitmqPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         self.profile
     }
 

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use message::Scope;
+use message::FaultScope;
 use tokio::time::Instant;
 
 /// When each queue answered last.
@@ -23,14 +23,14 @@ impl Answers {
     }
 
     /// How far it reaches that a request to this queue, begun then, has no answer.
-    pub(super) fn reach(&self, queue: &str, begun_at: Instant) -> Scope {
+    pub(super) fn reach(&self, queue: &str, begun_at: Instant) -> FaultScope {
         let answers = self.lock();
         if answers.get(queue).is_some_and(|at| *at >= begun_at) {
-            Scope::Message
+            FaultScope::Message
         } else if answers.values().any(|at| *at >= begun_at) {
-            Scope::Topic
+            FaultScope::Topic
         } else {
-            Scope::Session
+            FaultScope::Session
         }
     }
 
@@ -51,10 +51,10 @@ mod tests {
         let start = Instant::now();
         let (begun_at, later) = (start + Duration::from_secs(1), start + Duration::from_secs(2));
         answers.note("orders", start);
-        assert_eq!(answers.reach("orders", begun_at), Scope::Session);
+        assert_eq!(answers.reach("orders", begun_at), FaultScope::Session);
         answers.note("bills", later);
-        assert_eq!(answers.reach("orders", begun_at), Scope::Topic);
+        assert_eq!(answers.reach("orders", begun_at), FaultScope::Topic);
         answers.note("orders", later);
-        assert_eq!(answers.reach("orders", begun_at), Scope::Message);
+        assert_eq!(answers.reach("orders", begun_at), FaultScope::Message);
     }
 }

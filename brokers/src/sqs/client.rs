@@ -10,7 +10,7 @@ use aws_sdk_sqs::config::{Builder, Credentials, ProvideCredentials, SharedHttpCl
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode};
 use base64::Engine as _;
 use message::loopback::is_loopback;
-use message::{Fault, PublishError, Scope, SubscriptionError};
+use message::{Fault, FaultScope, PublishError, SubscriptionError};
 use secrecy::ExposeSecret;
 
 use super::config::Config;
@@ -35,7 +35,7 @@ pub(super) struct NoClient(String);
 
 impl From<NoClient> for PublishError {
     fn from(NoClient(reason): NoClient) -> Self {
-        Self::new(Fault::Operator, Scope::Session, reason)
+        Self::new(Fault::Operator, FaultScope::Session, reason)
     }
 }
 

@@ -1,10 +1,10 @@
-//! The SDK's errors, judged: whose fault, how far it reaches, what to do.
+//! The SDK's errors, classified: whose fault, how far it reaches, what to do.
 
 use std::error::Error;
 use std::io;
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
-use message::{Fault, PublishError, Scope, SubscriptionError, Topic};
+use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
 use super::encrypted::Unencrypted;
 
@@ -113,7 +113,7 @@ impl Failure {
     }
 
     /// Returns the error for a message of a silent queue while SQS answers other requests.
-    pub(super) fn to_silence(&self, queue: &str, scope: Scope) -> PublishError {
+    pub(super) fn to_silence(&self, queue: &str, scope: FaultScope) -> PublishError {
         let text = &self.text;
         let reason =
             format!("queue {queue} did not answer, but sqs answers other requests; outcome unknown: {text}");
@@ -123,7 +123,7 @@ impl Failure {
     /// Returns the error for a session that could not be opened.
     pub(super) fn to_session_error(&self) -> PublishError {
         let fault = if self.is_operators() { Fault::Operator } else { Fault::Broker };
-        PublishError::new(fault, Scope::Session, self.session_text())
+        PublishError::new(fault, FaultScope::Session, self.session_text())
     }
 
     /// Returns the error for a subscription.
@@ -251,17 +251,17 @@ mod tests {
     fn every_code_has_its_fault_and_scope() {
         let topic = Topic::new("orders").unwrap();
         for (code, client_fault, fault, scope) in [
-            ("AWS.SimpleQueueService.NonExistentQueue", true, Fault::Operator, Scope::Topic),
-            ("QueueDoesNotExist", true, Fault::Operator, Scope::Topic),
-            ("KmsDisabled", true, Fault::Operator, Scope::Topic),
-            ("AccessDenied", true, Fault::Operator, Scope::Topic),
-            ("InvalidClientTokenId", true, Fault::Operator, Scope::Session),
-            ("SignatureDoesNotMatch", true, Fault::Operator, Scope::Session),
-            ("RequestThrottled", true, Fault::Broker, Scope::Topic),
-            ("InternalError", false, Fault::Broker, Scope::Topic),
-            ("SomethingNew", false, Fault::Broker, Scope::Topic),
-            ("InvalidMessageContents", true, Fault::Message, Scope::Message),
-            ("com.amazonaws.sqs#InvalidParameterValue", true, Fault::Message, Scope::Message),
+            ("AWS.SimpleQueueService.NonExistentQueue", true, Fault::Operator, FaultScope::Topic),
+            ("QueueDoesNotExist", true, Fault::Operator, FaultScope::Topic),
+            ("KmsDisabled", true, Fault::Operator, FaultScope::Topic),
+            ("AccessDenied", true, Fault::Operator, FaultScope::Topic),
+            ("InvalidClientTokenId", true, Fault::Operator, FaultScope::Session),
+            ("SignatureDoesNotMatch", true, Fault::Operator, FaultScope::Session),
+            ("RequestThrottled", true, Fault::Broker, FaultScope::Topic),
+            ("InternalError", false, Fault::Broker, FaultScope::Topic),
+            ("SomethingNew", false, Fault::Broker, FaultScope::Topic),
+            ("InvalidMessageContents", true, Fault::Message, FaultScope::Message),
+            ("com.amazonaws.sqs#InvalidParameterValue", true, Fault::Message, FaultScope::Message),
         ] {
             let failure = Failure::of_code(code, "why", client_fault);
             let error = failure.to_publish_error(&topic, "orders.fifo");
@@ -274,14 +274,14 @@ mod tests {
     fn an_answer_without_an_error_code_blames_no_message_but_for_its_size() {
         let topic = Topic::new("orders").unwrap();
         for (status, fault, scope) in [
-            (400, Fault::Operator, Scope::Topic),
-            (403, Fault::Operator, Scope::Topic),
-            (404, Fault::Operator, Scope::Topic),
-            (407, Fault::Operator, Scope::Topic),
-            (408, Fault::Broker, Scope::Topic),
-            (413, Fault::Message, Scope::Message),
-            (429, Fault::Broker, Scope::Topic),
-            (502, Fault::Broker, Scope::Topic),
+            (400, Fault::Operator, FaultScope::Topic),
+            (403, Fault::Operator, FaultScope::Topic),
+            (404, Fault::Operator, FaultScope::Topic),
+            (407, Fault::Operator, FaultScope::Topic),
+            (408, Fault::Broker, FaultScope::Topic),
+            (413, Fault::Message, FaultScope::Message),
+            (429, Fault::Broker, FaultScope::Topic),
+            (502, Fault::Broker, FaultScope::Topic),
         ] {
             let error = Failure::of_status(status).to_publish_error(&topic, "orders");
             assert_eq!((error.fault(), error.scope()), (fault, scope), "{status}");
@@ -297,7 +297,7 @@ mod tests {
             );
         let failure = Failure::of_request(&timeout);
         let error = failure.to_publish_error(&Topic::new("orders").unwrap(), "orders");
-        assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session));
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session));
         assert_eq!(failure.to_subscription_error("orders").fault(), Fault::Broker);
         let missing = Failure::of_code("QueueDoesNotExist", "", true);
         assert_eq!(missing.to_subscription_error("orders").fault(), Fault::Operator);

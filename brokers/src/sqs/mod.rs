@@ -16,7 +16,7 @@
 //! | `receive.rs` | one receive request |
 //! | `settle.rs` | deleting, releasing and extending deliveries |
 //! | `wire.rs` | message to CloudEvent in JSON and back |
-//! | `fault.rs` | the SDK's errors judged |
+//! | `fault.rs` | the SDK's errors classified |
 //! | `admin.rs` | [`Admin`]: queues for tests, examples and the demo |
 //!
 //! # Publishing

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{KeyWindow, Message, Profile, PublishError, Publisher, Receipts, Submission};
+use message::{Capabilities, MaxInFlightPerKey, Message, PublishError, Publisher, Receipts, Submission};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -55,9 +55,12 @@ impl SqsPublisher {
 
 #[async_trait]
 impl Publisher for SqsPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         // One per key: requests in flight at once are not ordered among each other.
-        Profile { key_window: KeyWindow::One, batch_len: self.pace.concurrency * BATCH_ENTRIES_MAX }
+        Capabilities {
+            max_in_flight_per_key: MaxInFlightPerKey::One,
+            batch_len: self.pace.concurrency * BATCH_ENTRIES_MAX,
+        }
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {

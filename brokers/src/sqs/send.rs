@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 
-use message::{PublishError, Scope};
+use message::{FaultScope, PublishError};
 use tokio::time::Instant;
 
 use super::answers::Answers;
@@ -43,7 +43,7 @@ impl Sender {
         match failure.kind {
             Kind::Missing => self.queues.forget(queue),
             Kind::Lost => match self.answers.reach(queue, begun_at) {
-                Scope::Session => {}
+                FaultScope::Session => {}
                 scope => return failure.to_silence(queue, scope),
             },
             _ => {}

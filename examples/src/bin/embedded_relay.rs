@@ -5,7 +5,7 @@
 use examples::order::OrderPlaced;
 use examples::setting::Failure;
 use outbox_toolkit::memory::Broker;
-use outbox_toolkit::message::{KeyWindow, SizeLimit, Topic};
+use outbox_toolkit::message::{MaxInFlightPerKey, SizeLimit, Topic};
 use outbox_toolkit::prelude::*;
 use tokio::sync::oneshot;
 
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Failure> {
     let outbox = Outbox::<Sqlite>::new();
     let broker = Broker::new();
     let relay = Relay::builder(&pool)
-        .connector(broker.connector(KeyWindow::Pipelined), SizeLimit::PORTABLE)
+        .connector(broker.connector(MaxInFlightPerKey::Pipelined), SizeLimit::PORTABLE)
         // A commit in this process wakes the relay at once.
         .woken_by(&outbox)
         .build()?;

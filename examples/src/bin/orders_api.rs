@@ -16,7 +16,7 @@ use examples::database::prepared;
 use examples::order::OrderPlaced;
 use examples::provider::Provider;
 use examples::setting::{Failure, optional};
-use inbox::Scope;
+use inbox::Tenant;
 use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::keys::{ClaimOptions, IdempotencyKeys, KeyOptions};
 use migrations::Line;
@@ -102,9 +102,9 @@ async fn count_orders(State(shop): State<Shop>) -> Result<String, Refused> {
 }
 
 /// Whose request it is. A real service takes it from what authentication has left in the request's extensions.
-fn tenant(request: &Parts) -> Option<Scope> {
+fn tenant(request: &Parts) -> Option<Tenant> {
     let token = request.headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
-    Scope::new(token).ok()
+    Tenant::new(token).ok()
 }
 
 #[tokio::main]

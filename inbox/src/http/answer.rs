@@ -12,7 +12,7 @@ use super::header::InvalidKey;
 use super::problem::Problem;
 use crate::error::CommitError;
 use crate::keys::{ClaimError, Claimed};
-use crate::store_error::Trouble;
+use crate::store_error::ErrorKind;
 
 /// When to ask again for what only an operator, or the return of a service, changes.
 const STUCK_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -193,13 +193,14 @@ pub(super) fn not_committed(error: &CommitError) -> Problem {
         tracing::warn!(error = %Chain(error), "it is unknown whether a request was committed");
         return unavailable("its database did not answer, and the request may have been processed or not");
     };
-    let trouble = source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()).map(Trouble::of);
-    match trouble {
-        Some(Trouble::Outage | Trouble::Conflict) => {
+    let error_kind =
+        source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()).map(ErrorKind::of);
+    match error_kind {
+        Some(ErrorKind::Outage | ErrorKind::Conflict) => {
             tracing::warn!(error = %Chain(error), "a request was rolled back");
             unavailable("its database could not commit, and nothing was done")
         }
-        Some(Trouble::Statement) | None => {
+        Some(ErrorKind::Statement) | None => {
             tracing::error!(error = %Chain(error), "a request was rolled back");
             failed()
         }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::layer::Settings;
+use super::layer::LayerOptions;
 use crate::dialect::Dialect;
 use crate::keys::OnExpired;
 
@@ -52,7 +52,7 @@ pub(super) fn end_of_lease(effect: Option<Effect>, is_stored: bool, on_expired: 
     }
 }
 
-impl<DB: Dialect> Settings<DB> {
+impl<DB: Dialect> LayerOptions<DB> {
     /// Whether what a handler wrote in its transaction stays.
     pub(super) fn keeps(&self, effect: Option<Effect>, status: StatusCode) -> bool {
         match effect {

@@ -12,7 +12,7 @@ use super::service::Idempotent;
 use super::stored::is_stored_by_default;
 use crate::dialect::Dialect;
 use crate::keys::{ClaimOptions, IdempotencyKeys, Operation};
-use crate::name::{InvalidName, NAME_BYTES_MAX, Scope};
+use crate::name::{InvalidName, NAME_BYTES_MAX, Tenant};
 
 /// The largest body of a request, and of a response that is stored, by default.
 pub const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
@@ -25,7 +25,7 @@ const METHOD_BYTES_MAX: usize = "DELETE ".len();
 /// Makes a route idempotent: one layer for each route.
 ///
 /// POST, PUT, PATCH and DELETE are handled; other methods pass through, without any extension.
-pub struct IdempotencyLayer<DB: Dialect>(Arc<Settings<DB>>);
+pub struct IdempotencyLayer<DB: Dialect>(Arc<LayerOptions<DB>>);
 
 /// How a key is held while the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +37,9 @@ pub(super) enum Mode {
 }
 
 type StatusRule = dyn Fn(StatusCode) -> bool + Send + Sync;
-type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
+type ScopeOf = dyn Fn(&Parts) -> Option<Tenant> + Send + Sync;
 
-pub(super) struct Settings<DB: Dialect> {
+pub(super) struct LayerOptions<DB: Dialect> {
     pub(super) keys: IdempotencyKeys<DB>,
     pub(super) mode: Mode,
     pub(super) claim: ClaimOptions,
@@ -72,7 +72,7 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
     pub fn transactional(
         keys: IdempotencyKeys<DB>,
         route: &str,
-        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+        scope: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
     ) -> Result<Self, InvalidRoute> {
         Self::new(keys, Mode::Transactional, route, Arc::new(scope))
     }
@@ -86,7 +86,7 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
     pub fn leased(
         keys: IdempotencyKeys<DB>,
         route: &str,
-        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+        scope: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
     ) -> Result<Self, InvalidRoute> {
         Self::new(keys, Mode::Leased, route, Arc::new(scope))
     }
@@ -103,7 +103,7 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
             return Err(InvalidRoute(InvalidName::TooLong { what: "route with its method", value, bytes }));
         }
         Operation::new(route)?;
-        Ok(Self(Arc::new(Settings {
+        Ok(Self(Arc::new(LayerOptions {
             keys,
             mode,
             claim: ClaimOptions::default(),
@@ -180,13 +180,13 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         self.with(|settings| settings.is_stored = Arc::new(is_stored))
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings<DB>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut LayerOptions<DB>)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
 }
 
-impl<DB: Dialect> Settings<DB> {
+impl<DB: Dialect> LayerOptions<DB> {
     /// The operation of a request; nothing for methods that are not handled.
     pub(super) fn operation(&self, method: &Method) -> Option<Operation> {
         let is_handled = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(method);
@@ -216,7 +216,7 @@ impl<DB: Dialect> Clone for IdempotencyLayer<DB> {
     }
 }
 
-impl<DB: Dialect> Clone for Settings<DB> {
+impl<DB: Dialect> Clone for LayerOptions<DB> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),

@@ -20,12 +20,12 @@
 //! # use axum::{Extension, Router, http::StatusCode, routing::post};
 //! # use inbox::http::{HeldTransaction, IdempotencyLayer};
 //! # use inbox::keys::{IdempotencyKeys, KeyOptions};
-//! # use inbox::Scope;
+//! # use inbox::Tenant;
 //! # use sqlx::Postgres;
 //! # async fn place_order(_: Extension<HeldTransaction<Postgres>>) -> StatusCode { StatusCode::CREATED }
 //! # async fn example(pool: sqlx::PgPool) -> Result<Router, Box<dyn std::error::Error>> {
 //! let keys = IdempotencyKeys::open(pool, KeyOptions::default()).await?;
-//! let once = IdempotencyLayer::transactional(keys, "/orders", |_request| Scope::new("tenant-7").ok())?;
+//! let once = IdempotencyLayer::transactional(keys, "/orders", |_request| Tenant::new("tenant-7").ok())?;
 //! let app: Router = Router::new().route("/orders", post(place_order)).route_layer(once);
 //! # Ok(app) }
 //! ```

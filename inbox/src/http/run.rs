@@ -18,14 +18,14 @@ use super::answer;
 use super::effect::{Effect, End, end_of_lease};
 use super::header::IDEMPOTENCY_REPLAYED;
 use super::held::{Held, HeldTransaction, LeasedKey};
-use super::layer::{Mode, Settings};
+use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::stored::StoredResponse;
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::error::CommitError;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
-use crate::transaction::judge_commit;
+use crate::transaction::classify_commit;
 
 /// How often is asked for a key that somebody else holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
@@ -55,7 +55,7 @@ impl<S> Call<S> {
     /// Lets the handler answer.
     async fn answer<DB, B, R>(
         mut self,
-        settings: &Settings<DB>,
+        settings: &LayerOptions<DB>,
         took_effect: bool,
     ) -> Result<Answered<R>, S::Error>
     where
@@ -89,7 +89,7 @@ impl<S> Call<S> {
 
 /// Key, effects and response commit together, or nothing does. The service runs each call to its end.
 pub(super) async fn transactional<S, DB, B, R>(
-    settings: &Settings<DB>,
+    settings: &LayerOptions<DB>,
     id: KeyId,
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
@@ -131,7 +131,7 @@ where
 
 /// The key is held on lease while the handler makes its effects elsewhere.
 pub(super) async fn leased<S, DB, B, R>(
-    settings: &Settings<DB>,
+    settings: &LayerOptions<DB>,
     id: KeyId,
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
@@ -177,7 +177,7 @@ where
 
 /// A request without a key: its handler gets the same, and it runs each time.
 pub(super) async fn unkeyed<S, DB, B, R>(
-    settings: &Settings<DB>,
+    settings: &LayerOptions<DB>,
     mode: Mode,
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
@@ -222,12 +222,12 @@ async fn commit<DB: Dialect>(
         reason: "an earlier statement has aborted it",
         source: Some(Box::new(error)),
     })?;
-    tx.commit().await.map_err(judge_commit)
+    tx.commit().await.map_err(classify_commit)
 }
 
 /// Asks again while somebody else holds the key, for as long as the route allows.
 async fn waiting<DB, T, F>(
-    settings: &Settings<DB>,
+    settings: &LayerOptions<DB>,
     mut claim: impl FnMut() -> F,
 ) -> Result<Claimed<T>, ClaimError>
 where

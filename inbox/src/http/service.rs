@@ -8,14 +8,14 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use message::to_its_end;
+use message::shield;
 use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::answer;
 use super::fingerprint::fingerprint;
 use super::header;
-use super::layer::{Mode, Settings};
+use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::run::{Call, leased, transactional, unkeyed};
 use crate::dialect::Dialect;
@@ -29,11 +29,11 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// when the client asks again.
 pub struct Idempotent<S, DB: Dialect> {
     inner: S,
-    settings: Arc<Settings<DB>>,
+    settings: Arc<LayerOptions<DB>>,
 }
 
 impl<S, DB: Dialect> Idempotent<S, DB> {
-    pub(super) fn new(inner: S, settings: Arc<Settings<DB>>) -> Self {
+    pub(super) fn new(inner: S, settings: Arc<LayerOptions<DB>>) -> Self {
         Self { inner, settings }
     }
 }
@@ -93,14 +93,14 @@ where
                 }
             };
             // Also when the client hangs up.
-            to_its_end(running.in_current_span()).await
+            shield(running.in_current_span()).await
         })
     }
 }
 
 /// Reads everything of a request that its key depends on. Nothing is held until it is there.
 async fn read<S, DB, B>(
-    settings: &Settings<DB>,
+    settings: &LayerOptions<DB>,
     request: Request<B>,
     service: S,
 ) -> Result<(Call<S>, Option<KeyId>), Problem>

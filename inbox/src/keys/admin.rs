@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use message::to_its_end;
+use message::shield;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -63,6 +63,6 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             })
             .await
         };
-        to_its_end(work).await
+        shield(work).await
     }
 }

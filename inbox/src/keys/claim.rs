@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::to_its_end;
+use message::shield;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -74,8 +74,8 @@ impl<DB: Dialect> Claim<DB> {
         let outcome = outcome.to_vec();
         let (holder, operation) = (self.holder, self.id.operation().clone());
         let work = async move { self.change(Change::End(ending, &outcome)).await };
-        let found = to_its_end(work).await?;
-        let ended = judge_end(found, holder);
+        let found = shield(work).await?;
+        let ended = decide_end(found, holder);
         telemetry::completed(&operation, ending, ended.is_ok());
         if ended.is_ok() {
             reached(crash_points::AFTER_COMPLETE);
@@ -100,7 +100,7 @@ impl<DB: Dialect> Claim<DB> {
             return Ok(());
         }
         let holder = self.holder;
-        match to_its_end(async move { self.change(Change::Lapse).await }).await? {
+        match shield(async move { self.change(Change::Lapse).await }).await? {
             Some(Record { holder: by, state: State::InProgress { .. }, .. }) if by == holder => Ok(()),
             other => Err(late(other)),
         }
@@ -112,7 +112,7 @@ impl<DB: Dialect> Claim<DB> {
     /// [`CompleteError`] as for [`complete`](Self::complete).
     pub async fn release(self) -> Result<(), CompleteError> {
         let holder = self.holder;
-        match to_its_end(async move { self.change(Change::Release).await }).await? {
+        match shield(async move { self.change(Change::Release).await }).await? {
             Some(record) if record.holder == holder && record.state == State::Released => Ok(()),
             other => Err(late(other)),
         }
@@ -138,7 +138,7 @@ impl<DB: Dialect> Claim<DB> {
 }
 
 /// An ending by the same holder is this one: an earlier try of it, whose answer got lost.
-fn judge_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, CompleteError> {
+fn decide_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, CompleteError> {
     match found {
         Some(Record {
             holder: by, state: State::Ended(_), processed_at: Some(at), outcome: Some(_), ..
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn only_the_holders_own_ending_counts_and_a_late_one_is_told_why() {
-        let told = |found| match judge_end(found, MINE) {
+        let told = |found| match decide_end(found, MINE) {
             Ok(_) => "ended",
             Err(CompleteError::TakenOver { attempt: 2 }) => "taken over",
             Err(CompleteError::Ended { .. }) => "ended before",

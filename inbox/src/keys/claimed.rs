@@ -6,7 +6,7 @@ use bytes::Bytes;
 use message::Fingerprint;
 use time::OffsetDateTime;
 
-use super::judge::Decision;
+use super::decide::Decision;
 use super::record::Ending;
 
 /// The outcome of a claim.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::token::Drift;
-use message::{Fingerprint, to_its_end};
+use message::{Fingerprint, shield};
 use migrations::{Line, Migrator};
 use sqlx::Pool;
 use time::OffsetDateTime;
@@ -18,10 +18,10 @@ use uuid::Uuid;
 use super::claim::Claim;
 use super::claimed::Claimed;
 use super::crash_points;
+use super::decide::Asked;
 use super::error::ClaimError;
 use super::hold::{hold, lease};
 use super::id::KeyId;
-use super::judge::Asked;
 use super::maintenance;
 use super::options::{ClaimOptions, KeyOptions};
 use super::store::Ask;
@@ -29,7 +29,7 @@ use super::token::Dated;
 use super::transaction::KeyTransaction;
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
-use crate::store_error::{StoreError, Trouble};
+use crate::store_error::{ErrorKind, StoreError};
 use crate::telemetry;
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every step may be: the holder's
@@ -99,7 +99,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             }
         });
         let gone =
-            |error| StoreError::new("finish, because the runtime was shut down", Trouble::Outage, error);
+            |error| StoreError::new("finish, because the runtime was shut down", ErrorKind::Outage, error);
         outcome.await.map_err(gone)?
     }
 
@@ -115,7 +115,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (keys, id, options) = (self.clone(), id.clone(), *options);
-        to_its_end(async move { keys.begin_here(&id, fingerprint, &options).await }).await
+        shield(async move { keys.begin_here(&id, fingerprint, &options).await }).await
     }
 
     /// As [`begin`](Self::begin), for a caller that runs to its end anyway. Not cancel-safe.
@@ -134,7 +134,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             .map_err(StoreError::during("hold an idempotency key"))?;
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
-                if let Err(drift) = judge_time(dated, read_at) {
+                if let Err(drift) = validate_time(dated, read_at) {
                     tx.rollback().await.map_err(StoreError::during("roll back"))?;
                     return Err(refused(&ask.id, drift));
                 }
@@ -179,7 +179,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
                 let claim = Claim::new(self.clone(), ask, attempt);
-                if let Err(drift) = judge_time(dated, read_at) {
+                if let Err(drift) = validate_time(dated, read_at) {
                     give_back(claim).await;
                     return Err(refused(&id, drift));
                 }
@@ -199,8 +199,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
 
 /// Whether a key may run by its time, which is asked only of who would run: a record that is still there answers whatever the
 /// key's time.
-fn judge_time(dated: Option<Dated>, read_at: OffsetDateTime) -> Result<(), Drift> {
-    dated.map_or(Ok(()), |dated| dated.judge(read_at))
+fn validate_time(dated: Option<Dated>, read_at: OffsetDateTime) -> Result<(), Drift> {
+    dated.map_or(Ok(()), |dated| dated.validate(read_at))
 }
 
 fn refused(id: &KeyId, drift: Drift) -> ClaimError {
@@ -239,7 +239,7 @@ where
     let mut attempt = 1;
     loop {
         match step().await {
-            Err(error) if Trouble::of(&error) != Trouble::Statement && attempt < TRIES => {
+            Err(error) if ErrorKind::of(&error) != ErrorKind::Statement && attempt < TRIES => {
                 tracing::debug!(attempt, %error, what, "trying again");
                 tokio::time::sleep(PAUSE.delay(attempt, rand::random())).await;
                 attempt += 1;

@@ -10,7 +10,7 @@
 use sqlx::Pool;
 use time::OffsetDateTime;
 
-use super::judge::{BUSY_RETRY_AFTER, Decision, judge};
+use super::decide::{BUSY_RETRY_AFTER, Decision, decide};
 use super::store::Ask;
 use crate::dialect::Dialect;
 
@@ -32,7 +32,7 @@ pub(super) async fn hold<DB: Dialect>(
         looks += 1;
         let found = DB::look(connection, statements, ask).await?;
         let (read_at, known) = (found.read_at, found.record.clone());
-        let decision = judge(found, &ask.asked);
+        let decision = decide(found, &ask.asked);
         let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
         let is_taken = match &known {
             Some(known) => DB::replace(connection, statements, ask, is_lease, (attempt, known)).await?,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use message::Fingerprint;
 use uuid::Uuid;
 
-use crate::name::{InvalidName, Scope, check};
+use crate::name::{InvalidName, Tenant, check};
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident $what:literal) => {
@@ -67,7 +67,7 @@ name! {
 /// The name of a request: its scope (for whom), its operation, and the caller's key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId {
-    scope: Scope,
+    scope: Tenant,
     operation: Operation,
     key: IdempotencyKey,
 }
@@ -78,7 +78,7 @@ impl KeyId {
     /// # Errors
     /// [`InvalidName::Empty`] when the scope is: keys of nobody in particular would be everybody's, and one caller would
     /// get another one's answer. Name the scope also where there is only one.
-    pub fn new(scope: Scope, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidName> {
+    pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidName> {
         if scope.as_str().is_empty() {
             return Err(InvalidName::Empty { what: "scope of an idempotency key" });
         }
@@ -90,12 +90,12 @@ impl KeyId {
     /// # Errors
     /// [`InvalidName`] of the first text that is none.
     pub fn of_texts(scope: &str, operation: &str, key: &str) -> Result<Self, InvalidName> {
-        Self::new(Scope::new(scope)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
+        Self::new(Tenant::new(scope)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
     }
 
     /// For whom: tenant or account.
     #[must_use]
-    pub fn scope(&self) -> &Scope {
+    pub fn scope(&self) -> &Tenant {
         &self.scope
     }
 
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn keys_of_nobody_are_refused() {
         let (operation, key) = (Operation::new("charge").unwrap(), IdempotencyKey::new("k").unwrap());
-        assert!(KeyId::new(Scope::none(), operation.clone(), key.clone()).is_err());
-        assert!(KeyId::new(Scope::new("t").unwrap(), operation, key).is_ok());
+        assert!(KeyId::new(Tenant::none(), operation.clone(), key.clone()).is_err());
+        assert!(KeyId::new(Tenant::new("t").unwrap(), operation, key).is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use message::to_its_end;
+use message::shield;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::handle::{IdempotencyKeys, Inner};
@@ -35,7 +35,7 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     /// [`StoreError`]; what was done until then stays done.
     pub async fn maintain(&self) -> Result<Maintained, StoreError> {
         let keys = self.clone();
-        to_its_end(async move { keys.maintain_now().await }).await
+        shield(async move { keys.maintain_now().await }).await
     }
 
     async fn maintain_now(&self) -> Result<Maintained, StoreError> {

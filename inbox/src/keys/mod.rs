@@ -23,12 +23,12 @@
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
-//! use inbox::Scope;
+//! use inbox::Tenant;
 //! use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKey, IdempotencyKeys, KeyId, KeyOptions, Operation};
 //! use message::Fingerprint;
 //!
 //! let keys = IdempotencyKeys::open(pool, KeyOptions::default()).await?;
-//! let id = KeyId::new(Scope::new("tenant-7")?, Operation::new("place-order")?, IdempotencyKey::new("8e03978e")?)?;
+//! let id = KeyId::new(Tenant::new("tenant-7")?, Operation::new("place-order")?, IdempotencyKey::new("8e03978e")?)?;
 //! let request = Fingerprint::of_parts("place-order", "application/json", br#"{"cents":1250}"#);
 //! match keys.begin(&id, request, &ClaimOptions::default()).await? {
 //!     Claimed::Acquired(mut tx) => {
@@ -45,11 +45,11 @@ mod admin;
 mod claim;
 mod claimed;
 pub mod crash_points;
+pub(crate) mod decide;
 mod error;
 mod handle;
 mod hold;
 mod id;
-pub(crate) mod judge;
 mod maintenance;
 mod options;
 pub(crate) mod record;

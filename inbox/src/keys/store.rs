@@ -1,5 +1,5 @@
 //! The differences between the databases for keys. These functions read and write.
-//! [`judge`](super::judge::judge) decides what follows. Every call that takes a pool is run to its
+//! [`decide`](super::decide::decide) decides what follows. Every call that takes a pool is run to its
 //! end.
 
 use std::future::Future;
@@ -11,8 +11,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::admin::{Decision, StuckKey};
+use super::decide::Asked;
 use super::id::KeyId;
-use super::judge::Asked;
 use super::options::OnExpired;
 use super::record::{Ending, Found, Record};
 

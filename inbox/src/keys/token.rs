@@ -38,8 +38,8 @@ impl Dated {
     }
 
     /// Whether a request that has no record may run.
-    pub(super) fn judge(&self, now: OffsetDateTime) -> Result<(), Drift> {
-        self.window.at(now).judge(self.token)
+    pub(super) fn validate(&self, now: OffsetDateTime) -> Result<(), Drift> {
+        self.window.at(now).validate(self.token)
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
             (datetime!(2026-03-15 12:55:00.001 UTC), "too_old"),
         ] {
             assert_eq!(
-                dated.judge(now).map_or_else(|drift| drift.as_str(), |()| "accepted"),
+                dated.validate(now).map_or_else(|drift| drift.as_str(), |()| "accepted"),
                 verdict,
                 "{now}"
             );

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::to_its_end;
+use message::shield;
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::dialect::Dialect;
 use crate::error::CommitError;
 use crate::store_error::StoreError;
 use crate::telemetry;
-use crate::transaction::judge_commit;
+use crate::transaction::classify_commit;
 
 /// How long is asked what became of a commit whose answer got lost.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// answer for half a minute: the next request with the key finds out.
     pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let outcome = outcome.to_vec();
-        to_its_end(async move { self.commit_here(ending, &outcome).await }).await
+        shield(async move { self.commit_here(ending, &outcome).await }).await
     }
 
     /// Rolls back everything that was written through it, and keeps the key: for a request that is refused after all, whose
@@ -85,7 +85,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let tx = self.tx;
-        to_its_end(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
+        shield(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
     }
 
     /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.
@@ -106,7 +106,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
             }
         }
         reached(crash_points::AFTER_OUTCOME);
-        let committed = match self.tx.commit().await.map_err(judge_commit) {
+        let committed = match self.tx.commit().await.map_err(classify_commit) {
             Err(CommitError::Unknown { source }) => {
                 tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
                 resolve(&self.keys, &self.ask, source).await

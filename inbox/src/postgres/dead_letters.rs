@@ -14,13 +14,13 @@ use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Reso
 use crate::dialect::{Inserted, Key, parts};
 
 impl parts::DeadLetters for Postgres {
-    async fn bury(
+    async fn store_dead_letter(
         connection: &mut PgConnection,
         statements: &Statements,
         letter: &DeadLetter,
     ) -> Result<DeadLetterId, sqlx::Error> {
         let (traceparent, tracestate) = letter.trace.clone().unzip();
-        sqlx::query_scalar(&statements.bury)
+        sqlx::query_scalar(&statements.store_dead_letter)
             .bind(letter.id.0)
             .bind(&letter.consumer)
             .bind(&letter.scope)

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::reconcile::{Memory, Remembered, Unfinished, Whose};
+use crate::reconcile::{AppliedIds, Remembered, Unfinished, Whose};
 use crate::store_error::StoreError;
 
 // $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key.
@@ -22,7 +22,7 @@ const UNFINISHED: &str = "SELECT message_id, false FROM {schema}inbox_attempt \
     WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND subject = ANY ($3)";
 const RETAINED: &str = "SELECT retained_from FROM {schema}inbox_retention";
 
-/// See [`Memory`].
+/// See [`AppliedIds`].
 pub(crate) struct PostgresMemory {
     connection: PgConnection,
     whose: Whose,
@@ -62,7 +62,7 @@ fn remembered((id, scope, fingerprint): RememberedTuple) -> Remembered {
 }
 
 #[async_trait]
-impl Memory for PostgresMemory {
+impl AppliedIds for PostgresMemory {
     async fn page(
         &mut self,
         after: (Uuid, &str),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use message::{Event, Malformed, Message, MessageId, Subscriber};
 use serde::de::DeserializeOwned;
 
+use super::broker_session::SubscriptionFactory;
 use super::crash::{CrashHook, CrashPoint};
 use super::drive::RunError;
 use super::kinds::{Kinds, UnknownKinds};
-use super::link::SubscriptionFactory;
+use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
-use super::settings::Settings;
 use super::shutdown::StopSignal;
 use super::store::InboxStore;
 use super::worker::{Foreign, ScopeOf};
@@ -22,7 +22,7 @@ use crate::dialect::Dialect;
 use crate::function::{EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, InvalidName, Scope};
+use crate::name::{ConsumerName, InvalidName, Tenant};
 
 /// Describes a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {
@@ -34,7 +34,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     unknown: UnknownKinds,
     foreign: Option<Foreign>,
     scope_of: ScopeOf,
-    settings: Settings,
+    settings: RunnerOptions,
     guarded: bool,
     crash: Option<CrashHook>,
 }
@@ -138,8 +138,8 @@ impl<DB: Dialect> Consumer<DB> {
             kinds: Kinds(Vec::new()),
             unknown: UnknownKinds::default(),
             foreign: None,
-            scope_of: Arc::new(|_| Ok(Scope::none())),
-            settings: Settings::default(),
+            scope_of: Arc::new(|_| Ok(Tenant::none())),
+            settings: RunnerOptions::default(),
             guarded: true,
             crash: None,
         }
@@ -254,19 +254,19 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Which tenant or account a message belongs to; nobody's by default. When the function panics, the message is
-    /// dead-lettered with the reason [`Reason::NoScope`](crate::Reason::NoScope).
+    /// dead-lettered with the reason [`Reason::NoTenant`](crate::Reason::NoTenant).
     #[must_use]
-    pub fn scope(self, scope_of: impl Fn(&Message) -> Scope + Send + Sync + 'static) -> Self {
+    pub fn scope(self, scope_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.try_scope(move |message| Ok::<_, Infallible>(scope_of(message)))
     }
 
     /// As [`scope`](Self::scope), for a function that can refuse a message: one without a tenant,
     /// or with an invalid name. A refused message is dead-lettered with the reason
-    /// [`Reason::NoScope`](crate::Reason::NoScope) and the error.
+    /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error.
     #[must_use]
     pub fn try_scope<E: std::fmt::Display>(
         mut self,
-        scope_of: impl Fn(&Message) -> Result<Scope, E> + Send + Sync + 'static,
+        scope_of: impl Fn(&Message) -> Result<Tenant, E> + Send + Sync + 'static,
     ) -> Self {
         self.scope_of = Arc::new(move |message| scope_of(message).map_err(|error| error.to_string()));
         self

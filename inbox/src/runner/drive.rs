@@ -12,11 +12,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
 use super::builder::BuildError;
-use super::lanes::{Held, Lanes};
-use super::link::{Event, Link, SubscriptionFactory};
+use super::key_queues::{Held, KeyQueues};
 use super::many::Sorted;
-use super::settings::Settings;
+use super::options::RunnerOptions;
 use super::shutdown::Shutdown;
 use super::store::Store;
 use super::worker::Worker;
@@ -69,16 +69,16 @@ enum Step {
     Abort,
     Stop,
     Finished(Result<Finished, JoinError>),
-    Link(Event),
+    BrokerSession(Event),
     KeepAlive,
 }
 
 pub(super) struct Drive<S> {
     worker: Arc<Worker<S>>,
-    settings: Settings,
+    settings: RunnerOptions,
     shutdown: Shutdown,
-    link: Link,
-    lanes: Lanes,
+    broker_session: BrokerSession,
+    key_queues: KeyQueues,
     batchable: VecDeque<Held>,
     is_batch_running: bool,
     running: JoinSet<Finished>,
@@ -93,15 +93,15 @@ impl<S: Store> Drive<S> {
     pub(super) fn new(
         worker: Arc<Worker<S>>,
         factory: SubscriptionFactory,
-        settings: Settings,
+        settings: RunnerOptions,
         shutdown: Shutdown,
     ) -> Self {
-        let link = Link::new(factory, worker.host.clone());
+        let broker_session = BrokerSession::new(factory, worker.host.clone());
         Self {
             worker,
             settings,
-            link,
-            lanes: Lanes::default(),
+            broker_session,
+            key_queues: KeyQueues::default(),
             batchable: VecDeque::new(),
             is_batch_running: false,
             running: JoinSet::new(),
@@ -119,7 +119,7 @@ impl<S: Store> Drive<S> {
         self.running.abort_all();
         self.worker.meter.held(0);
         result?;
-        if let Err(error) = self.link.close().await {
+        if let Err(error) = self.broker_session.close().await {
             tracing::warn!(error = error_text(&error), "the subscription was not closed in order");
         }
         Ok(())
@@ -145,12 +145,12 @@ impl<S: Store> Drive<S> {
                     self.stop_receiving().await;
                 }
                 Step::Finished(first) => self.finished(first).await?,
-                Step::Link(Event::Deliveries(deliveries)) => self.take(deliveries),
-                Step::Link(Event::Up) => {
+                Step::BrokerSession(Event::Deliveries(deliveries)) => self.take(deliveries),
+                Step::BrokerSession(Event::Up) => {
                     ticks = self::ticks(self.keep_alive_interval()?);
                     self.session_changed();
                 }
-                Step::Link(Event::Lost) => {
+                Step::BrokerSession(Event::Lost) => {
                     self.worker.meter.session_lost();
                     self.session_changed();
                 }
@@ -162,7 +162,7 @@ impl<S: Store> Drive<S> {
 
     async fn next(&mut self, ticks: &mut Interval, is_stopping: bool) -> Step {
         let room = self.settings.prefetch.get().saturating_sub(self.unsettled.len());
-        let Self { shutdown, running, link, .. } = self;
+        let Self { shutdown, running, broker_session, .. } = self;
         // In this order: an abort settles nothing more, and finished work goes before new work.
         tokio::select! {
             biased;
@@ -170,7 +170,7 @@ impl<S: Store> Drive<S> {
             () = shutdown.graceful.cancelled(), if !is_stopping => Step::Stop,
             Some(finished) = running.join_next() => Step::Finished(finished),
             _ = ticks.tick() => Step::KeepAlive,
-            event = link.next(NonZeroUsize::new(room)), if !is_stopping => Step::Link(event),
+            event = broker_session.next(NonZeroUsize::new(room)), if !is_stopping => Step::BrokerSession(event),
         }
     }
 
@@ -178,7 +178,7 @@ impl<S: Store> Drive<S> {
     /// out, so the other half must do.
     fn keep_alive_interval(&mut self) -> Result<Duration, RunError> {
         let chosen = self.settings.keep_alive_interval;
-        let Some(subscription) = self.link.subscription() else { return Ok(KEEP_ALIVE_DEFAULT) };
+        let Some(subscription) = self.broker_session.subscription() else { return Ok(KEEP_ALIVE_DEFAULT) };
         match (chosen, subscription.redelivers_after()) {
             (Some(keep_alive_interval), Some(redelivers_after))
                 if keep_alive_interval > redelivers_after / 2 =>
@@ -200,9 +200,9 @@ impl<S: Store> Drive<S> {
                 origin = delivery.origin, redelivered = delivery.redelivered, "received");
             self.unsettled.insert(delivery.token);
             let held = Held { delivery, session: self.session };
-            let is_single = held.delivery.message.is_err() || self.lanes.is_busy(held.key());
+            let is_single = held.delivery.message.is_err() || self.key_queues.is_busy(held.key());
             if self.settings.batch.is_none() || is_single {
-                self.lanes.push(held);
+                self.key_queues.push(held);
             } else {
                 self.batchable.push_back(held);
             }
@@ -211,7 +211,7 @@ impl<S: Store> Drive<S> {
 
     /// Gives work to as many workers as may run.
     fn dispatch(&mut self) {
-        while let Some(held) = self.lanes.next() {
+        while let Some(held) = self.key_queues.next() {
             let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
             let host = self.worker.host.clone();
             self.running.spawn(host.run(async move {
@@ -237,7 +237,7 @@ impl<S: Store> Drive<S> {
         while let Some(finished) = next {
             match finished? {
                 Finished::One(held, proof) => {
-                    self.lanes.finished(&held);
+                    self.key_queues.finished(&held);
                     settlements.extend(self.settlement(&held, proof));
                 }
                 Finished::Many(sorted) => self.sorted(sorted, &mut settlements),
@@ -257,13 +257,13 @@ impl<S: Store> Drive<S> {
             settlements.extend(self.settlement(&held, None));
         }
         let is_present = |held: &Held| held.session == self.session;
-        sorted.singles.into_iter().filter(is_present).for_each(|held| self.lanes.push(held));
+        sorted.singles.into_iter().filter(is_present).for_each(|held| self.key_queues.push(held));
         // A delivery received meanwhile that belongs behind a single goes into its lane.
         let (behind, batchable) = std::mem::take(&mut self.batchable)
             .into_iter()
-            .partition::<VecDeque<_>, _>(|held| self.lanes.is_busy(held.key()));
+            .partition::<VecDeque<_>, _>(|held| self.key_queues.is_busy(held.key()));
         self.batchable = batchable;
-        behind.into_iter().for_each(|held| self.lanes.push(held));
+        behind.into_iter().for_each(|held| self.key_queues.push(held));
     }
 
     /// Nothing for what came from a lost session: its token means nothing any more, and the message comes again.
@@ -283,7 +283,7 @@ impl<S: Store> Drive<S> {
     }
 
     async fn settle(&mut self, settlements: Vec<Settlement>) {
-        let Some(subscription) = self.link.subscription() else { return };
+        let Some(subscription) = self.broker_session.subscription() else { return };
         if settlements.is_empty() {
             return;
         }
@@ -307,7 +307,7 @@ impl<S: Store> Drive<S> {
 
     /// Before anything is handed back: a broker that pushes would deliver it here again.
     async fn stop_receiving(&mut self) {
-        let Some(subscription) = self.link.subscription() else { return };
+        let Some(subscription) = self.broker_session.subscription() else { return };
         if let Err(error) = subscription.stop_receiving().await {
             tracing::warn!(
                 error = error_text(&error),
@@ -317,7 +317,7 @@ impl<S: Store> Drive<S> {
     }
 
     async fn release_queued(&mut self) {
-        let mut queued = self.lanes.drain();
+        let mut queued = self.key_queues.drain();
         queued.extend(self.batchable.drain(..));
         let releases = queued.iter().filter_map(|held| self.settlement(held, None)).collect();
         self.settle(releases).await;
@@ -325,7 +325,7 @@ impl<S: Store> Drive<S> {
 
     async fn keep_alive(&mut self) {
         let tokens: Vec<_> = self.unsettled.iter().copied().collect();
-        let Some(subscription) = self.link.subscription() else { return };
+        let Some(subscription) = self.broker_session.subscription() else { return };
         if !tokens.is_empty()
             && let Err(error) = subscription.keep_alive(&tokens).await
         {
@@ -335,7 +335,7 @@ impl<S: Store> Drive<S> {
 
     fn lost(&mut self, error: &message::SubscriptionError) {
         self.worker.meter.session_lost();
-        self.link.lost(error);
+        self.broker_session.lost(error);
         self.session_changed();
     }
 
@@ -345,7 +345,7 @@ impl<S: Store> Drive<S> {
         self.give_up.cancel();
         self.give_up = self.shutdown.graceful.child_token();
         self.unsettled.clear();
-        drop(self.lanes.drain());
+        drop(self.key_queues.drain());
         self.batchable.clear();
     }
 

@@ -9,7 +9,7 @@ use super::builder::BuildError;
 use crate::dialect::Dialect;
 use crate::function::{Handled, Route, Tx};
 use crate::handler::{Handler, HandlerError};
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::telemetry::Meter;
 
@@ -84,7 +84,7 @@ impl<DB: Dialect> Dispatcher<DB> {
 #[async_trait]
 impl<DB: Dialect> Handler<DB> for Dispatcher<DB> {
     async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Handled {
-        let received = Received::first(self.consumer.clone(), Scope::none(), message);
+        let received = Received::first(self.consumer.clone(), Tenant::none(), message);
         self.handle_delivery(tx, message, &received).await
     }
 

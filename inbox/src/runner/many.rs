@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::crash::CrashPoint;
-use super::lanes::Held;
+use super::key_queues::Held;
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
-use crate::name::Scope;
+use crate::name::Tenant;
 use crate::store_error::StoreError;
 
 /// The deliveries of a batch, sorted by outcome.
@@ -37,7 +37,7 @@ pub(super) struct Sorted {
 struct Placed {
     at: usize,
     held: Held,
-    scope: Scope,
+    scope: Tenant,
 }
 
 /// A delivery that goes the way of single ones, and its place.

@@ -4,7 +4,7 @@
 //! failing message holds its own key while it waits for its next attempt, and the others go on. A delivery is settled
 //! only with the proof that its effect, or its dead letter, is committed.
 //!
-//! | trouble | what happens |
+//! | error_kind | what happens |
 //! |---|---|
 //! | the handler fails, panics or does not end in time | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
 //! | the message is refused or malformed, or nobody can tell whose it is | dead-lettered at once, then settled |
@@ -13,28 +13,28 @@
 //! | shutdown | nothing more received; work in hand finished and settled, the rest handed back |
 
 mod bounded;
+mod broker_session;
 mod builder;
 mod crash;
 mod drive;
 mod failure;
+mod key_queues;
 mod kinds;
-mod lanes;
-mod link;
 mod many;
+mod options;
 mod overdue;
 mod parts;
-mod settings;
 mod shutdown;
 mod single;
 mod store;
 mod worker;
 
+pub use broker_session::SubscriptionFactory;
 pub use builder::{BuildError, Consumer, ConsumerBuilder};
 pub use crash::CrashPoint;
 pub use drive::RunError;
 pub use kinds::UnknownKinds;
-pub use link::SubscriptionFactory;
+pub use options::RunnerOptions;
 pub use parts::{Parts, Runner};
-pub use settings::Settings;
 pub use shutdown::{Shutdown, StopSignal};
 pub use store::{Admitted, Store};

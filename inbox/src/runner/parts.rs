@@ -4,26 +4,26 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use message::{Host, Message};
+use message::{Message, Runtime};
 use tokio::sync::Semaphore;
 
+use super::broker_session::SubscriptionFactory;
 use super::crash::CrashHook;
 use super::drive::{Drive, RunError};
 use super::failure::Limits;
-use super::link::SubscriptionFactory;
+use super::options::RunnerOptions;
 use super::overdue;
-use super::settings::Settings;
 use super::shutdown::Shutdown;
 use super::store::Store;
 use super::worker::{Foreign, ScopeOf, Worker};
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
 /// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one over an inbox.
 pub struct Runner<S> {
     worker: Arc<Worker<S>>,
     factory: SubscriptionFactory,
-    settings: Settings,
+    settings: RunnerOptions,
 }
 
 /// The parts of a runner besides its store.
@@ -33,21 +33,21 @@ pub struct Parts {
     /// Makes the subscription.
     pub factory: SubscriptionFactory,
     /// How it behaves.
-    pub settings: Settings,
+    pub settings: RunnerOptions,
     pub(super) scope_of: ScopeOf,
     pub(super) foreign: Option<Foreign>,
     pub(super) crash: Option<CrashHook>,
     /// Where its tasks run.
-    pub host: Host,
+    pub host: Runtime,
 }
 
 impl Parts {
     /// Parts with the default settings: every message is nobody's in particular.
     #[must_use]
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
-        let scope_of: ScopeOf = Arc::new(|_: &Message| Ok(Scope::none()));
-        let settings = Settings::default();
-        Self { consumer, factory, settings, scope_of, foreign: None, crash: None, host: Host::default() }
+        let scope_of: ScopeOf = Arc::new(|_: &Message| Ok(Tenant::none()));
+        let settings = RunnerOptions::default();
+        Self { consumer, factory, settings, scope_of, foreign: None, crash: None, host: Runtime::default() }
     }
 }
 

@@ -12,14 +12,14 @@ use tracing::Instrument;
 use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind};
 use super::store::Store;
-use super::worker::{GivenUp, Grave, INTERRUPT_MAX, Worker, closed, is_innocent};
+use super::worker::{GivenUp, INTERRUPT_MAX, NewDeadLetter, Worker, closed, is_innocent};
 use crate::attempts::{Failures, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::Reason;
 use crate::error::AdmitError;
 use crate::guard::Duplicate;
 use crate::handler::{HandlerError, Next, RETRY_AFTER_MAX};
-use crate::name::Scope;
+use crate::name::Tenant;
 use crate::store_error::StoreError;
 
 /// The outcome of one attempt.
@@ -27,7 +27,7 @@ enum Step {
     /// Its effect is committed, now or before.
     Settle(Committed),
     /// It is to be dead-lettered.
-    Bury(Grave),
+    Bury(NewDeadLetter),
     /// It failed; with the whole message, where it is the chunk that completed it.
     Failed(Failing, Cause, Option<Box<Message>>),
     /// The database could not even begin: nothing that this message has done.
@@ -63,8 +63,8 @@ impl<S: Store> Worker<S> {
             Ok(message) => message,
             Err(malformed) => {
                 self.meter.refused(Reason::Malformed);
-                let grave = Grave::new(Reason::Malformed, malformed.problem.clone(), 0);
-                return self.bury(delivery, &Scope::none(), grave, give_up).await;
+                let grave = NewDeadLetter::new(Reason::Malformed, malformed.problem.clone(), 0);
+                return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
             }
         };
         let span = tracing::info_span!("process", consumer = %self.consumer, message_id = %message.id,
@@ -84,9 +84,9 @@ impl<S: Store> Worker<S> {
         let scope = match self.scope(message) {
             Ok(scope) => scope,
             Err(problem) => {
-                self.meter.refused(Reason::NoScope);
-                let grave = Grave::new(Reason::NoScope, problem, 0);
-                return self.bury(delivery, &Scope::none(), grave, give_up).await;
+                self.meter.refused(Reason::NoTenant);
+                let grave = NewDeadLetter::new(Reason::NoTenant, problem, 0);
+                return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
             }
         };
         let mut course = Course::default();
@@ -96,13 +96,13 @@ impl<S: Store> Worker<S> {
         loop {
             match self.attempt(&scope, message, course.failed_before).await {
                 Step::Settle(proof) => return Ok(proof),
-                Step::Bury(grave) => return self.bury(delivery, &scope, grave, give_up).await,
+                Step::Bury(grave) => return self.store_dead_letter(delivery, &scope, grave, give_up).await,
                 Step::Failed(failing, error, whole) => {
                     if let Some(grave) =
                         self.note_failure(&scope, message, &mut course, (failing, &*error), give_up).await?
                     {
-                        let grave = Grave { whole, ..grave };
-                        return self.bury(delivery, &scope, grave, give_up).await;
+                        let grave = NewDeadLetter { whole, ..grave };
+                        return self.store_dead_letter(delivery, &scope, grave, give_up).await;
                     }
                 }
                 Step::Away(error) => self.wait_out(&mut course.outages, &*error, give_up).await?,
@@ -113,7 +113,7 @@ impl<S: Store> Worker<S> {
     /// Keeps to the backoff of a redelivered message that failed in another process. Returns how many failures were counted, if it did fail.
     async fn resume(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         give_up: &CancellationToken,
     ) -> Result<Option<u32>, GivenUp> {
@@ -131,7 +131,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    async fn attempt(&self, scope: &Scope, message: &Message, failed_before: Option<u32>) -> Step {
+    async fn attempt(&self, scope: &Tenant, message: &Message, failed_before: Option<u32>) -> Step {
         let _permit = match self.permits.acquire().await.map_err(closed) {
             Ok(permit) => permit,
             Err(error) => return Step::Away(error.into()),
@@ -152,7 +152,7 @@ impl<S: Store> Worker<S> {
     async fn gather(
         &self,
         mut tx: S::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         chunk: &Message,
         failed_before: Option<u32>,
         begun_at: Instant,
@@ -177,7 +177,7 @@ impl<S: Store> Worker<S> {
             Ok(Gathered::Duplicate(duplicate)) => self.suppress(tx, &duplicate).await,
             Err(error @ AdmitError::Damaged { .. }) => {
                 self.meter.refused(Reason::Malformed);
-                let grave = Grave::new(Reason::Malformed, error.to_string(), 0);
+                let grave = NewDeadLetter::new(Reason::Malformed, error.to_string(), 0);
                 let AdmitError::Damaged { whole, .. } = error else { return Step::Bury(grave) };
                 Step::Bury(grave.of_whole(whole))
             }
@@ -189,7 +189,7 @@ impl<S: Store> Worker<S> {
     async fn apply_one(
         &self,
         mut tx: S::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         failed_before: Option<u32>,
         begun_at: Instant,
@@ -237,7 +237,7 @@ impl<S: Store> Worker<S> {
         let AdmitError::Refused(refusal) = error else {
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         };
-        Step::Bury(Grave::new(Reason::from(&refusal), refusal.to_string(), 0))
+        Step::Bury(NewDeadLetter::new(Reason::from(&refusal), refusal.to_string(), 0))
     }
 
     async fn commit(&self, tx: S::Tx) -> Step {
@@ -271,7 +271,7 @@ impl<S: Store> Worker<S> {
             Next::Retry => Step::Failed((FailureKind::Own, error.delay()), error.into(), None),
             Next::Reject => {
                 self.meter.failed();
-                Step::Bury(Grave::new(Reason::Rejected, error_text(&error), 1))
+                Step::Bury(NewDeadLetter::new(Reason::Rejected, error_text(&error), 1))
             }
         }
     }
@@ -288,12 +288,12 @@ impl<S: Store> Worker<S> {
     /// Notes a failure, and waits for the next attempt unless the message is to be given up.
     async fn note_failure(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
         course: &mut Course,
         ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
         give_up: &CancellationToken,
-    ) -> Result<Option<Grave>, GivenUp> {
+    ) -> Result<Option<NewDeadLetter>, GivenUp> {
         let applied = self.applied.load(Ordering::Relaxed);
         let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
         let is_counted = kind.is_counted(others_succeeded);
@@ -314,7 +314,7 @@ impl<S: Store> Worker<S> {
         let uncounted = course.uncounted;
         if self.limits.are_exceeded_by(Failure { is_counted, attempts, age, uncounted }) {
             self.meter.failed();
-            return Ok(Some(Grave::new(Reason::Poison, text, attempts)));
+            return Ok(Some(NewDeadLetter::new(Reason::Poison, text, attempts)));
         }
         if is_counted {
             self.meter.failed();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Committed, Delivery, EventType, Message, MessageId, to_its_end};
+use message::{Committed, Delivery, EventType, Message, MessageId, shield};
 use sqlx::Transaction;
 use time::OffsetDateTime;
 
@@ -21,7 +21,7 @@ use crate::error::{AdmitError, CommitError, OpenError};
 use crate::guard::{Admission, Duplicate, Guard};
 use crate::handler::{Handler, HandlerError};
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
@@ -49,7 +49,7 @@ pub trait Store: Send + Sync + 'static {
     async fn admit(
         &self,
         tx: &mut Self::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Admitted<Self::Guard>, AdmitError>;
 
@@ -57,7 +57,7 @@ pub trait Store: Send + Sync + 'static {
     async fn gather(
         &self,
         _tx: &mut Self::Tx,
-        _scope: &Scope,
+        _scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         match Refusal::of_fragment(message) {
@@ -88,7 +88,7 @@ pub trait Store: Send + Sync + 'static {
     async fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
     ) -> Result<(), StoreError>;
 
@@ -106,19 +106,19 @@ pub trait Store: Send + Sync + 'static {
     /// Notes a failure, and counts it if there is a pause.
     async fn record_failure(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
         error: &str,
         pause: Option<Pause>,
     ) -> Result<Failures, StoreError>;
 
     /// The failures of a message so far.
-    async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError>;
+    async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError>;
 
     /// Dead-letters a delivery: the proof that settles it.
     async fn dead_letter(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError>;
@@ -126,7 +126,7 @@ pub trait Store: Send + Sync + 'static {
     /// Dead-letters the whole message that the chunk of a delivery completed, and forgets its chunks.
     async fn dead_letter_whole(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         delivery: &Delivery,
         _whole: &Message,
         cause: (Reason, String, u32),
@@ -214,7 +214,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     async fn admit(
         &self,
         tx: &mut Self::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Admitted<Self::Guard>, AdmitError> {
         if !self.guarded {
@@ -227,7 +227,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     async fn gather(
         &self,
         tx: &mut Self::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
         tx.gather(&self.consumer, scope, message).await
@@ -264,7 +264,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     async fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
     ) -> Result<(), StoreError> {
         let key = Key { consumer: self.consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
@@ -287,7 +287,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn record_failure(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         id: MessageId,
         error: &str,
         pause: Option<Pause>,
@@ -295,13 +295,13 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.inbox.note_failure(&self.consumer, scope, id, error, pause).await
     }
 
-    async fn attempt(&self, scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError> {
+    async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
         self.inbox.attempt(&self.consumer, scope, id).await
     }
 
     async fn dead_letter(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
@@ -310,7 +310,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn dead_letter_whole(
         &self,
-        scope: &Scope,
+        scope: &Tenant,
         delivery: &Delivery,
         whole: &Message,
         cause: (Reason, String, u32),
@@ -329,7 +329,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     async fn maintain(&self) -> Result<(), OpenError> {
         let inbox = self.inbox.clone();
         // Aborting the caller must not cut a transaction in half.
-        let maintained = to_its_end(async move { inbox.maintain().await }).await?;
+        let maintained = shield(async move { inbox.maintain().await }).await?;
         tracing::debug!(?maintained, "inbox maintained");
         Ok(())
     }

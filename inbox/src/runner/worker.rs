@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Committed, Delivery, Host, Malformed, Message, MessageId};
+use message::{Committed, Delivery, Malformed, Message, MessageId, Runtime};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -22,13 +22,13 @@ use crate::backoff::Backoff;
 use crate::crash_points;
 use crate::dead_letter::Reason;
 use crate::handler::HandlerError;
-use crate::name::{ConsumerName, Scope};
+use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
-use crate::store_error::{StoreError, Trouble};
+use crate::store_error::{ErrorKind, StoreError};
 use crate::telemetry::Meter;
 
 /// Which scope a message belongs to.
-pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Scope, String> + Send + Sync>;
+pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
 
 /// Reads a message of a foreign producer.
 pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Option<Message> + Send + Sync>;
@@ -49,11 +49,11 @@ pub(super) struct Worker<S> {
     pub(super) permits: Semaphore,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
-    pub(super) host: Host,
+    pub(super) host: Runtime,
 }
 
 /// A dead letter that is yet to be stored: its reason and its error.
-pub(super) struct Grave {
+pub(super) struct NewDeadLetter {
     pub(super) reason: Reason,
     pub(super) error: String,
     /// How often the handler failed.
@@ -62,7 +62,7 @@ pub(super) struct Grave {
     pub(super) whole: Option<Box<Message>>,
 }
 
-impl Grave {
+impl NewDeadLetter {
     pub(super) fn new(reason: Reason, error: String, attempts: u32) -> Self {
         Self { reason, error, attempts, whole: None }
     }
@@ -90,7 +90,7 @@ impl<S: Store> Worker<S> {
     }
 
     /// Which scope a message belongs to, or why that cannot be told.
-    pub(super) fn scope(&self, message: &Message) -> Result<Scope, String> {
+    pub(super) fn scope(&self, message: &Message) -> Result<Tenant, String> {
         catch_unwind(AssertUnwindSafe(|| (self.scope_of)(message)))
             .unwrap_or_else(|_| Err(String::from("the scope function panicked")))
     }
@@ -111,7 +111,7 @@ impl<S: Store> Worker<S> {
         tx: &mut S::Tx,
         guard: &S::Guard,
         message: &Message,
-        (scope, failures): (&Scope, u32),
+        (scope, failures): (&Tenant, u32),
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let received = Received::after(failures, self.consumer.clone(), scope.clone(), message);
         let entry = self.handling.enter(message.id);
@@ -154,11 +154,11 @@ impl<S: Store> Worker<S> {
     }
 
     /// Dead-letters a delivery, however long the database is away.
-    pub(super) async fn bury(
+    pub(super) async fn store_dead_letter(
         &self,
         delivery: &Delivery,
-        scope: &Scope,
-        Grave { reason, error, attempts, whole }: Grave,
+        scope: &Tenant,
+        NewDeadLetter { reason, error, attempts, whole }: NewDeadLetter,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
         let mut outages = 0;
@@ -196,9 +196,9 @@ impl<S: Store> Worker<S> {
 /// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that got lost.
 pub(super) fn is_innocent(error: &CommitError) -> bool {
     match error {
-        CommitError::RolledBack { source: Some(source), .. } => {
-            source.downcast_ref::<sqlx::Error>().is_some_and(|error| Trouble::of(error) != Trouble::Statement)
-        }
+        CommitError::RolledBack { source: Some(source), .. } => source
+            .downcast_ref::<sqlx::Error>()
+            .is_some_and(|error| ErrorKind::of(error) != ErrorKind::Statement),
         CommitError::RolledBack { source: None, .. } => false,
         CommitError::Unknown { .. } => true,
     }
@@ -206,7 +206,7 @@ pub(super) fn is_innocent(error: &CommitError) -> bool {
 
 /// A closed semaphore: nobody closes it.
 pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
-    StoreError::new("be asked: the consumer is ending", Trouble::Outage, error)
+    StoreError::new("be asked: the consumer is ending", ErrorKind::Outage, error)
 }
 
 impl<S> fmt::Debug for Worker<S> {

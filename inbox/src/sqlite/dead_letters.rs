@@ -17,7 +17,7 @@ use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Reso
 use crate::dialect::{Inserted, Key, parts};
 
 impl parts::DeadLetters for Sqlite {
-    async fn bury(
+    async fn store_dead_letter(
         connection: &mut SqliteConnection,
         _statements: &Statements,
         letter: &DeadLetter,

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use super::values::{fingerprint, text, time};
-use crate::reconcile::{Memory, Remembered, Unfinished, Whose};
+use crate::reconcile::{AppliedIds, Remembered, Unfinished, Whose};
 use crate::store_error::StoreError;
 
 // ?1 consumer, ?2 scope or null.
@@ -23,7 +23,7 @@ const UNFINISHED: &str = "SELECT message_id, 0 FROM inbox_attempt \
     WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND subject IN (SELECT value FROM json_each(?3))";
 const RETAINED: &str = "SELECT retained_from FROM inbox_retention";
 
-/// See [`Memory`].
+/// See [`AppliedIds`].
 pub(crate) struct SqliteMemory {
     connection: SqliteConnection,
     whose: Whose,
@@ -52,7 +52,7 @@ fn remembered((id, scope, bytes): RememberedTuple) -> Result<Remembered, sqlx::E
 }
 
 #[async_trait]
-impl Memory for SqliteMemory {
+impl AppliedIds for SqliteMemory {
     async fn page(
         &mut self,
         after: (Uuid, &str),

@@ -87,7 +87,7 @@ impl AcceptedTimes {
     ///
     /// # Errors
     /// [`Drift`].
-    pub fn judge(&self, token: impl Into<Token>) -> Result<(), Drift> {
+    pub fn validate(&self, token: impl Into<Token>) -> Result<(), Drift> {
         let token = token.into();
         let Self { oldest_accepted_at, newest_accepted_at } = *self;
         if token.generated_at < oldest_accepted_at {
@@ -164,9 +164,9 @@ mod tests {
 
     const NOW: OffsetDateTime = datetime!(2026-03-15 12:00 UTC);
 
-    fn judged(at: OffsetDateTime) -> &'static str {
+    fn validated(at: OffsetDateTime) -> &'static str {
         let token = Token { generated_at: at, id: Uuid::nil() };
-        DriftWindow::DEFAULT.at(NOW).judge(token).map_or_else(|drift| drift.as_str(), |()| "accepted")
+        DriftWindow::DEFAULT.at(NOW).validate(token).map_or_else(|drift| drift.as_str(), |()| "accepted")
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
             (datetime!(2026-03-15 12:05 UTC), "accepted"),
             (datetime!(2026-03-15 12:05:00.001 UTC), "too_far_ahead"),
         ] {
-            assert_eq!(judged(at), verdict, "{at}");
+            assert_eq!(validated(at), verdict, "{at}");
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
             (datetime!(2026-02-01 0:00 UTC), "2026-03-01 12:00:00.0"),
             (datetime!(2026-04-01 0:00 UTC), "2026-03-15 12:05:00.0"),
         ] {
-            let drift = DriftWindow::DEFAULT.at(NOW).judge(Token { generated_at: at, id: Uuid::nil() });
+            let drift = DriftWindow::DEFAULT.at(NOW).validate(Token { generated_at: at, id: Uuid::nil() });
             let told = drift.unwrap_err().to_string();
             assert!(told.contains(&at.to_string()) && told.contains(other), "{told}");
         }

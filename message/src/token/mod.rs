@@ -5,9 +5,9 @@
 //! | [`pair`] | [`Token`]: an identity and the time it was made at |
 //! | [`drift`] | [`DriftWindow`], [`Drift`]: which times are accepted, and why another is not |
 //! | [`clock`] | [`Clock`]: where generators take the time from |
-//! | [`mint`] | [`Mint`]: whatever makes message ids |
+//! | [`mint`] | [`IdGenerator`]: whatever makes message ids |
 //! | [`monotonic`] | [`Monotonic`]: ids that ascend in one process |
-//! | [`node`] | [`NodeTerm`], [`NodeMint`]: ids that name a numbered node |
+//! | [`node`] | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
 //! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |
 //!
 //! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to choose is told in
@@ -15,7 +15,7 @@
 
 pub mod clock;
 pub mod drift;
-pub mod mint;
+pub mod generator;
 pub mod monotonic;
 pub mod node;
 pub mod pair;
@@ -23,8 +23,8 @@ pub mod transaction;
 
 pub use clock::{Clock, SystemClock};
 pub use drift::{AcceptedTimes, Drift, DriftWindow, InvalidWindow};
-pub use mint::{Mint, MintError, ProcessIds};
+pub use generator::{IdGenerator, MintError, ProcessIds};
 pub use monotonic::Monotonic;
-pub use node::{NodeMint, NodeTerm, Stale};
+pub use node::{NodeIdGenerator, NodeTerm, Stale};
 pub use pair::Token;
 pub use transaction::TransactionStamp;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::clock::{Clock, SystemClock};
-use super::mint::{Mint, MintError};
+use super::generator::{IdGenerator, MintError};
 use crate::id::MessageId;
 
 /// Makes ids that ascend strictly, also when the clock stands still or steps back: then they keep the latest time
@@ -40,7 +40,7 @@ impl<C: Clock> Monotonic<C> {
     }
 }
 
-impl<C: Clock> Mint for Monotonic<C> {
+impl<C: Clock> IdGenerator for Monotonic<C> {
     fn mint(&self) -> Result<MessageId, MintError> {
         Ok(self.next())
     }

@@ -101,13 +101,13 @@ impl Stale {
 
 /// Makes the ids of one node.
 #[derive(Debug, Default)]
-pub struct NodeMint {
+pub struct NodeIdGenerator {
     term: Option<NodeTerm>,
     millis: u64,
     counter: u16,
 }
 
-impl NodeMint {
+impl NodeIdGenerator {
     /// Goes on with this term: a new one, or the same one for longer.
     pub fn hold(&mut self, term: NodeTerm) {
         self.term = Some(term);
@@ -176,7 +176,7 @@ mod tests {
         NodeTerm { number, epoch, salt: 0xffff, until }
     }
 
-    fn next(mint: &mut NodeMint, clock: &Steps) -> Result<MessageId, Stale> {
+    fn next(mint: &mut NodeIdGenerator, clock: &Steps) -> Result<MessageId, Stale> {
         mint.next(clock.since_1970(), clock.elapsed())
     }
 
@@ -184,7 +184,7 @@ mod tests {
     fn an_id_is_a_version_7_uuid_that_tells_its_node() {
         for (number, epoch) in [(0, 1), (u16::MAX, u32::MAX), (513, 70_000)] {
             let clock = Steps::at(START);
-            let mut mint = NodeMint::default();
+            let mut mint = NodeIdGenerator::default();
             mint.hold(term(number, epoch, TTL));
             let id = next(&mut mint, &clock).unwrap();
             assert_eq!(MessageId::try_from(id.as_uuid()).unwrap(), id);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_node_whose_lease_has_ended_stops_loudly() {
         let clock = Steps::at(START);
-        let mut mint = NodeMint::default();
+        let mut mint = NodeIdGenerator::default();
         assert_eq!(next(&mut mint, &clock), Err(Stale::NoNumber));
         mint.hold(term(3, 9, TTL));
         clock.pass(29_999);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn more_ids_than_a_millisecond_has_run_ahead_up_to_the_limit() {
         let clock = Steps::at(START);
-        let mut mint = NodeMint::default();
+        let mut mint = NodeIdGenerator::default();
         mint.hold(term(1, 1, TTL));
         let ids: Vec<_> = (0..10_000).map(|_| next(&mut mint, &clock).unwrap()).collect();
         assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
@@ -234,7 +234,7 @@ mod tests {
         ) {
             let clock = Steps::at(START);
             let forever = Duration::from_secs(u64::MAX);
-            let (mut stopped, mut successor) = (NodeMint::default(), NodeMint::default());
+            let (mut stopped, mut successor) = (NodeIdGenerator::default(), NodeIdGenerator::default());
             stopped.hold(term(7, 1, forever));
             successor.hold(term(7, 2, forever));
             let mut seen = HashSet::new();

@@ -27,7 +27,7 @@ pub enum Decision {
 
 /// A decision with the one who takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decree {
+pub struct OperatorDecision {
     /// The decision.
     pub decision: Decision,
     /// Who decides, for the audit.
@@ -128,7 +128,7 @@ impl DecideError {
     }
 }
 
-impl Decree {
+impl OperatorDecision {
     /// Refuses decrees that are wrong whatever the database holds.
     pub(crate) fn check(&self) -> Result<(), DecideError> {
         match () {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn decisions_are_signed_and_edits_say_something() {
-        let decree = |actor: &str, note: &str, decision| Decree {
+        let decree = |actor: &str, note: &str, decision| OperatorDecision {
             decision,
             actor: actor.to_owned(),
             note: note.to_owned(),

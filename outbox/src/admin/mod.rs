@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`] |
 //! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
-//! | [`decision`] | [`Decision`], [`Decree`], [`DecideError`] |
+//! | [`decision`] | [`Decision`], [`OperatorDecision`], [`DecideError`] |
 
 pub mod decision;
 pub mod entry;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use message::Source;
 
-pub use decision::{Action, DecideError, Decision, Decree};
+pub use decision::{Action, DecideError, Decision, OperatorDecision};
 pub use entry::{AuditRecord, ListedEntry};
 pub use status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
 
@@ -59,7 +59,12 @@ pub trait LogAdmin: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`DecideError`] says what stands in the way; nothing is changed then.
-    async fn decide(&self, relay: &RelayName, id: EntryId, decree: Decree) -> Result<(), DecideError>;
+    async fn decide(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        decree: OperatorDecision,
+    ) -> Result<(), DecideError>;
 
     /// The decisions about a relay's entries, the latest first, at most `records_max`.
     ///

@@ -7,7 +7,7 @@
 //! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not simply leave |
 //! | [`queue`] | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
 //! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: who may move the cursor |
-//! | [`store`] | [`LogStore`], [`LogReader`], [`LogKeeper`]: what a database offers the relay |
+//! | [`store`] | [`LogStore`], [`LogReader`], [`CheckpointStore`]: what a database offers the relay |
 //! | [`error`] | [`LogError`] |
 //! | [`options`] | [`LogOptions`]: how connections are made |
 //! | [`mod@open`] | [`open()`]: from a URL to a log |
@@ -34,4 +34,4 @@ pub use lease::{Acquired, Fenced, Lease, RelayName};
 pub use open::open;
 pub use options::LogOptions;
 pub use queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
-pub use store::{LogKeeper, LogReader, LogStore};
+pub use store::{CheckpointStore, LogReader, LogStore};

@@ -30,7 +30,11 @@ pub trait LogStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// As for [`LogStore::reader`]. Cancel-safe.
-    async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError>;
+    async fn checkpoint_store(
+        &self,
+        relay: &RelayName,
+        holder: &str,
+    ) -> Result<Box<dyn CheckpointStore>, LogError>;
 }
 
 /// Reads the log. After any error the reader is dropped, and the cursor is loaded anew.
@@ -69,10 +73,10 @@ pub trait LogReader: Send {
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
 }
 
-/// Keeps the relay's state: lease, cursor, exceptions. After any error the keeper is dropped: take the lease and
-/// load the cursor anew. None of the calls is cancel-safe: drop the keeper with the future.
+/// Keeps the relay's state: lease, cursor, exceptions. After any error the checkpoint_store is dropped: take the lease and
+/// load the cursor anew. None of the calls is cancel-safe: drop the checkpoint_store with the future.
 #[async_trait]
-pub trait LogKeeper: Send {
+pub trait CheckpointStore: Send {
     /// Asks for the lease; it is granted when nobody holds it or when it has expired by the database's clock.
     /// The first time a relay's name is seen, its cursor starts before the first entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use message::MessageId;
-use message::token::{Clock, Mint, MintError, NodeMint, Stale};
+use message::token::{Clock, IdGenerator, MintError, NodeIdGenerator, Stale};
 use sqlx::Pool;
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::NodeError;
-use super::keeper::{Command, Keeper};
 use super::options::NodeOptions;
+use super::renewal::{Command, Renewal};
 use crate::dialect::Dialect;
 use crate::telemetry;
 
@@ -22,16 +22,16 @@ pub const BATCH_MAX: usize = 4_096;
 #[derive(Clone)]
 pub struct NodeIds {
     shared: Arc<Shared>,
-    keeper: mpsc::Sender<Command>,
+    renewal: mpsc::Sender<Command>,
 }
 
 pub(super) struct Shared {
-    mint: Mutex<NodeMint>,
+    mint: Mutex<NodeIdGenerator>,
     clock: Arc<dyn Clock>,
 }
 
 impl Shared {
-    pub(super) fn mint(&self) -> MutexGuard<'_, NodeMint> {
+    pub(super) fn mint(&self) -> MutexGuard<'_, NodeIdGenerator> {
         self.mint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,11 +47,11 @@ impl NodeIds {
         options.check()?;
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
         let statements = DB::statements(options.schema.as_ref());
-        let keeper = Keeper { pool, statements, options, shared: Arc::clone(&shared) };
-        keeper.take().await?;
+        let renewal = Renewal { pool, statements, options, shared: Arc::clone(&shared) };
+        renewal.take().await?;
         let (commands, asked) = mpsc::channel(1);
-        tokio::spawn(keeper.run(asked));
-        Ok(Self { shared, keeper: commands })
+        tokio::spawn(renewal.run(asked));
+        Ok(Self { shared, renewal: commands })
     }
 
     /// The next id. Ids of one node ascend strictly. It does not block.
@@ -59,7 +59,7 @@ impl NodeIds {
     /// # Errors
     /// [`Stale`]: this node's number may be another one's by now, or the clock is behind. Try again later.
     pub fn next(&self) -> Result<MessageId, Stale> {
-        self.minted(NodeMint::next)
+        self.minted(NodeIdGenerator::next)
     }
 
     /// So many ids at once, at most [`BATCH_MAX`] whatever is asked for: all or none.
@@ -99,13 +99,13 @@ impl NodeIds {
         command: fn(oneshot::Sender<Result<(), NodeError>>) -> Command,
     ) -> Result<(), NodeError> {
         let (done, answer) = oneshot::channel();
-        self.keeper.send(command(done)).await.map_err(|_| NodeError::Closed)?;
+        self.renewal.send(command(done)).await.map_err(|_| NodeError::Closed)?;
         answer.await.map_err(|_| NodeError::Closed)?
     }
 
     fn minted<T>(
         &self,
-        make: impl FnOnce(&mut NodeMint, std::time::Duration, std::time::Duration) -> Result<T, Stale>,
+        make: impl FnOnce(&mut NodeIdGenerator, std::time::Duration, std::time::Duration) -> Result<T, Stale>,
     ) -> Result<T, Stale> {
         let mut mint = self.shared.mint();
         // Under the lock: a moment read before could be one of before a renewal.
@@ -114,7 +114,7 @@ impl NodeIds {
     }
 }
 
-impl Mint for NodeIds {
+impl IdGenerator for NodeIds {
     fn mint(&self) -> Result<MessageId, MintError> {
         self.next().map_err(MintError::new)
     }

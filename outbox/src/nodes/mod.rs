@@ -22,8 +22,8 @@
 
 mod error;
 mod handle;
-mod keeper;
 mod options;
+mod renewal;
 
 pub use error::NodeError;
 pub use handle::{BATCH_MAX, NodeIds};

@@ -7,7 +7,7 @@ use sqlx::types::Uuid;
 use sqlx::{Connection, PgConnection, Row as _};
 
 use crate::admin::LogAdmin;
-use crate::admin::decision::{Content, DecideError, Decision, Decree, edited};
+use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
 use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus, counts};
 use crate::log::failure::within;
@@ -161,7 +161,12 @@ impl PostgresLog {
         Ok(relays)
     }
 
-    async fn carry_out(&self, relay: &RelayName, id: EntryId, decree: &Decree) -> Result<(), DecideError> {
+    async fn carry_out(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        decree: &OperatorDecision,
+    ) -> Result<(), DecideError> {
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.admin().await?;
         let mut tx = connection.begin().await.map_err(failed())?;
@@ -260,7 +265,12 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
-    async fn decide(&self, relay: &RelayName, id: EntryId, decree: Decree) -> Result<(), DecideError> {
+    async fn decide(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        decree: OperatorDecision,
+    ) -> Result<(), DecideError> {
         decree.check()?;
         let limit = self.options.call_timeout;
         match tokio::time::timeout(limit, self.carry_out(relay, id, &decree)).await {

@@ -11,7 +11,7 @@ use sqlx::{Arguments, Connection, Executor, PgConnection, PgPool, Postgres, Tran
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options};
-use crate::dialect::{Dialect, Fate, Inserted, Stored};
+use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::postgres::nodes::{self, NodeStatements};
 use crate::transaction::UnknownCommit;
@@ -185,11 +185,11 @@ impl Dialect for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         commit: &UnknownCommit,
-    ) -> Result<Fate, sqlx::Error> {
+    ) -> Result<TransactionStatus, sqlx::Error> {
         let running: bool =
             sqlx::query_scalar(RUNNING).bind(&commit.transaction).fetch_one(&mut *connection).await?;
         if running {
-            return Ok(Fate::Running);
+            return Ok(TransactionStatus::Running);
         }
         let ids: Vec<Uuid> = commit.message_ids.iter().map(|id| id.as_uuid()).collect();
         let (found, status): (bool, Option<String>) = sqlx::query_as(&statements.fate)
@@ -198,11 +198,11 @@ impl Dialect for Postgres {
             .fetch_one(connection)
             .await?;
         Ok(match status.as_deref() {
-            _ if found => Fate::Committed,
+            _ if found => TransactionStatus::Committed,
             // After a crash another transaction may have got its xid, so this alone proves nothing.
-            Some("committed") => Fate::Unclear,
-            _ if commit.transaction.is_none() => Fate::Unclear,
-            _ => Fate::RolledBack,
+            Some("committed") => TransactionStatus::Unclear,
+            _ if commit.transaction.is_none() => TransactionStatus::Unclear,
+            _ => TransactionStatus::RolledBack,
         })
     }
 

@@ -7,7 +7,7 @@
 //! | `reader` | differences and pages |
 //! | `page` | where a page is cut, and which payloads come with it |
 //! | `row` | the columns of a row |
-//! | `keeper` | lease, cursor, exceptions |
+//! | `checkpoint_store` | lease, cursor, exceptions |
 //! | `history` | which history a mark belongs to, and whether a cursor can be believed |
 //! | `facts` | what `history` decides on, as the server tells it |
 //! | `rebase` | mends cursors that are not of this history |
@@ -18,7 +18,7 @@
 //! | `nodes` | numbers of nodes that make ids |
 //! | [`transaction_ids`] | ids that name the transaction they are taken in |
 //! | `admin` | what operators ask and decide |
-//! | `statements` | every statement of reader and keeper |
+//! | `statements` | every statement of reader and checkpoint_store |
 //!
 //! # Why the reader misses nothing
 //!
@@ -65,10 +65,10 @@
 //! from there.
 
 mod admin;
+mod checkpoint_store;
 mod enqueue;
 mod facts;
 mod history;
-mod keeper;
 mod lease;
 mod mark;
 mod nodes;

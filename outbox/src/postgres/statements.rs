@@ -1,4 +1,4 @@
-//! Every statement of reader and keeper, rendered once per log.
+//! Every statement of reader and checkpoint_store, rendered once per log.
 
 use migrations::{Identifier, Statement, Template};
 

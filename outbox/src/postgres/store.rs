@@ -11,9 +11,9 @@ use sqlx::{ConnectOptions, PgConnection, Postgres, Row as _};
 use crate::address::Address;
 use crate::connect::{Exposure, exposure};
 use crate::log::failure::within;
-use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
+use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
+use crate::postgres::checkpoint_store::PgCheckpointStore;
 use crate::postgres::facts::Questions;
-use crate::postgres::keeper::PgKeeper;
 use crate::postgres::lease::Watch;
 use crate::postgres::reader::PgReader;
 use crate::postgres::rebase::Rebase;
@@ -23,7 +23,7 @@ use crate::postgres::statements::Statements;
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-/// The log of a PostgreSQL database. Cheap: connects when a reader or keeper is asked for.
+/// The log of a PostgreSQL database. Cheap: connects when a reader or checkpoint_store is asked for.
 #[derive(Debug, Clone)]
 pub struct PostgresLog {
     address: Address,
@@ -233,8 +233,12 @@ impl LogStore for PostgresLog {
         Ok(Box::new(within(self.options.call_timeout, opened).await?))
     }
 
-    async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
-        let mut connection = self.connect(&format!("relay {relay} keeper")).await?;
+    async fn checkpoint_store(
+        &self,
+        relay: &RelayName,
+        holder: &str,
+    ) -> Result<Box<dyn CheckpointStore>, LogError> {
+        let mut connection = self.connect(&format!("relay {relay} checkpoint_store")).await?;
         let off = |name| (name, String::from("off"));
         let parameters = [
             // As for the reader: rows of the log are looked up one by one when they are copied aside.
@@ -247,7 +251,7 @@ impl LogStore for PostgresLog {
             ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),
         ];
         configure(&mut connection, &parameters).await?;
-        Ok(Box::new(PgKeeper {
+        Ok(Box::new(PgCheckpointStore {
             connection,
             relay: relay.clone(),
             holder: holder.to_owned(),

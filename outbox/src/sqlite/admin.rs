@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row as _, SqliteConnection};
 
 use crate::admin::LogAdmin;
-use crate::admin::decision::{Content, DecideError, Decision, Decree, edited};
+use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
 use crate::admin::status::{Backlog, Blocker, Holder, RelayStatus, counts};
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
@@ -154,7 +154,12 @@ impl LogAdmin for SqliteLog {
         rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
     }
 
-    async fn decide(&self, relay: &RelayName, id: EntryId, decree: Decree) -> Result<(), DecideError> {
+    async fn decide(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        decree: OperatorDecision,
+    ) -> Result<(), DecideError> {
         decree.check()?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;

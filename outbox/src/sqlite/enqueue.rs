@@ -9,7 +9,7 @@ use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, sqlite_options};
-use crate::dialect::{Dialect, Fate, Inserted, Stored};
+use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::failure::{Failure, classify};
 use crate::new_message::Prepared;
 use crate::sqlite::nodes;
@@ -116,13 +116,13 @@ impl Dialect for Sqlite {
         connection: &mut SqliteConnection,
         (): &(),
         commit: &UnknownCommit,
-    ) -> Result<Fate, sqlx::Error> {
+    ) -> Result<TransactionStatus, sqlx::Error> {
         match connection.execute("BEGIN IMMEDIATE; ROLLBACK").await {
-            Err(error) if classify(&error) == Failure::Conflict => return Ok(Fate::Running),
+            Err(error) if classify(&error) == Failure::Conflict => return Ok(TransactionStatus::Running),
             done => done?,
         };
         let found = Self::stored(connection, &(), &commit.message_ids).await?;
-        Ok(if found.is_empty() { Fate::RolledBack } else { Fate::Committed })
+        Ok(if found.is_empty() { TransactionStatus::RolledBack } else { TransactionStatus::Committed })
     }
 
     async fn take_node(

@@ -4,8 +4,8 @@
 //! nothing: a mark is an id. The files are those of `postgres/`, without what only PostgreSQL needs.
 
 mod admin;
+mod checkpoint_store;
 mod enqueue;
-mod keeper;
 mod nodes;
 pub(crate) mod options;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Every statement of reader and keeper. Times are microseconds since 1970; `now!()` is this moment.
+//! Every statement of reader and checkpoint_store. Times are microseconds since 1970; `now!()` is this moment.
 
 /// This moment in microseconds. The clock is that of the machine: a SQLite file has no server.
 macro_rules! now {

@@ -8,12 +8,12 @@ use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 
 use crate::address::Address;
 use crate::log::failure::within;
-use crate::log::{LogError, LogKeeper, LogOptions, LogReader, LogStore, RelayName};
-use crate::sqlite::keeper::SqliteKeeper;
+use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
+use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::options::in_memory;
 use crate::sqlite::reader::SqliteReader;
 
-/// The log of a SQLite file. Cheap: connects when a reader or keeper is asked for.
+/// The log of a SQLite file. Cheap: connects when a reader or checkpoint_store is asked for.
 #[derive(Debug, Clone)]
 pub struct SqliteLog {
     connect: SqliteConnectOptions,
@@ -73,8 +73,12 @@ impl LogStore for SqliteLog {
         Ok(Box::new(SqliteReader { connection, relay: relay.clone(), source: self.source.clone() }))
     }
 
-    async fn keeper(&self, relay: &RelayName, holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
+    async fn checkpoint_store(
+        &self,
+        relay: &RelayName,
+        holder: &str,
+    ) -> Result<Box<dyn CheckpointStore>, LogError> {
         let connection = self.connect().await?;
-        Ok(Box::new(SqliteKeeper { connection, relay: relay.clone(), holder: holder.to_owned() }))
+        Ok(Box::new(SqliteCheckpointStore { connection, relay: relay.clone(), holder: holder.to_owned() }))
     }
 }

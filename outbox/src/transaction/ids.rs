@@ -1,19 +1,19 @@
 //! The same message ids on every attempt.
 
 use message::MessageId;
-use message::token::{Mint, MintError};
+use message::token::{IdGenerator, MintError};
 
 /// The ids that a piece of work has asked for, in order. A second attempt gets the same ones: its messages are the
 /// first attempt's, whatever became of that.
 #[derive(Debug, Default)]
-pub(crate) struct IdTape {
+pub(crate) struct ReplayedIds {
     ids: Vec<MessageId>,
     next: usize,
 }
 
-impl IdTape {
+impl ReplayedIds {
     /// The next id.
-    pub(crate) fn next(&mut self, ids: &dyn Mint) -> Result<MessageId, MintError> {
+    pub(crate) fn next(&mut self, ids: &dyn IdGenerator) -> Result<MessageId, MintError> {
         if self.next == self.ids.len() {
             self.ids.push(ids.mint()?);
         }
@@ -35,8 +35,8 @@ mod tests {
 
     #[test]
     fn a_second_attempt_gets_the_same_ids() {
-        let mut tape = IdTape::default();
-        let next = |tape: &mut IdTape| tape.next(&ProcessIds).unwrap();
+        let mut tape = ReplayedIds::default();
+        let next = |tape: &mut ReplayedIds| tape.next(&ProcessIds).unwrap();
         let first = [next(&mut tape), next(&mut tape)];
         tape.rewind();
         assert_eq!([next(&mut tape), next(&mut tape)], first);

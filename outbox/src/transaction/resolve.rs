@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::Pool;
 use tokio::time::Instant;
 
-use crate::dialect::{Dialect, Fate};
+use crate::dialect::{Dialect, TransactionStatus};
 use crate::producer::Outbox;
 use crate::transaction::commit::UnknownCommit;
 
@@ -80,10 +80,10 @@ impl<DB: Dialect> Outbox<DB> {
     ) -> Result<Option<CommitOutcome>, sqlx::Error> {
         let mut connection = pool.acquire().await?;
         Ok(match DB::fate(&mut connection, &self.settings.statements, commit).await? {
-            Fate::Running => None,
-            Fate::Committed => Some(CommitOutcome::Committed),
-            Fate::RolledBack => Some(CommitOutcome::NotCommitted),
-            Fate::Unclear => Some(CommitOutcome::Unrecognisable),
+            TransactionStatus::Running => None,
+            TransactionStatus::Committed => Some(CommitOutcome::Committed),
+            TransactionStatus::RolledBack => Some(CommitOutcome::NotCommitted),
+            TransactionStatus::Unclear => Some(CommitOutcome::Unrecognisable),
         })
     }
 }

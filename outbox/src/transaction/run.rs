@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use message::{TraceContext, to_its_end};
+use message::{TraceContext, shield};
 use sqlx::Pool;
 use tracing::Instrument;
 
@@ -11,7 +11,7 @@ use crate::enqueue_error::EnqueueError;
 use crate::failure::{Failure, classify};
 use crate::producer::Outbox;
 use crate::transaction::commit::{CommitError, UnknownCommit};
-use crate::transaction::ids::IdTape;
+use crate::transaction::ids::ReplayedIds;
 use crate::transaction::resolve::CommitOutcome;
 use crate::transaction::work::Work;
 use crate::transaction::wrapper::OutboxTransaction;
@@ -98,7 +98,7 @@ impl<DB: Dialect> Outbox<DB> {
         F: for<'t> Work<'t, DB, T, E> + Clone + Send + 'static,
     {
         let runner = Runner { outbox: self.clone(), pool: pool.clone(), inherited: self.capture() };
-        to_its_end(async move { runner.run(work).await }.in_current_span()).await
+        shield(async move { runner.run(work).await }.in_current_span()).await
     }
 }
 
@@ -116,7 +116,7 @@ impl<DB: Dialect> Runner<DB> {
         T: Send,
     {
         let policy = self.outbox.settings.retry;
-        let mut ids = IdTape::default();
+        let mut ids = ReplayedIds::default();
         let mut attempt = 1;
         loop {
             match self.attempt(work.clone(), &mut ids).await {
@@ -133,7 +133,7 @@ impl<DB: Dialect> Runner<DB> {
         }
     }
 
-    async fn attempt<T, E, F>(&self, work: F, ids: &mut IdTape) -> Attempt<T, E>
+    async fn attempt<T, E, F>(&self, work: F, ids: &mut ReplayedIds) -> Attempt<T, E>
     where
         E: Error + Send + Sync + 'static,
         F: for<'t> Work<'t, DB, T, E> + Clone + Send,
@@ -150,7 +150,7 @@ impl<DB: Dialect> Runner<DB> {
         match done {
             Ok(value) => match tx.commit().await {
                 Ok(()) => Attempt::Done(value),
-                Err(error) => self.judge(value, error).await,
+                Err(error) => self.decide(value, error).await,
             },
             Err(error) => {
                 if let Err(rollback) = tx.rollback().await {
@@ -165,7 +165,7 @@ impl<DB: Dialect> Runner<DB> {
     }
 
     /// Decides what to do after a failed commit. One that is unknown is looked up.
-    async fn judge<T, E: Error + 'static>(&self, value: T, error: CommitError) -> Attempt<T, E> {
+    async fn decide<T, E: Error + 'static>(&self, value: T, error: CommitError) -> Attempt<T, E> {
         let CommitError::Unknown { commit, source } = error else {
             return match error.is_retryable() {
                 true => Attempt::Again(TransactionError::Commit(error)),

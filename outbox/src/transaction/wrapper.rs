@@ -15,7 +15,7 @@ use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
 use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
-use crate::transaction::ids::IdTape;
+use crate::transaction::ids::ReplayedIds;
 
 /// A database transaction together with the messages in it. It dereferences to the connection as [`sqlx::Transaction`] does:
 /// business SQL runs on `&mut *tx`, a savepoint begins with `tx.begin()`.
@@ -28,7 +28,7 @@ use crate::transaction::ids::IdTape;
 pub struct OutboxTransaction<DB: Dialect> {
     tx: Transaction<'static, DB>,
     outbox: Outbox<DB>,
-    ids: IdTape,
+    ids: ReplayedIds,
     inherited: Option<TraceContext>,
     staged: Vec<Prepared>,
     stored: Vec<MessageId>,
@@ -51,7 +51,7 @@ impl<DB: Dialect> Outbox<DB> {
     /// # Errors
     /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
-        Ok(OutboxTransaction::new(DB::begin_writing(pool).await?, self.clone(), IdTape::default(), None))
+        Ok(OutboxTransaction::new(DB::begin_writing(pool).await?, self.clone(), ReplayedIds::default(), None))
     }
 }
 
@@ -59,7 +59,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     pub(crate) fn new(
         tx: Transaction<'static, DB>,
         outbox: Outbox<DB>,
-        mut ids: IdTape,
+        mut ids: ReplayedIds,
         inherited: Option<TraceContext>,
     ) -> Self {
         ids.rewind();
@@ -181,7 +181,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Ok(self.tx.rollback().await?)
     }
 
-    pub(crate) fn take_ids(&mut self) -> IdTape {
+    pub(crate) fn take_ids(&mut self) -> ReplayedIds {
         std::mem::take(&mut self.ids)
     }
 

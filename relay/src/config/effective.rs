@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::tree::{Entry, Node, Origin, Table, Value};
 use super::units::{Size, Time};
 use super::{Config, PipelineConfig, redact};
-use crate::engine::{DeadPolicy, Settings};
+use crate::engine::{DeadPolicy, EngineOptions};
 
 /// The settings in force. Shown as TOML that says where each setting comes from, unless that is the
 /// file.
@@ -51,7 +51,7 @@ fn fill(table: &mut Table, pipeline: &PipelineConfig) {
     section(table, "engine", |engine| fill_engine(engine, &pipeline.settings));
 }
 
-fn fill_engine(engine: &mut Table, settings: &Settings) {
+fn fill_engine(engine: &mut Table, settings: &EngineOptions) {
     for (name, size) in [
         ("window", settings.window_bytes),
         ("page", settings.page_bytes),

@@ -8,7 +8,7 @@ use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, Encoding, Spl
 use super::broker::MESSAGE_BYTES_MIN;
 use super::file::{EngineSection, Oversize};
 use super::units::{Size, Time};
-use crate::engine::{RetryPolicy, Settings};
+use crate::engine::{EngineOptions, RetryPolicy};
 
 /// A setting of the section and what is wrong with it.
 pub(crate) type Refusal = (&'static str, String);
@@ -38,15 +38,15 @@ pub(crate) fn settings(
     section: &EngineSection,
     limit: SizeLimit,
     encoding: Encoding,
-) -> (Settings, Vec<Refusal>) {
-    let base = Settings::default();
+) -> (EngineOptions, Vec<Refusal>) {
+    let base = EngineOptions::default();
     let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
     let time = |given: Option<Time>, default: Duration| given.map_or(default, |time| time.0);
     let size_limit = SizeLimit {
         destination: limit.destination,
         message_bytes_max: section.message_bytes_max.map_or(limit.message_bytes_max, |size| size.0),
     };
-    let settings = Settings {
+    let settings = EngineOptions {
         window_bytes,
         // Unless it is given, a smaller window has smaller pages.
         page_bytes: section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0),
@@ -79,7 +79,7 @@ fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Op
     is_on.then_some(Splitter { limit, encoding, chunked_bytes_max })
 }
 
-fn chunking_refusals(section: &EngineSection, settings: &Settings) -> Vec<Refusal> {
+fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<Refusal> {
     let Some(splitter) = &settings.chunking else {
         let problem = || String::from("has no meaning without oversize = \"chunk\"");
         return section.chunked_bytes_max.map(|_| ("chunked_bytes_max", problem())).into_iter().collect();
@@ -101,7 +101,7 @@ fn chunking_refusals(section: &EngineSection, settings: &Settings) -> Vec<Refusa
     refusals
 }
 
-fn refusals(settings: &Settings, limit: SizeLimit) -> Vec<Refusal> {
+fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let mut time = |setting, value: Duration, min: Duration, max: Duration| {
         if value < min || value > max {
@@ -180,7 +180,7 @@ mod tests {
     fn defaults_are_the_engines_with_the_brokers_limit() {
         let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS, Encoding::Base64);
         assert_eq!(refusals, []);
-        assert_eq!(settings, Settings { size_limit: SizeLimit::SQS, ..Settings::default() });
+        assert_eq!(settings, EngineOptions { size_limit: SizeLimit::SQS, ..EngineOptions::default() });
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Settings from the environment, laid over the file: `RELAY__<PIPELINE>__DATABASE__URL`, `RELAY__LOG__LEVEL`.
+//! EngineOptions from the environment, laid over the file: `RELAY__<PIPELINE>__DATABASE__URL`, `RELAY__LOG__LEVEL`.
 //!
 //! A double underscore separates the steps of the path; a pipeline is named in upper case with `-` as `_`.
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use brokers::Secret;
-use inbox::{ConsumerName, Scope};
+use inbox::{ConsumerName, Tenant};
 use migrations::{Dialect, Identifier};
 use outbox::connect::InvalidUrl;
 use outbox::log::LogOptions;
@@ -19,7 +19,7 @@ pub struct InboxConfig {
     /// The consumer's name in the inbox.
     pub consumer: ConsumerName,
     /// One scope; all of them where there is none.
-    pub scope: Option<Scope>,
+    pub scope: Option<Tenant>,
     /// Where it is.
     pub url: Secret,
     /// The PostgreSQL schema of its tables.
@@ -51,7 +51,7 @@ impl InboxConfig {
         let consumer = ConsumerName::new(section.consumer)
             .map_err(|error| problems.add(format!("{path}.consumer"), error.to_string(), None))
             .ok();
-        let scope = section.scope.map(Scope::new).transpose();
+        let scope = section.scope.map(Tenant::new).transpose();
         let scope =
             scope.map_err(|error| problems.add(format!("{path}.scope"), error.to_string(), None)).ok();
         let schema = section.schema.map(Identifier::new).transpose();

@@ -37,7 +37,7 @@ use std::path::Path;
 use message::Source;
 use outbox::log::RelayName;
 
-use crate::engine::Settings;
+use crate::engine::EngineOptions;
 
 pub use broker::Broker;
 pub use database::Database;
@@ -74,7 +74,7 @@ pub struct PipelineConfig {
     /// Where its messages go.
     pub broker: Broker,
     /// How the pipeline behaves.
-    pub settings: Settings,
+    pub settings: EngineOptions,
 }
 
 /// A setting that a flag of the command line gives.

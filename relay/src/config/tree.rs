@@ -1,4 +1,4 @@
-//! Settings as a tree in which every key and value knows where it was written.
+//! EngineOptions as a tree in which every key and value knows where it was written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::settings::RetryPolicy;
+use crate::engine::options::RetryPolicy;
 
 /// The delay before attempt `attempt + 1`: full jitter over an exponential ceiling, `uniform` in `0.0..1.0`.
 ///

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use outbox::log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
 use crate::engine::held::{Held, QueueHash};
-use crate::engine::settings::DeadPolicy;
+use crate::engine::options::DeadPolicy;
 use crate::engine::stuck::Stuck;
 
 /// The decision about a new entry.

@@ -1,6 +1,6 @@
 //! Splits what is larger than the destination takes, between the engine and the publisher.
 //!
-//! The engine hands over one message and gets one receipt: its window, its lanes and the cursor know nothing of chunks.
+//! The engine hands over one message and gets one receipt: its window, its key_queues and the cursor know nothing of chunks.
 //! The receipt says `Ok` when the broker has confirmed every chunk. After anything else the whole message is sent again,
 //! split in the same way: consumers keep each chunk once.
 
@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use message::chunk::Splitter;
 use message::crash_points::reached;
 use message::{
-    Connector, Message, Profile, PublishError, Publisher, Receipt, Receipts, Scope, Submission, Ticket,
+    Capabilities, Connector, FaultScope, Message, PublishError, Publisher, Receipt, Receipts, Submission,
+    Ticket,
 };
 
 use crate::crash_points;
@@ -55,7 +56,7 @@ struct ChunkingPublisher {
 
 #[async_trait]
 impl Publisher for ChunkingPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         self.inner.profile()
     }
 
@@ -143,9 +144,9 @@ impl Waiting {
     fn note(&mut self, outcome: Result<(), PublishError>) {
         let Err(error) = outcome else { return };
         let says = |error: &PublishError| match error.scope() {
-            Scope::Message => 2,
-            Scope::Topic => 1,
-            Scope::Session => 0,
+            FaultScope::Message => 2,
+            FaultScope::Topic => 1,
+            FaultScope::Session => 0,
         };
         if self.failure.as_ref().is_none_or(|known| says(known) < says(&error)) {
             self.failure = Some(error);
@@ -192,8 +193,8 @@ mod tests {
 
     #[async_trait]
     impl Publisher for FakePublisher {
-        fn profile(&self) -> Profile {
-            Profile { key_window: message::KeyWindow::One, batch_len: 1 }
+        fn profile(&self) -> Capabilities {
+            Capabilities { max_in_flight_per_key: message::MaxInFlightPerKey::One, batch_len: 1 }
         }
 
         async fn submit(&mut self, batch: Vec<Submission>) {
@@ -246,9 +247,9 @@ mod tests {
         let refused = || Err(PublishError::refused("too large"));
         let busy = || Err(PublishError::topic_busy("busy"));
         for (outcomes, scope) in [
-            (vec![Ok(()), lost(), Ok(())], Scope::Session),
-            (vec![lost(), refused(), lost()], Scope::Message),
-            (vec![busy(), lost(), Ok(())], Scope::Topic),
+            (vec![Ok(()), lost(), Ok(())], FaultScope::Session),
+            (vec![lost(), refused(), lost()], FaultScope::Message),
+            (vec![busy(), lost(), Ok(())], FaultScope::Topic),
         ] {
             let mut answered = run(outcomes).await;
             let (ticket, outcome) = answered.remove(1);

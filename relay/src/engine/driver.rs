@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use message::crash_points::reached;
-use message::{Connector, Host, Scope};
-use outbox::log::{Cursor, ExceptionChange, ExceptionState, Lease, LogError, LogKeeper, LogReader};
+use message::{Connector, FaultScope, Runtime};
+use outbox::log::{CheckpointStore, Cursor, ExceptionChange, ExceptionState, Lease, LogError, LogReader};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -12,12 +12,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
 use crate::engine::blocks::Blocks;
+use crate::engine::broker_session::{BrokerEvent, BrokerSession};
+use crate::engine::checkpointer::{Checkpointer, CheckpointerEnd, Command, Stored};
 use crate::engine::due::Due;
-use crate::engine::keeper::{Command, Keeper, KeeperEnd, Stored};
-use crate::engine::link::{Link, LinkEvent};
 use crate::engine::machine::{Checkpoint, Machine};
+use crate::engine::options::EngineOptions;
 use crate::engine::reader::{Answer, Ask, ReadPage, Reader};
-use crate::engine::settings::Settings;
 use crate::engine::wake::Pace;
 use crate::telemetry::Telemetry;
 
@@ -38,18 +38,18 @@ pub type Observer = Arc<dyn Fn(&Machine) + Send + Sync>;
 /// The parts and settings that leading needs.
 pub(crate) struct Lead {
     pub(crate) reader: Box<dyn LogReader>,
-    pub(crate) keeper: Box<dyn LogKeeper>,
+    pub(crate) checkpointer: Box<dyn CheckpointStore>,
     pub(crate) lease: Lease,
     /// When the lease was asked for.
     pub(crate) asked_at: Instant,
     pub(crate) cursor: Cursor,
     pub(crate) blocks: Blocks,
     pub(crate) connector: Arc<dyn Connector>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: EngineOptions,
     pub(crate) hint: Arc<Notify>,
     pub(crate) stop: CancellationToken,
     pub(crate) telemetry: Telemetry,
-    pub(crate) host: Host,
+    pub(crate) host: Runtime,
     pub(crate) observer: Option<Observer>,
 }
 
@@ -58,10 +58,10 @@ const SILENCE_LOOKS: u32 = 20;
 
 struct Driver {
     machine: Machine,
-    link: Link,
-    settings: Settings,
+    broker_session: BrokerSession,
+    settings: EngineOptions,
     telemetry: Telemetry,
-    host: Host,
+    host: Runtime,
     pages: mpsc::Receiver<ReadPage>,
     asks: mpsc::Sender<Ask>,
     answers: mpsc::Receiver<Answer>,
@@ -93,7 +93,7 @@ impl Lead {
         let (commands, commands_out) = mpsc::channel(2);
         let (reports_in, reports) = mpsc::unbounded_channel();
         let settings = self.settings;
-        let (trust, renew_interval) = Keeper::intervals(&settings);
+        let (trust, renew_interval) = Checkpointer::intervals(&settings);
         let (trusted_in, trusted) = watch::channel(self.asked_at + trust);
         let reader = Reader {
             log: self.reader,
@@ -104,8 +104,8 @@ impl Lead {
             limit: Reader::limit(&settings),
             pace: Pace::new(settings.poll_min, settings.poll_max),
         };
-        let keeper = Keeper {
-            log: self.keeper,
+        let checkpointer = Checkpointer {
+            log: self.checkpointer,
             lease: self.lease,
             commands: commands_out,
             reports: reports_in,
@@ -115,10 +115,15 @@ impl Lead {
         };
         // Nobody holds on to the connections when this future is dropped.
         let mut reader = AbortOnDropHandle::new(self.host.spawn(reader.run(self.cursor.clone())));
-        let mut keeper = AbortOnDropHandle::new(self.host.spawn(keeper.run()));
+        let mut checkpointer = AbortOnDropHandle::new(self.host.spawn(checkpointer.run()));
         let mut driver = Driver {
             machine: Machine::new(settings.clone(), self.cursor, self.blocks),
-            link: Link::new(self.connector, settings.retry, trusted.clone(), self.host.clone()),
+            broker_session: BrokerSession::new(
+                self.connector,
+                settings.retry,
+                trusted.clone(),
+                self.host.clone(),
+            ),
             settings,
             telemetry: self.telemetry,
             host: self.host,
@@ -137,7 +142,7 @@ impl Lead {
             began_at: Instant::now(),
             observer: self.observer,
         };
-        driver.drive(&mut reader, &mut keeper, trusted, &self.stop).await
+        driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await
     }
 }
 
@@ -145,7 +150,7 @@ impl Driver {
     async fn drive(
         &mut self,
         reader: &mut AbortOnDropHandle<Result<(), LogError>>,
-        keeper: &mut AbortOnDropHandle<Result<KeeperEnd, LogError>>,
+        checkpointer: &mut AbortOnDropHandle<Result<CheckpointerEnd, LogError>>,
         mut trusted: watch::Receiver<Instant>,
         stop: &CancellationToken,
     ) -> Ended {
@@ -159,7 +164,7 @@ impl Driver {
             }
             self.act();
             if self.drained() {
-                return self.finish(keeper).await;
+                return self.finish(checkpointer).await;
             }
             let trusted_until = *trusted.borrow_and_update();
             // In this order: what ends the term, then what comes at most once per checkpoint, question or interval and
@@ -167,7 +172,7 @@ impl Driver {
             // the room in the window bounds how many of them can come in a row.
             tokio::select! {
                 biased;
-                ended = &mut *keeper => return ended_by_keeper(ended),
+                ended = &mut *checkpointer => return ended_by_checkpointer(ended),
                 ended = &mut *reader => return ended_by_reader(ended),
                 // The lease could not be renewed in time: whatever the database says later, stop now.
                 () = tokio::time::sleep_until(trusted_until) => {
@@ -175,7 +180,7 @@ impl Driver {
                         return Ended::LeaseLost;
                     }
                 }
-                () = sleep_until(self.draining) => return self.finish(keeper).await,
+                () = sleep_until(self.draining) => return self.finish(checkpointer).await,
                 () = stop.cancelled(), if self.draining.is_none() => self.begin_draining(),
                 Some(Stored) = self.reports.recv() => self.on_stored(),
                 Some(answer) = self.answers.recv() => self.on_answer(answer),
@@ -191,13 +196,13 @@ impl Driver {
                     self.machine.look_for_silence(self.host.uniform());
                 }
                 () = sleep_until(self.due.at()), if self.draining.is_none() => {
-                    let is_cheap = self.machine.aside_len() < self.settings.page_entries;
+                    let is_cheap = self.machine.readmitted_len() < self.settings.page_entries;
                     self.due.begin(Instant::now(), is_cheap);
                 }
                 Some(page) = self.pages.recv(), if self.draining.is_none() && self.machine.has_room() => {
                     self.machine.page(&page.difference, page.page);
                 }
-                event = self.link.next() => self.on_link(event),
+                event = self.broker_session.next() => self.on_broker_event(event),
             }
         }
     }
@@ -206,7 +211,7 @@ impl Driver {
     fn act(&mut self) {
         self.machine.set_now(self.began_at.elapsed());
         while self.draining.is_none()
-            && let Some(permit) = self.link.permit()
+            && let Some(permit) = self.broker_session.permit()
         {
             let batch = self.machine.submissions(self.batch_len);
             if batch.is_empty() {
@@ -214,8 +219,8 @@ impl Driver {
             }
             permit.send(batch);
         }
-        if self.machine.session_end().is_some() && self.link.is_up() {
-            self.link.close();
+        if self.machine.session_end().is_some() && self.broker_session.is_up() {
+            self.broker_session.close();
         }
         self.machine.give_way();
         if self.machine.changes_len() >= self.settings.checkpoint_changes || self.machine.wants_store() {
@@ -225,27 +230,28 @@ impl Driver {
         self.telemetry.events(self.machine.take_events());
     }
 
-    fn on_link(&mut self, event: LinkEvent) {
+    fn on_broker_event(&mut self, event: BrokerEvent) {
         match event {
-            LinkEvent::Up(profile) => {
+            BrokerEvent::Up(profile) => {
                 self.batch_len = profile.batch_len.max(1);
-                self.machine.session_started(profile.key_window);
+                self.machine.session_started(profile.max_in_flight_per_key);
                 self.telemetry.connected();
             }
-            LinkEvent::Receipts(receipts) => {
+            BrokerEvent::Receipts(receipts) => {
                 for receipt in receipts {
                     if receipt.outcome.is_ok() {
                         reached(crash_points::AFTER_CONFIRM);
                     }
-                    if receipt.outcome.as_ref().err().is_none_or(|error| error.scope() != Scope::Session) {
-                        self.link.answered();
+                    if receipt.outcome.as_ref().err().is_none_or(|error| error.scope() != FaultScope::Session)
+                    {
+                        self.broker_session.answered();
                     }
                     self.telemetry.receipt(&receipt);
                     self.machine.receipt(receipt, self.host.uniform());
                 }
             }
-            LinkEvent::Ended => self.telemetry.disconnected(),
-            LinkEvent::Refused { error, pause } => self.telemetry.refused(&error, pause),
+            BrokerEvent::Ended => self.telemetry.disconnected(),
+            BrokerEvent::Refused { error, pause } => self.telemetry.refused(&error, pause),
         }
     }
 
@@ -255,7 +261,7 @@ impl Driver {
         }
         if let Some(checkpoint) = self.machine.checkpoint() {
             self.stores_due = has_due(&checkpoint);
-            // Room for one checkpoint and the release; a keeper that is gone ends the driver by itself.
+            // Room for one checkpoint and the release; a checkpointer that is gone ends the driver by itself.
             self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
         }
     }
@@ -315,11 +321,14 @@ impl Driver {
     }
 
     fn drained(&self) -> bool {
-        self.draining.is_some() && (self.machine.in_flight_len() == 0 || !self.link.is_up())
+        self.draining.is_some() && (self.machine.in_flight_len() == 0 || !self.broker_session.is_up())
     }
 
     /// Stores what is settled and gives the lease back.
-    async fn finish(&mut self, keeper: &mut AbortOnDropHandle<Result<KeeperEnd, LogError>>) -> Ended {
+    async fn finish(
+        &mut self,
+        checkpointer: &mut AbortOnDropHandle<Result<CheckpointerEnd, LogError>>,
+    ) -> Ended {
         self.machine.bring_all_forward();
         self.telemetry.events(self.machine.take_events());
         loop {
@@ -333,7 +342,7 @@ impl Driver {
             }
         }
         let _ = self.commands.send(Command::Release).await;
-        ended_by_keeper(keeper.await)
+        ended_by_checkpointer(checkpointer.await)
     }
 }
 
@@ -358,10 +367,10 @@ async fn sleep_until(at: Option<Instant>) {
 
 type Joined<T> = Result<Result<T, LogError>, tokio::task::JoinError>;
 
-fn ended_by_keeper(ended: Joined<KeeperEnd>) -> Ended {
+fn ended_by_checkpointer(ended: Joined<CheckpointerEnd>) -> Ended {
     match ended {
-        Ok(Ok(KeeperEnd::Released)) => Ended::Stopped,
-        Ok(Ok(KeeperEnd::Lost)) => Ended::LeaseLost,
+        Ok(Ok(CheckpointerEnd::Released)) => Ended::Stopped,
+        Ok(Ok(CheckpointerEnd::Lost)) => Ended::LeaseLost,
         Ok(Err(error)) => Ended::Failed(error),
         Err(panic) => crashed(&panic),
     }

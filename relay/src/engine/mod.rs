@@ -6,14 +6,14 @@
 //! |---|---|
 //! | [`machine`] | the whole state of one lease: what to publish, what every outcome means, where the cursor stands |
 //! | [`window`] | what is in memory, and how far the cursor may move |
-//! | [`lanes`] | which entries may be submitted without endangering the order of their key |
+//! | [`key_queues`] | which entries may be submitted without endangering the order of their key |
 //! | [`blocks`] | which keys and topics wait, and for what |
 //! | [`stuck`] | what stops a key |
 //! | [`held`] | from where on held entries of a key are read back |
 //! | `due` | when to look for what is due, and from where on |
 //! | [`silence`] | which destinations have stopped answering, and how far that reaches |
 //! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
-//! | [`judge`](mod@judge) | whose fault a failure is and what follows |
+//! | [`decide`](mod@decide) | whose fault a failure is and what follows |
 //! | [`backoff`], [`failures`] | how long to wait, and after how many failures |
 //! | [`wake`] | how often to poll |
 //!
@@ -22,9 +22,9 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`reader`] | reads pages ahead, and exceptions when asked |
-//! | [`keeper`] | renews the lease, stores checkpoints |
+//! | [`checkpointer`] | renews the lease, stores checkpoints |
 //! | `chunking` | splits what is larger than the destination takes, on its way to the publisher |
-//! | [`link`] | one session with the broker after another |
+//! | [`broker_session`] | one session with the broker after another |
 //! | [`driver`] | moves everything between them while the lease is held |
 //! | `takeover` | everything that a new holder of the lease has to know, and the lease kept meanwhile |
 //! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
@@ -32,19 +32,19 @@
 pub mod awaited;
 pub mod backoff;
 pub mod blocks;
+pub mod broker_session;
+pub mod checkpointer;
 mod chunking;
+pub mod decide;
 pub mod driver;
 mod due;
 pub mod failures;
 pub mod held;
-pub mod judge;
-pub mod keeper;
-pub mod lanes;
-pub mod link;
+pub mod key_queues;
 pub mod machine;
+pub mod options;
 pub mod pipeline;
 pub mod reader;
-pub mod settings;
 pub mod silence;
 pub mod stuck;
 mod takeover;
@@ -54,5 +54,5 @@ pub mod window;
 #[cfg(test)]
 mod properties;
 
+pub use options::{DeadPolicy, EngineOptions, RetryPolicy};
 pub use pipeline::{Pipeline, Role, Status};
-pub use settings::{DeadPolicy, RetryPolicy, Settings};

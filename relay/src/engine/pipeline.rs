@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Connector, Fault, Host};
+use message::{Connector, Fault, Runtime};
 use outbox::log::{Acquired, LogError, LogStore, RelayName};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::backoff;
 use crate::engine::chunking::Chunking;
 use crate::engine::driver::{Ended, Lead, Observer};
-use crate::engine::settings::{RetryPolicy, Settings};
+use crate::engine::options::{EngineOptions, RetryPolicy};
 use crate::engine::takeover::Takeover;
 use crate::telemetry::Telemetry;
 
@@ -64,10 +64,10 @@ pub struct Pipeline {
     holder: String,
     store: Arc<dyn LogStore>,
     connector: Arc<dyn Connector>,
-    settings: Settings,
+    settings: EngineOptions,
     hint: Arc<Notify>,
     status: watch::Sender<Status>,
-    host: Host,
+    host: Runtime,
     observer: Option<Observer>,
 }
 
@@ -87,7 +87,7 @@ impl Pipeline {
         name: RelayName,
         store: Arc<dyn LogStore>,
         connector: Arc<dyn Connector>,
-        settings: Settings,
+        settings: EngineOptions,
     ) -> Self {
         let holder = holder();
         let connector = match settings.chunking {
@@ -103,21 +103,21 @@ impl Pipeline {
             settings,
             hint: Arc::new(Notify::new()),
             status,
-            host: Host::default(),
+            host: Runtime::default(),
             observer: None,
         }
     }
 
     /// Wakes the reader whenever `hint` is notified: for producers in the same process.
     #[must_use]
-    pub fn with_hint(mut self, hint: Arc<Notify>) -> Self {
+    pub fn with_notify(mut self, hint: Arc<Notify>) -> Self {
         self.hint = hint;
         self
     }
 
     /// Takes tasks and random numbers from `host`: for simulations.
     #[must_use]
-    pub fn with_host(mut self, host: Host) -> Self {
+    pub fn with_host(mut self, host: Runtime) -> Self {
         self.host = host;
         self
     }
@@ -176,14 +176,14 @@ impl Pipeline {
 
     /// From asking for the lease to losing it.
     async fn term(&self, stop: &CancellationToken, telemetry: &Telemetry) -> Result<Ended, LogError> {
-        let mut keeper = tokio::select! {
+        let mut checkpointer = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(Ended::Stopped),
-            keeper = self.store.keeper(&self.name, &self.holder) => keeper?,
+            checkpointer = self.store.checkpoint_store(&self.name, &self.holder) => checkpointer?,
         };
         let (lease, asked_at, cursor) = loop {
             let asked_at = Instant::now();
-            match keeper.acquire(self.settings.lease_ttl).await? {
+            match checkpointer.acquire(self.settings.lease_ttl).await? {
                 Acquired::Granted { lease, cursor, taken_over_from } => {
                     telemetry.leading(lease.epoch, taken_over_from.as_deref());
                     break (lease, asked_at, cursor);
@@ -202,15 +202,15 @@ impl Pipeline {
             }
         };
         self.status.send_replace(Status { role: Role::Leading { epoch: lease.epoch } });
-        let mut takeover = Takeover::new(keeper, lease, asked_at, self.settings.renew_interval());
+        let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         let mut reader = self.store.reader(&self.name).await?;
         let Some(blocks) = takeover.blocks(&mut *reader, self.settings.on_dead).await? else {
             return Ok(Ended::LeaseLost);
         };
-        let Some((keeper, asked_at)) = takeover.end().await? else { return Ok(Ended::LeaseLost) };
+        let Some((checkpointer, asked_at)) = takeover.end().await? else { return Ok(Ended::LeaseLost) };
         let lead = Lead {
             reader,
-            keeper,
+            checkpointer,
             lease,
             asked_at,
             cursor,

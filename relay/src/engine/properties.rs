@@ -1,17 +1,17 @@
-//! Properties of the pure parts that hold for any input: window, lanes, blocks, backoff, the
+//! Properties of the pure parts that hold for any input: window, key_queues, blocks, backoff, the
 //! lease's times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, KeyWindow, Message, OrderingKey, Ticket, Topic};
+use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, Ticket, Topic};
 use outbox::log::{Cursor, Difference, EntryId, Mark};
 use proptest::prelude::*;
 
 use super::backoff;
-use super::lanes::Lanes;
-use super::settings::{RetryPolicy, Settings};
+use super::key_queues::KeyQueues;
+use super::options::{EngineOptions, RetryPolicy};
 use super::window::{Item, Origin, Window};
 
 fn key(number: u8) -> OrderingKey {
@@ -94,7 +94,7 @@ proptest! {
         keys in prop::collection::vec(prop::option::of(0_u8..4), 1..40),
         seeds in prop::collection::vec(any::<prop::sample::Index>(), 80),
     ) {
-        let mut lanes = Lanes::new(KeyWindow::One);
+        let mut key_queues = KeyQueues::new(MaxInFlightPerKey::One);
         let mut coming: VecDeque<_> = keys.iter().copied().enumerate().collect();
         let mut out: Vec<(usize, Option<u8>)> = Vec::new();
         let mut last: BTreeMap<u8, usize> = BTreeMap::new();
@@ -102,9 +102,9 @@ proptest! {
         for seed in seeds.into_iter().cycle().take(400) {
             match seed.index(3) {
                 0 => if let Some((number, of)) = coming.pop_front() {
-                    lanes.push(Ticket(number as u64), of.map(key).as_ref());
+                    key_queues.push(Ticket(number as u64), of.map(key).as_ref());
                 },
-                1 => if let Some(Ticket(number)) = lanes.pop() {
+                1 => if let Some(Ticket(number)) = key_queues.pop() {
                     let number = usize::try_from(number).unwrap();
                     if let Some(of) = keys[number] {
                         prop_assert!(out.iter().all(|(_, other)| *other != Some(of)), "two of key {of} are out");
@@ -115,21 +115,21 @@ proptest! {
                 },
                 _ => if !out.is_empty() {
                     let (_, of) = out.swap_remove(seed.index(out.len()));
-                    lanes.settled(of.map(key).as_ref());
+                    key_queues.settled(of.map(key).as_ref());
                 },
             }
         }
         // Nothing is forgotten: whatever is left comes when the rest is settled.
         while let Some((number, of)) = coming.pop_front() {
-            lanes.push(Ticket(number as u64), of.map(key).as_ref());
+            key_queues.push(Ticket(number as u64), of.map(key).as_ref());
         }
         loop {
-            while let Some(Ticket(number)) = lanes.pop() {
+            while let Some(Ticket(number)) = key_queues.pop() {
                 out.push((usize::try_from(number).unwrap(), keys[usize::try_from(number).unwrap()]));
                 left -= 1;
             }
             let Some((_, of)) = out.pop() else { break };
-            lanes.settled(of.map(key).as_ref());
+            key_queues.settled(of.map(key).as_ref());
         }
         prop_assert_eq!(left, 0);
     }
@@ -150,7 +150,7 @@ proptest! {
     /// Two renewals can fail before the relay stops, and it stops before the database gives the lease to another.
     #[test]
     fn a_lease_is_renewed_in_time_and_trusted_less_than_it_lasts(ttl in 100_u64..10_000_000) {
-        let settings = Settings { lease_ttl: Duration::from_millis(ttl), ..Settings::default() };
+        let settings = EngineOptions { lease_ttl: Duration::from_millis(ttl), ..EngineOptions::default() };
         prop_assert!(settings.lease_trust() < settings.lease_ttl);
         prop_assert!(settings.renew_interval() * 2 < settings.lease_trust());
     }

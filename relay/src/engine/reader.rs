@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::crash_points;
-use crate::engine::settings::Settings;
+use crate::engine::options::EngineOptions;
 use crate::engine::wake::Pace;
 
 /// A question of the driver beside those for pages of the log.
@@ -60,7 +60,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn limit(settings: &Settings) -> PageLimit {
+    pub(crate) fn limit(settings: &EngineOptions) -> PageLimit {
         PageLimit { entries_max: settings.page_entries, bytes_max: settings.page_bytes }
     }
 

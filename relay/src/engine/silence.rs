@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use message::{Scope, Topic};
+use message::{FaultScope, Topic};
 
 /// A part of the patience is enough where waiting costs others, or where the topic is known to be silent in part.
 const IMPATIENCE: u32 = 5;
@@ -45,7 +45,7 @@ pub enum Stall {
     /// Find out whether the broker answers a new session.
     Reconnect,
     /// It does, and says nothing: take the oldest message's topic to be silent, as a whole or only what is in flight.
-    Guess(Scope),
+    Guess(FaultScope),
 }
 
 /// The confirmations so far, with their times.
@@ -127,7 +127,13 @@ impl Silence {
     /// How far the silence about a message reaches, if it has lasted too long. `urgent`: others wait for room in the window.
     /// `partly`: the topic is known to be silent in part.
     #[must_use]
-    pub fn reach(&self, topic: &Topic, submitted: Submitted, urgent: bool, partly: bool) -> Option<Scope> {
+    pub fn reach(
+        &self,
+        topic: &Topic,
+        submitted: Submitted,
+        urgent: bool,
+        partly: bool,
+    ) -> Option<FaultScope> {
         let short = self.patience / IMPATIENCE;
         let quiet_max = if urgent || partly { short } else { self.patience };
         let behind_max = if partly { short } else { self.patience };
@@ -137,10 +143,10 @@ impl Silence {
         // A queue that moves on slowly confirms in order: its oldest message is old, but not overtaken by far.
         let by_far = overtaken.is_some_and(|own| own.newest.at >= submitted.at + behind_max / 2);
         if age >= behind_max && by_far {
-            return Some(Scope::Message);
+            return Some(FaultScope::Message);
         }
         let is_quiet = age >= quiet_max && own.is_none_or(|own| self.now.saturating_sub(own.at) >= quiet_max);
-        let scope = if overtaken.is_some() { Scope::Message } else { Scope::Topic };
+        let scope = if overtaken.is_some() { FaultScope::Message } else { FaultScope::Topic };
         (is_quiet && self.others_answer(topic, submitted, quiet_max)).then_some(scope)
     }
 
@@ -169,7 +175,7 @@ impl Silence {
             return has_others.then_some(Stall::Reconnect);
         }
         self.guessed = true;
-        Some(Stall::Guess(if self.partly { Scope::Message } else { Scope::Topic }))
+        Some(Stall::Guess(if self.partly { FaultScope::Message } else { FaultScope::Topic }))
     }
 
     /// Whether a topic was guessed to be silent, and nothing has confirmed since that the broker works.
@@ -209,7 +215,7 @@ mod tests {
             self.at(ms).answered(&topic(name), submitted);
         }
 
-        fn reach(&mut self, ms: u64, submitted: Submitted) -> Option<Scope> {
+        fn reach(&mut self, ms: u64, submitted: Submitted) -> Option<FaultScope> {
             self.at(ms).reach(&topic("t"), submitted, false, false)
         }
     }
@@ -221,7 +227,7 @@ mod tests {
         assert_eq!(scene.reach(6_000, silent), None, "nothing is confirmed: an outage");
         let other = scene.submit(6_000);
         scene.confirm(6_010, "other", other);
-        assert_eq!(scene.reach(6_020, silent), Some(Scope::Topic));
+        assert_eq!(scene.reach(6_020, silent), Some(FaultScope::Topic));
         assert_eq!(scene.reach(9_000, silent), None, "the other one is silent by now as well");
     }
 
@@ -233,7 +239,7 @@ mod tests {
         scene.confirm(1_000, "other", other);
         assert_eq!(scene.reach(1_100, silent), None);
         let now = scene.at(1_100);
-        assert_eq!(now.reach(&topic("t"), silent, true, false), Some(Scope::Topic));
+        assert_eq!(now.reach(&topic("t"), silent, true, false), Some(FaultScope::Topic));
     }
 
     #[test]
@@ -243,7 +249,7 @@ mod tests {
         let later = scene.submit(2_600);
         scene.confirm(4_900, "t", later);
         assert_eq!(scene.reach(4_990, silent), None, "not old enough");
-        assert_eq!(scene.reach(5_000, silent), Some(Scope::Message));
+        assert_eq!(scene.reach(5_000, silent), Some(FaultScope::Message));
     }
 
     #[test]
@@ -261,7 +267,7 @@ mod tests {
         assert_eq!(scene.reach(14_100, second), None, "now everything is quiet: an outage");
         let other = scene.submit(14_100);
         scene.confirm(14_100, "other", other);
-        assert_eq!(scene.reach(14_110, second), Some(Scope::Message), "and now only its topic is");
+        assert_eq!(scene.reach(14_110, second), Some(FaultScope::Message), "and now only its topic is");
     }
 
     #[test]
@@ -283,11 +289,11 @@ mod tests {
         scene.at(26_000).session_started();
         let silent = scene.submit(26_000);
         assert_eq!(scene.at(30_900).stall(&topic("t"), silent), None);
-        assert_eq!(scene.at(31_000).stall(&topic("t"), silent), Some(Stall::Guess(Scope::Topic)));
+        assert_eq!(scene.at(31_000).stall(&topic("t"), silent), Some(Stall::Guess(FaultScope::Topic)));
         assert_eq!(
             scene.at(50_000).stall(&topic("u"), silent),
             None,
-            "an outage sets one topic aside at most"
+            "an outage sets one topic parked at most"
         );
         assert!(scene.0.is_guess());
     }
@@ -301,6 +307,6 @@ mod tests {
         assert_eq!(scene.at(5_100).stall(&topic("t"), silent), Some(Stall::Reconnect));
         scene.at(5_200).session_started();
         let silent = scene.submit(5_200);
-        assert_eq!(scene.at(10_200).stall(&topic("t"), silent), Some(Stall::Guess(Scope::Message)));
+        assert_eq!(scene.at(10_200).stall(&topic("t"), silent), Some(Stall::Guess(FaultScope::Message)));
     }
 }

@@ -6,18 +6,18 @@
 
 use std::time::Duration;
 
-use outbox::log::{EntryId, Fenced, Lease, LogError, LogKeeper, LogReader, QueueName};
+use outbox::log::{CheckpointStore, EntryId, Fenced, Lease, LogError, LogReader, QueueName};
 use tokio::time::Instant;
 
 use crate::engine::blocks::Blocks;
-use crate::engine::settings::DeadPolicy;
+use crate::engine::options::DeadPolicy;
 
 /// Exceptions of one call: short against any lease.
 const PAGE: usize = 2_000;
 
 /// Between taking the lease and leading.
 pub(crate) struct Takeover {
-    keeper: Box<dyn LogKeeper>,
+    checkpointer: Box<dyn CheckpointStore>,
     lease: Lease,
     /// When the lease or its last renewal was asked for.
     asked_at: Instant,
@@ -26,12 +26,12 @@ pub(crate) struct Takeover {
 
 impl Takeover {
     pub(crate) fn new(
-        keeper: Box<dyn LogKeeper>,
+        checkpointer: Box<dyn CheckpointStore>,
         lease: Lease,
         asked_at: Instant,
         renew_interval: Duration,
     ) -> Self {
-        Self { keeper, lease, asked_at, renew_interval }
+        Self { checkpointer, lease, asked_at, renew_interval }
     }
 
     /// Everything beside the log that blocks something; nothing when the lease is lost. Of held entries only their queues
@@ -68,9 +68,9 @@ impl Takeover {
         }
     }
 
-    /// The keeper, and when the lease that it keeps was asked for; nothing when it is lost.
-    pub(crate) async fn end(mut self) -> Result<Option<(Box<dyn LogKeeper>, Instant)>, LogError> {
-        Ok((self.renew().await? == Fenced::Held).then_some((self.keeper, self.asked_at)))
+    /// The checkpointer, and when the lease that it keeps was asked for; nothing when it is lost.
+    pub(crate) async fn end(mut self) -> Result<Option<(Box<dyn CheckpointStore>, Instant)>, LogError> {
+        Ok((self.renew().await? == Fenced::Held).then_some((self.checkpointer, self.asked_at)))
     }
 
     /// Prolongs the lease when it is time to.
@@ -79,7 +79,7 @@ impl Takeover {
         if asked_at.duration_since(self.asked_at) < self.renew_interval {
             return Ok(Fenced::Held);
         }
-        let fenced = self.keeper.renew(self.lease.epoch, self.lease.ttl).await?;
+        let fenced = self.checkpointer.renew(self.lease.epoch, self.lease.ttl).await?;
         if fenced == Fenced::Held {
             self.asked_at = asked_at;
         }
@@ -105,7 +105,7 @@ mod tests {
     struct Expiring(Arc<Mutex<Instant>>);
 
     #[async_trait]
-    impl LogKeeper for Expiring {
+    impl CheckpointStore for Expiring {
         async fn acquire(&mut self, _: Duration) -> Result<Acquired, LogError> {
             unreachable!("taken before")
         }
@@ -186,8 +186,8 @@ mod tests {
 
     fn takeover(left: Duration) -> (Takeover, Arc<Mutex<Instant>>) {
         let expires_at = Arc::new(Mutex::new(Instant::now() + left));
-        let keeper = Box::new(Expiring(Arc::clone(&expires_at)));
-        (Takeover::new(keeper, Lease { epoch: 1, ttl: TTL }, Instant::now(), TTL / 3), expires_at)
+        let checkpointer = Box::new(Expiring(Arc::clone(&expires_at)));
+        (Takeover::new(checkpointer, Lease { epoch: 1, ttl: TTL }, Instant::now(), TTL / 3), expires_at)
     }
 
     #[tokio::test(start_paused = true)]

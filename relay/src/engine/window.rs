@@ -304,8 +304,8 @@ mod tests {
         let d = difference();
         let start = Cursor::at(d.base.clone());
         let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
-        let aside = window.push(item(1, Origin::Due));
-        window.settle(aside, false);
+        let parked = window.push(item(1, Origin::Due));
+        window.settle(parked, false);
         assert_eq!(window.cursor(), &start);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::history::{Aside, Content, Enqueued, History, Operation, OutboxRow, Outcome};
+use crate::history::{Content, Enqueued, History, Operation, OutboxRow, Outcome, ParkedEntry};
 
 /// Who says that it wrote a message or a business row, and kept it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) struct Index<'a> {
     pub(crate) history: &'a History,
     pub(crate) outbox: HashMap<Uuid, &'a OutboxRow>,
     pub(crate) removed: HashSet<Uuid>,
-    pub(crate) parked: HashMap<Uuid, Aside>,
+    pub(crate) parked: HashMap<Uuid, ParkedEntry>,
     pub(crate) published: HashSet<Uuid>,
     pub(crate) business: HashSet<&'a str>,
     pub(crate) messages: HashMap<Uuid, Claims>,
@@ -69,7 +69,7 @@ impl<'a> Index<'a> {
             history,
             outbox: history.outbox.iter().flatten().map(|row| (row.id, row)).collect(),
             removed: history.removed.iter().flatten().copied().collect(),
-            parked: history.parked.iter().flatten().map(|parked| (parked.id, parked.aside)).collect(),
+            parked: history.parked.iter().flatten().map(|parked| (parked.id, parked.state)).collect(),
             published: HashSet::new(),
             business: history.business.iter().flatten().map(|row| &*row.id).collect(),
             messages: HashMap::new(),
@@ -79,9 +79,13 @@ impl<'a> Index<'a> {
             forgotten: history.forgotten.messages.iter().copied().collect(),
             forgotten_rows: history.forgotten.rows.iter().map(|row| &**row).collect(),
         };
-        index
-            .published
-            .extend(history.tap.iter().flat_map(|tap| &tap.occurrences).filter_map(|seen| seen.id));
+        index.published.extend(
+            history
+                .topic_read
+                .iter()
+                .flat_map(|topic_read| &topic_read.occurrences)
+                .filter_map(|seen| seen.id),
+        );
         history.operations.iter().flatten().for_each(|operation| index.claim(operation));
         index
     }

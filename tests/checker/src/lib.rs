@@ -13,11 +13,11 @@
 //! 2. Wait until everything is healed and quiet, and set [`History::quiet`]; or leave it out, and what a system owes only in
 //!    the end is not checked.
 //! 3. **Read the stores** with plain SQL and a plain client of the broker, downstream first: effects, inboxes, the broker
-//!    ([`Tap`]), what is parked, the outbox last. A system that never stands still shows no phantom that way.
+//!    ([`TopicRead`]), what is parked, the outbox last. A system that never stands still shows no phantom that way.
 //! 4. Ask for the [`Verdict`].
 //!
 //! ```
-//! use checker::{Content, Consumer, Effect, History, Occurrence, OutboxRow, Promise, Tap, Verdict};
+//! use checker::{Content, Consumer, Effect, History, Occurrence, OutboxRow, Promise, TopicRead, Verdict};
 //! use uuid::Uuid;
 //!
 //! let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
@@ -29,7 +29,7 @@
 //!     quiet: true,
 //!     outbox: Some(vec![row(first, 1), row(second, 2)]),
 //!     parked: Some(Vec::new()),
-//!     tap: Some(Tap { complete: true, occurrences: vec![seen(first), seen(second), seen(second)], ..Tap::default() }),
+//!     topic_read: Some(TopicRead { complete: true, occurrences: vec![seen(first), seen(second), seen(second)], ..TopicRead::default() }),
 //!     consumers: vec![Consumer {
 //!         name: "billing".into(),
 //!         // The second copy of the second message was applied again.
@@ -63,8 +63,8 @@ pub mod verdict;
 
 pub use digest::Digest;
 pub use history::{
-    Aside, BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, Forgotten, History, InboxRow, Leak,
-    LeakKind, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
+    BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, Forgotten, History, InboxRow, Leak,
+    LeakKind, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, ParkedEntry, TopicRead,
 };
 pub use verdict::{Breach, Event, Limits, Promise, Ruling, Subject, Verdict, Violation};
 

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use inbox::{ConsumerName, DeadLetterId, Scope};
+use inbox::{ConsumerName, DeadLetterId, Tenant};
 use message::{
     ContentType, EventType, HeaderName, HeaderValue, MessageId, OrderingKey, Source, Topic, TraceContext,
 };
@@ -31,7 +31,7 @@ pub fn names(input: &[u8]) {
     same::<Line>(text);
     same::<DeadLetterId>(text);
     same::<ConsumerName>(text);
-    same::<Scope>(text);
+    same::<Tenant>(text);
     checked(HeaderName::new(text).map(|name| assert_eq!(name.as_str(), text)));
     checked(HeaderValue::new(text).map(|value| assert_eq!(value.as_str(), text)));
     checked(RelayName::new(text).map(|name| assert_eq!(name.as_str(), text)));

@@ -14,7 +14,7 @@ pub fn kafka(input: &[u8]) {
     if let Err(malformed) = &read {
         evidence(malformed, &record.payload, record.headers.len());
     }
-    judge(read, kafka_again);
+    check(read, kafka_again);
 }
 
 /// An AMQP delivery: properties and the table of headers.
@@ -24,13 +24,13 @@ pub fn rabbitmq(input: &[u8]) {
     if let Err(malformed) = &read {
         evidence(malformed, &record.payload, 0);
     }
-    judge(read, rabbitmq_again);
+    check(read, rabbitmq_again);
 }
 
 /// An SQS message: a body that may be a CloudEvent in JSON, and attributes.
 pub fn sqs(input: &[u8]) {
     let record: Record = record::read(input);
-    judge(sqs_read(&record), sqs_again);
+    check(sqs_read(&record), sqs_again);
 }
 
 /// Checks that a malformed record is kept as it came.
@@ -39,7 +39,7 @@ fn evidence(malformed: &Malformed, payload: &[u8], headers_min: usize) {
     assert!(malformed.headers.len() >= headers_min, "{} headers of {headers_min}", malformed.headers.len());
 }
 
-fn judge(read: Read, again: impl Fn(&Message) -> Option<Read>) {
+fn check(read: Read, again: impl Fn(&Message) -> Option<Read>) {
     let message = match read {
         Ok(message) => message,
         Err(malformed) => return bounded(&malformed.problem),

@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use message::KeyWindow;
+use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::breakage::Breakage;
 use crate::fault::{Fault, FaultKind};
 use crate::run::{Outcome, run};
-use crate::schedule::{Draft, Ending, Schedule, Transaction, Trouble};
+use crate::schedule::{Defect, Draft, Ending, Schedule, Transaction};
 
 /// The topics among which the load is spread evenly.
 const TOPICS: u8 = 3;
@@ -91,8 +91,7 @@ fn load(seed: u64) -> Schedule {
     let transactions = times.map(|(number, at)| {
         let topic = rng.random_range(0..TOPICS);
         let key = rng.random_bool(0.9).then(|| topic * KEYS + rng.random_range(0..KEYS));
-        let draft =
-            Draft { number, enqueued_at: at, key, topic, deliver_after: None, trouble: Trouble::None };
+        let draft = Draft { number, enqueued_at: at, key, topic, deliver_after: None, defect: Defect::None };
         Transaction { begins_at: at, ends_at: at, ending: Ending::Committed, messages: vec![draft] }
     });
     let transactions = transactions.collect();
@@ -100,7 +99,11 @@ fn load(seed: u64) -> Schedule {
         seed,
         relays: 1,
         consumers: 1,
-        key_window: if rng.random() { KeyWindow::One } else { KeyWindow::Pipelined },
+        max_in_flight_per_key: if rng.random() {
+            MaxInFlightPerKey::One
+        } else {
+            MaxInFlightPerKey::Pipelined
+        },
         submission_len: 5,
         is_key_exclusive: true,
         batch: None,

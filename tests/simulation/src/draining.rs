@@ -1,13 +1,13 @@
 //! One topic comes back under a steady load with slow commits: what was held meanwhile must leave while new messages of
 //! the same keys go on arriving.
 
-use message::KeyWindow;
+use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::fault::{Fault, FaultKind};
 use crate::run::{Outcome, run};
-use crate::schedule::{Draft, Ending, HEALED_AT, Schedule, Transaction, Trouble};
+use crate::schedule::{Defect, Draft, Ending, HEALED_AT, Schedule, Transaction};
 
 /// The ordering keys of the load.
 const KEYS: u8 = 40;
@@ -61,8 +61,8 @@ fn load(seed: u64, commit_ms: u8) -> Schedule {
     let times = (1..).zip((0..HEALED_AT).step_by(EVERY as usize));
     let transactions = times.map(|(number, at)| {
         let key = Some(rng.random_range(0..KEYS));
-        let (deliver_after, trouble) = (None, Trouble::None);
-        let draft = Draft { number, enqueued_at: at, key, topic: 0, deliver_after, trouble };
+        let (deliver_after, defect) = (None, Defect::None);
+        let draft = Draft { number, enqueued_at: at, key, topic: 0, deliver_after, defect };
         Transaction { begins_at: at, ends_at: at, ending: Ending::Committed, messages: vec![draft] }
     });
     let transactions = transactions.collect();
@@ -71,7 +71,11 @@ fn load(seed: u64, commit_ms: u8) -> Schedule {
         seed,
         relays: 1,
         consumers: 1,
-        key_window: if rng.random() { KeyWindow::One } else { KeyWindow::Pipelined },
+        max_in_flight_per_key: if rng.random() {
+            MaxInFlightPerKey::One
+        } else {
+            MaxInFlightPerKey::Pipelined
+        },
         submission_len: 10,
         is_key_exclusive: true,
         batch: None,

@@ -4,12 +4,12 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inbox::simulation::{Parts, Runner, Settings as RunnerSettings};
+use inbox::simulation::{Parts, Runner, RunnerOptions};
 use inbox::{Backoff, ConsumerName, Shutdown, SubscriptionFactory};
-use message::{Host, SizeLimit};
+use message::{Runtime, SizeLimit};
 use outbox::log::RelayName;
 use rand::Rng;
-use relay::engine::{Pipeline, RetryPolicy, Settings};
+use relay::engine::{EngineOptions, Pipeline, RetryPolicy};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -148,7 +148,7 @@ async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
     }
 }
 
-async fn relay(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedule, stop: CancellationToken) {
+async fn relay(id: ProcessId, world: Arc<World>, host: Runtime, schedule: Schedule, stop: CancellationToken) {
     let Ok(name) = RelayName::new("relay") else { return };
     let settings = settings(&schedule);
     let observer = memory::observer(&world, id, &settings);
@@ -158,8 +158,8 @@ async fn relay(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedule,
     pipeline.with_observer(observer).run(stop).await;
 }
 
-fn settings(schedule: &Schedule) -> Settings {
-    Settings {
+fn settings(schedule: &Schedule) -> EngineOptions {
+    EngineOptions {
         window_entries: schedule.window_entries.into(),
         page_entries: schedule.page_entries.into(),
         window_bytes: usize::try_from(schedule.window_bytes).unwrap_or(usize::MAX),
@@ -180,22 +180,28 @@ fn settings(schedule: &Schedule) -> Settings {
         outage_delay_max: Duration::from_millis(400),
         silent_after: Duration::from_millis(300),
         size_limit: SizeLimit { destination: "the simulation", message_bytes_max: OVERSIZE },
-        ..Settings::default()
+        ..EngineOptions::default()
     }
 }
 
-async fn consumer(id: ProcessId, world: Arc<World>, host: Host, schedule: Schedule, stop: CancellationToken) {
+async fn consumer(
+    id: ProcessId,
+    world: Arc<World>,
+    host: Runtime,
+    schedule: Schedule,
+    stop: CancellationToken,
+) {
     let Ok(name) = ConsumerName::new("billing") else { return };
     let store = SimulatedInbox { world: Arc::clone(&world), process: id, consumer: name.clone() };
     let factory = SubscriptionFactory::new(move || subscribe(Arc::clone(&world), id));
-    let settings = RunnerSettings {
+    let settings = RunnerOptions {
         batch: schedule.batch.and_then(|batch| NonZeroUsize::new(batch.into())),
         attempts_max: 5,
         backoff: Backoff { first: Duration::from_millis(30), max: Duration::from_millis(500) },
         keep_alive_interval: Some(Duration::from_millis(500)),
         maintain_interval: None,
         redrive_interval: None,
-        ..RunnerSettings::default()
+        ..RunnerOptions::default()
     };
     let mut parts = Parts::new(name, factory);
     (parts.settings, parts.host) = (settings, host);

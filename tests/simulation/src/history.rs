@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use checker::{
-    Aside, Consumer, Content, DeadLetter, Effect, Forgotten, History, InboxRow, Leak, LeakKind, Occurrence,
-    Operation, OutboxRow, Parked, Tap,
+    Consumer, Content, DeadLetter, Effect, Forgotten, History, InboxRow, Leak, LeakKind, Occurrence,
+    Operation, OutboxRow, Parked, ParkedEntry, TopicRead,
 };
 use message::MessageId;
 use outbox::log::ExceptionState;
@@ -28,7 +28,7 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
         parked: Some(parked(state)),
         removed: Some(removed(state)),
         forgotten: forgotten(state),
-        tap: Some(tap(state)),
+        topic_read: Some(topic_read(state)),
         consumers: vec![consumer(state)],
         leases: Some(state.outbox.leases.clone()),
         leaks: Some(leaks(state)),
@@ -68,29 +68,33 @@ fn removed(state: &State) -> Vec<uuid::Uuid> {
 }
 
 fn parked(state: &State) -> Vec<Parked> {
-    let aside = |word| match word {
-        ExceptionState::Scheduled => Aside::Scheduled,
-        ExceptionState::Retrying => Aside::Retrying,
-        ExceptionState::Held => Aside::Held,
-        ExceptionState::Dead => Aside::Dead,
-        ExceptionState::Discarded => Aside::Discarded,
+    let parked_as = |word| match word {
+        ExceptionState::Scheduled => ParkedEntry::Scheduled,
+        ExceptionState::Retrying => ParkedEntry::Retrying,
+        ExceptionState::Held => ParkedEntry::Held,
+        ExceptionState::Dead => ParkedEntry::Dead,
+        ExceptionState::Discarded => ParkedEntry::Discarded,
     };
     let exceptions = state.outbox.exceptions.iter().filter_map(|(id, exception)| {
         let row = state.outbox.rows.get(&id.0)?;
-        Some(Parked { id: row.message.id.as_uuid(), aside: aside(exception.parked.state) })
+        Some(Parked { id: row.message.id.as_uuid(), state: parked_as(exception.parked.state) })
     });
     let discarded = state.outbox.discarded.iter();
-    let discarded = discarded.map(|id| Parked { id: id.as_uuid(), aside: Aside::Discarded });
+    let discarded = discarded.map(|id| Parked { id: id.as_uuid(), state: ParkedEntry::Discarded });
     exceptions.chain(discarded).collect()
 }
 
-fn tap(state: &State) -> Tap {
+fn topic_read(state: &State) -> TopicRead {
     let occurrence = |message: &message::Message| Occurrence {
         id: Some(message.id.as_uuid()),
         place: Arc::from("log"),
         content: known(state, message.id, content(message)),
     };
-    Tap { ordered: true, complete: true, occurrences: state.broker.log.iter().map(occurrence).collect() }
+    TopicRead {
+        ordered: true,
+        complete: true,
+        occurrences: state.broker.log.iter().map(occurrence).collect(),
+    }
 }
 
 fn consumer(state: &State) -> Consumer {

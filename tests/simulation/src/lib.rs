@@ -3,7 +3,7 @@
 //!
 //! Nothing of the engine or the runner is replaced: reader, keeper, link, driver and pipeline, lanes and workers run as
 //! tokio tasks on one thread with a paused clock. They take tasks and random numbers from their
-//! [`Host`](message::Host), which decides when a task has its turn, stops all tasks of a process at once, or lets it
+//! [`Runtime`](message::Runtime), which decides when a task has its turn, stops all tasks of a process at once, or lets it
 //! die at any await.
 //!
 //! After a while everything heals; then the system must come to rest within a bound of simulated time, stop in order,

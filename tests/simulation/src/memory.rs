@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use relay::engine::Settings;
+use relay::engine::EngineOptions;
 use relay::engine::driver::Observer;
 use relay::engine::machine::Machine;
 
@@ -26,7 +26,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of(settings: &Settings) -> Self {
+    fn of(settings: &EngineOptions) -> Self {
         let pages = settings.page_entries + settings.page_entries.max(QUEUES);
         let entries = settings.window_entries + pages;
         Self {
@@ -54,7 +54,7 @@ impl Bounds {
 }
 
 /// Looks at a relay's memory, and tells the first time that something is above its bound.
-pub(crate) fn observer(world: &Arc<World>, process: ProcessId, settings: &Settings) -> Observer {
+pub(crate) fn observer(world: &Arc<World>, process: ProcessId, settings: &EngineOptions) -> Observer {
     let bounds = Bounds::of(settings);
     let world: Weak<World> = Arc::downgrade(world);
     let awaited = AtomicUsize::new(0);

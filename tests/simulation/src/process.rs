@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use message::Host;
-use message::host::Simulated;
+use message::Runtime;
+use message::runtime::Simulated;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::Notify;
@@ -60,8 +60,8 @@ impl Process {
 
     /// What a component of the process is given.
     #[must_use]
-    pub fn host(self: &Arc<Self>) -> Host {
-        Host::simulated(Arc::<Self>::clone(self))
+    pub fn host(self: &Arc<Self>) -> Runtime {
+        Runtime::simulated(Arc::<Self>::clone(self))
     }
 
     /// Stops all of its tasks where they are. Time goes on.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::fleet::OVERSIZE;
 use crate::inbox::content;
-use crate::schedule::{Draft, Ending, Schedule, Transaction, Trouble};
+use crate::schedule::{Defect, Draft, Ending, Schedule, Transaction};
 use crate::world::{EPOCH, World};
 
 /// Everything that producers do, with what the checker is told of it.
@@ -38,7 +38,7 @@ pub(crate) async fn produce(world: Arc<World>, schedule: Schedule) -> Vec<Operat
             }
             Act::Enqueue(draft) => {
                 let Some(message) = message(draft, start, schedule.seed) else { continue };
-                state.names.insert(message.id, (draft.number, draft.trouble));
+                state.names.insert(message.id, (draft.number, draft.defect));
                 operation.messages.push(Enqueued {
                     id: message.id.as_uuid(),
                     seq: None,
@@ -94,14 +94,14 @@ fn steps(schedule: &Schedule) -> Vec<Step<'_>> {
 }
 
 fn message(draft: &Draft, start: Instant, seed: u64) -> Option<Message> {
-    let Draft { number, key, topic, trouble, .. } = draft;
+    let Draft { number, key, topic, defect, .. } = draft;
     let hour = Duration::from_secs(3_600);
-    let ahead = if *trouble == Trouble::FromTheFuture { hour } else { Duration::ZERO };
+    let ahead = if *defect == Defect::FromTheFuture { hour } else { Duration::ZERO };
     let generated_at = EPOCH + start.elapsed() + ahead;
     let id = MessageId::derived(generated_at, [seed.to_be_bytes(), u64::from(*number).to_be_bytes()]).ok()?;
     let topic = Topic::new(format!("t{topic}")).ok()?;
-    let payload = match trouble {
-        Trouble::Oversize => vec![b'x'; OVERSIZE],
+    let payload = match defect {
+        Defect::Oversize => vec![b'x'; OVERSIZE],
         _ => format!("m{number}").into_bytes(),
     };
     let mut message = Message::new(topic, EventType::new("simulated").ok()?, payload).with_id(id);

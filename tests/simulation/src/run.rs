@@ -101,10 +101,10 @@ async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bo
     broker.abort();
     // Tasks that were aborted end when they have their turn.
     pass(1).await;
-    judge(&world, operations, is_quiet, failures, start)
+    check(&world, operations, is_quiet, failures, start)
 }
 
-/// Ends all trouble, and waits until nothing is left to do: first without the topic that is missing, then with it. Whether
+/// Ends all defect, and waits until nothing is left to do: first without the topic that is missing, then with it. Whether
 /// that came.
 async fn heal(world: &Arc<World>, fleet: &Fleet) -> bool {
     world.lock().heal();
@@ -151,7 +151,7 @@ fn not_quiet(world: &World) -> String {
     )
 }
 
-fn judge(
+fn check(
     world: &World,
     operations: Vec<Operation>,
     is_quiet: bool,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use message::KeyWindow;
+use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -24,7 +24,7 @@ pub struct Schedule {
     /// How many consumers of one name there are.
     pub consumers: u8,
     /// How the broker's publisher keeps order.
-    pub key_window: KeyWindow,
+    pub max_in_flight_per_key: MaxInFlightPerKey,
     /// Messages that the broker's publisher takes over at once.
     pub submission_len: u8,
     /// Whether the broker gives the messages of a key to one consumer at a time.
@@ -94,12 +94,12 @@ pub struct Draft {
     /// How long it is to wait, in milliseconds.
     pub deliver_after: Option<u32>,
     /// What is wrong with it.
-    pub trouble: Trouble,
+    pub defect: Defect,
 }
 
 /// What is wrong with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Defect {
     /// Nothing.
     None,
     /// The broker refuses it until an operator has edited it.
@@ -131,7 +131,11 @@ impl Schedule {
             seed,
             relays,
             consumers,
-            key_window: if rng.random() { KeyWindow::One } else { KeyWindow::Pipelined },
+            max_in_flight_per_key: if rng.random() {
+                MaxInFlightPerKey::One
+            } else {
+                MaxInFlightPerKey::Pipelined
+            },
             is_key_exclusive: rng.random_bool(0.7),
             batch: rng.random_bool(0.3).then(|| rng.random_range(2..8)),
             shuffle: if rng.random_bool(0.3) { 0.0 } else { rng.random_range(0.05..0.5) },
@@ -196,13 +200,13 @@ fn transactions(rng: &mut SmallRng) -> Vec<Transaction> {
 
 fn draft(rng: &mut SmallRng, number: &mut u32, enqueued_at: u32, keys: u8) -> Draft {
     *number += 1;
-    let trouble = match rng.random_range(0..40) {
-        0..2 => Trouble::Refused,
-        2 => Trouble::Oversize,
-        3..5 => Trouble::Fails(rng.random_range(1..4)),
-        5 => Trouble::Rejected,
-        6 => Trouble::FromTheFuture,
-        _ => Trouble::None,
+    let defect = match rng.random_range(0..40) {
+        0..2 => Defect::Refused,
+        2 => Defect::Oversize,
+        3..5 => Defect::Fails(rng.random_range(1..4)),
+        5 => Defect::Rejected,
+        6 => Defect::FromTheFuture,
+        _ => Defect::None,
     };
     Draft {
         number: *number,
@@ -210,7 +214,7 @@ fn draft(rng: &mut SmallRng, number: &mut u32, enqueued_at: u32, keys: u8) -> Dr
         key: rng.random_bool(0.85).then(|| rng.random_range(0..keys)),
         topic: rng.random_range(0..3),
         deliver_after: rng.random_bool(0.06).then(|| rng.random_range(1..1_500)),
-        trouble,
+        defect,
     }
 }
 
@@ -233,9 +237,9 @@ fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: 
     let away_for = rng.random_range(200..1_200);
     let mut write = |begins_at, ends_at| {
         number += 1;
-        let trouble = Trouble::None;
+        let defect = Defect::None;
         let messages =
-            vec![Draft { number, enqueued_at: begins_at, key, topic, deliver_after: None, trouble }];
+            vec![Draft { number, enqueued_at: begins_at, key, topic, deliver_after: None, defect }];
         transactions.push(Transaction { begins_at, ends_at, ending: Ending::Committed, messages });
     };
     write(begins_at, begins_at + rng.random_range(50..away_for));
@@ -250,8 +254,8 @@ fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let mut write = |enqueued_at, key, topic| {
         number += 1;
-        let trouble = Trouble::None;
-        let messages = vec![Draft { number, enqueued_at, key, topic, deliver_after: None, trouble }];
+        let defect = Defect::None;
+        let messages = vec![Draft { number, enqueued_at, key, topic, deliver_after: None, defect }];
         let (begins_at, ends_at, ending) = (enqueued_at, enqueued_at + 1, Ending::Committed);
         transactions.push(Transaction { begins_at, ends_at, ending, messages });
     };
@@ -292,7 +296,7 @@ fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
                 key: rng.random_bool(0.9).then(|| 50 + rng.random_range(0..keys)),
                 topic,
                 deliver_after: due_at.and_then(|due_at| due_at.checked_sub(at)),
-                trouble: Trouble::None,
+                defect: Defect::None,
             }
         });
         let messages = messages.collect();
@@ -324,8 +328,9 @@ fn insert(faults: &mut Vec<Fault>, fault: Fault) {
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, relays, consumers, key_window, is_key_exclusive, batch, shuffle, .. } = self;
-        writeln!(f, "seed {seed}: {relays} relays, {consumers} consumers, {key_window:?}")?;
+        let Self { seed, relays, consumers, max_in_flight_per_key, is_key_exclusive, batch, shuffle, .. } =
+            self;
+        writeln!(f, "seed {seed}: {relays} relays, {consumers} consumers, {max_in_flight_per_key:?}")?;
         writeln!(f, "  keys exclusive: {is_key_exclusive}, batch: {batch:?}, shuffle {shuffle:.2}")?;
         writeln!(
             f,
@@ -339,14 +344,14 @@ impl fmt::Display for Schedule {
         )?;
         for Transaction { begins_at, ends_at, ending, messages } in &self.transactions {
             writeln!(f, "  {begins_at:>5}..{ends_at:<5} ms  transaction, {ending:?}")?;
-            for Draft { number, enqueued_at, key, topic, deliver_after, trouble } in messages {
+            for Draft { number, enqueued_at, key, topic, deliver_after, defect } in messages {
                 write!(f, "        {enqueued_at:>5} ms  m{number} to t{topic}")?;
                 key.map_or(Ok(()), |key| write!(f, " key k{key}"))?;
                 deliver_after.map_or(Ok(()), |after| write!(f, " after {after} ms"))?;
                 writeln!(
                     f,
                     "{}",
-                    if *trouble == Trouble::None { String::new() } else { format!(" {trouble:?}") }
+                    if *defect == Defect::None { String::new() } else { format!(" {defect:?}") }
                 )?;
             }
         }

@@ -22,7 +22,7 @@ use crate::inbox::InboxTables;
 use crate::outbox::OutboxTables;
 use crate::process::{Process, ProcessId};
 use crate::run::Failure;
-use crate::schedule::{Schedule, Trouble};
+use crate::schedule::{Defect, Schedule};
 use crate::trace::Trace;
 
 /// The database's time when a schedule begins.
@@ -71,7 +71,7 @@ pub(crate) struct State {
     pub(crate) held: Vec<(u64, usize)>,
     pub(crate) breakage: Option<Breakage>,
     /// The messages by their numbers in the schedule, and what is wrong with them.
-    pub(crate) names: HashMap<MessageId, (u32, Trouble)>,
+    pub(crate) names: HashMap<MessageId, (u32, Defect)>,
     /// Until when each process holds the lease, by the database's word.
     pub(crate) leases: BTreeMap<ProcessId, Instant>,
     /// Whoever lives.
@@ -177,8 +177,8 @@ impl State {
         self.names.get(&id).map_or(0, |(number, _)| *number)
     }
 
-    pub(crate) fn trouble(&self, id: MessageId) -> Trouble {
-        self.names.get(&id).map_or(Trouble::None, |(_, trouble)| *trouble)
+    pub(crate) fn defect(&self, id: MessageId) -> Defect {
+        self.names.get(&id).map_or(Defect::None, |(_, defect)| *defect)
     }
 }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use brokers::kafka::{
     Admin, Config, Connector as KafkaConnector, GroupConfig, Partition, Subscriber, TopicPlan, mock,
 };
-use message::{Connector, KeyWindow, Subscription};
+use message::{Connector, MaxInFlightPerKey, Subscription};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
@@ -111,8 +111,8 @@ impl Broker for Kafka {
         Backend::Kafka
     }
 
-    fn key_window(&self) -> KeyWindow {
-        KeyWindow::Pipelined
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::Pipelined
     }
 
     async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
@@ -194,8 +194,8 @@ impl Broker for KafkaMock {
         Backend::KafkaMock
     }
 
-    fn key_window(&self) -> KeyWindow {
-        KeyWindow::Pipelined
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::Pipelined
     }
 
     async fn create_topic(&self, _: &Stage, topic: &str) -> Outcome {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use brokers::memory::Broker as MemoryBroker;
-use message::{Connector, KeyWindow, Malformed, Subscription, Topic};
+use message::{Connector, Malformed, MaxInFlightPerKey, Subscription, Topic};
 
 use crate::backends::Backend;
 use crate::brokers::{Broker, Record};
@@ -15,14 +15,14 @@ use crate::trial::{Failure, Outcome};
 /// The in-memory broker with topics that must exist.
 pub struct Memory {
     broker: MemoryBroker,
-    key_window: KeyWindow,
+    max_in_flight_per_key: MaxInFlightPerKey,
 }
 
 impl Memory {
     /// An empty one whose sessions have this key window.
     #[must_use]
-    pub fn new(key_window: KeyWindow) -> Self {
-        Self { broker: MemoryBroker::with_strict_topics(), key_window }
+    pub fn new(max_in_flight_per_key: MaxInFlightPerKey) -> Self {
+        Self { broker: MemoryBroker::with_strict_topics(), max_in_flight_per_key }
     }
 }
 
@@ -32,8 +32,8 @@ impl Broker for Memory {
         Backend::Memory
     }
 
-    fn key_window(&self) -> KeyWindow {
-        self.key_window
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        self.max_in_flight_per_key
     }
 
     async fn create_topic(&self, _: &Stage, topic: &str) -> Outcome {
@@ -42,13 +42,13 @@ impl Broker for Memory {
     }
 
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        Ok(Arc::new(self.broker.connector(self.key_window)))
+        Ok(Arc::new(self.broker.connector(self.max_in_flight_per_key)))
     }
 
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
         let dead = MemoryBroker::new();
         dead.faults().unreachable();
-        Ok(Arc::new(dead.connector(self.key_window)))
+        Ok(Arc::new(dead.connector(self.max_in_flight_per_key)))
     }
 
     async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {

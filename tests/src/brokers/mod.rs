@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use message::{Connector, KeyWindow, Subscription};
+use message::{Connector, MaxInFlightPerKey, Subscription};
 
 pub use kafka::{Kafka, KafkaMock};
 pub use memory::Memory;
@@ -29,7 +29,7 @@ pub trait Broker: Send + Sync {
     fn backend(&self) -> Backend;
 
     /// How many messages of a key its publisher may have in flight.
-    fn key_window(&self) -> KeyWindow;
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey;
 
     /// Whether it keeps the order of a key.
     fn order(&self) -> Order {
@@ -91,7 +91,7 @@ pub struct Record {
 /// It is not there, or its client could not be made.
 pub async fn open(backend: Backend) -> Result<Arc<dyn Broker>, Failure> {
     Ok(match backend {
-        Backend::Memory => Arc::new(Memory::new(KeyWindow::One)),
+        Backend::Memory => Arc::new(Memory::new(MaxInFlightPerKey::One)),
         Backend::KafkaMock => Arc::new(KafkaMock::start()?),
         Backend::Kafka => Arc::new(Kafka::new(backend.address()?)),
         Backend::Rabbitmq => Arc::new(Rabbitmq::new(backend.address()?)),

@@ -7,7 +7,7 @@ use brokers::rabbitmq::{Admin, Config, Connector as RabbitmqConnector, QueueOpti
 use lapin::options::{BasicGetOptions, BasicPublishOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use message::{Connector, KeyWindow, Subscription};
+use message::{Connector, MaxInFlightPerKey, Subscription};
 
 use crate::backends::Backend;
 use crate::brokers::{Broker, Record};
@@ -74,8 +74,8 @@ impl Broker for Rabbitmq {
         Backend::Rabbitmq
     }
 
-    fn key_window(&self) -> KeyWindow {
-        KeyWindow::One
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::One
     }
 
     async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {

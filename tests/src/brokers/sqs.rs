@@ -7,7 +7,7 @@ use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_sqs::types::MessageSystemAttributeName;
 use brokers::sqs::{Admin, Config, Connector as SqsConnector, Subscriber};
-use message::{Connector, KeyWindow, Subscription};
+use message::{Connector, MaxInFlightPerKey, Subscription};
 
 use crate::backends::Backend;
 use crate::brokers::{Broker, Record};
@@ -106,8 +106,8 @@ impl Broker for Sqs {
         if self.fifo { Backend::SqsFifo } else { Backend::Sqs }
     }
 
-    fn key_window(&self) -> KeyWindow {
-        KeyWindow::One
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::One
     }
 
     fn order(&self) -> Order {

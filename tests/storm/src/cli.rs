@@ -39,7 +39,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// How long faults strike, for each pair.
+    /// How long faults inject, for each pair.
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
     /// Makes the plan of faults; random without it.
@@ -202,16 +202,16 @@ impl Run {
 
     async fn print_plan(&self, pairs: &[Pair], options: &Options) -> Result<ExitCode, Failure> {
         for pair in pairs {
-            let strikes = run::planned(*pair, options).await;
+            let injected = run::planned(*pair, options).await;
             if self.output == Output::Json {
-                let whole = serde_json::json!({ "pair": pair, "seed": options.seed, "strikes": strikes });
+                let whole = serde_json::json!({ "pair": pair, "seed": options.seed, "injected": injected });
                 println!("{}", serde_json::to_string(&whole)?);
                 continue;
             }
             println!("{pair}, seed {}", options.seed);
-            for strike in strikes {
-                let (at, lasts) = (strike.at.as_secs_f64(), strike.lasts.as_secs_f64());
-                println!("{at:>9.3} s  {:<24} for {lasts:>7.3} s  chance {:016x}", strike.fault, strike.seed);
+            for inject in injected {
+                let (at, lasts) = (inject.at.as_secs_f64(), inject.lasts.as_secs_f64());
+                println!("{at:>9.3} s  {:<24} for {lasts:>7.3} s  chance {:016x}", inject.fault, inject.seed);
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use rand::seq::IndexedRandom as _;
 use relay::crash_points::AFTER_CHUNK;
 
 use crate::Failure;
-use crate::faults::{Fault, Struck};
+use crate::faults::{Fault, Injected};
 use crate::stage::{CRASH_POINTS, Role, Signal, Stage};
 
 /// A process is started again, and ends at a crash point of its own.
@@ -31,7 +31,7 @@ impl Fault for Crash {
         Duration::from_millis(200)..=Duration::from_millis(1_500)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let roles = [Role::Producer, Role::Relay, Role::Consumer];
         let role = *roles.choose(rng).ok_or("no role")?;
         let points: &[&str] = match role {
@@ -46,7 +46,7 @@ impl Fault for Crash {
         let point = format!("{point}={}", rng.random_range(1..times_max));
         stage.processes.set_for_next_start(name, CRASH_POINTS, &point)?;
         stage.processes.signal(name, Signal::KILL)?;
-        Ok(Struck::new(name, point))
+        Ok(Injected::new(name, point))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -5,16 +5,16 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`run`] | one storm from its first process to its verdict |
-//! | [`plan`] | which fault strikes when, from a seed |
-//! | [`tempest`] | carries the plan out |
+//! | [`plan`] | which fault injected when, from a seed |
+//! | [`fault_injector`] | carries the plan out |
 //! | [`faults`], [`crash`] | what can go wrong, each with its cure |
 //! | [`stage`] | what a fault can reach: processes, wires, services, database, broker |
 //! | [`setup`] | makes the stage |
 //! | [`load`] | what producers do |
 //! | [`consume`] | what consumers do |
-//! | [`shop`] | the business of both |
+//! | [`workload`] | the business of both |
 //! | [`journal`] | what both write down |
-//! | [`tap`], [`read`] | what is there in the end |
+//! | [`topic_reader`], [`read`] | what is there in the end |
 //! | `settle`, [`lag`], [`waits`] | from the last healed fault until everything has arrived |
 //! | [`memory`] | resident memory of relays and consumers |
 //! | [`verdict`] | *holds*, *broken* or *no verdict* |
@@ -26,6 +26,7 @@ pub mod clock;
 pub mod consume;
 pub mod content;
 pub mod crash;
+pub mod fault_injector;
 pub mod faults;
 pub mod journal;
 pub mod lag;
@@ -41,12 +42,11 @@ pub mod report;
 pub mod run;
 mod settle;
 pub mod setup;
-pub mod shop;
 pub mod stage;
-pub mod tap;
-pub mod tempest;
+pub mod topic_reader;
 pub mod verdict;
 pub mod waits;
+pub mod workload;
 
 /// Why something could not be done.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

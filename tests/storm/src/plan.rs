@@ -1,4 +1,4 @@
-//! Which fault strikes when, from a seed. Pure: the same seed, faults and length make the same plan.
+//! Which fault injected when, from a seed. Pure: the same seed, faults and length make the same plan.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -21,9 +21,9 @@ pub struct Kind {
     pub lasts: RangeInclusive<Duration>,
 }
 
-/// One strike of a fault.
+/// One inject of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Strike {
+pub struct PlannedFault {
     /// Since the beginning of the storm.
     pub at: Duration,
     /// Which fault.
@@ -34,20 +34,20 @@ pub struct Strike {
     pub seed: u64,
 }
 
-/// The pauses between the beginnings of two strikes.
+/// The pauses between the beginnings of two injected.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(2_500);
-/// Between a fault's cure and its next strike.
+/// Between a fault's cure and its next inject.
 const RECOVERY: Duration = Duration::from_secs(1);
 /// So many faults at once at most.
 const OVERLAP_MAX: usize = 3;
 
-/// Plans a storm of this length. Every fault gets its turn before any strikes again, as far as time allows.
+/// Plans a storm of this length. Every fault gets its turn before any injected again, as far as time allows.
 #[must_use]
-pub fn plan(seed: u64, pair: Pair, kinds: &[Kind], length: Duration) -> Vec<Strike> {
+pub fn plan(seed: u64, pair: Pair, kinds: &[Kind], length: Duration) -> Vec<PlannedFault> {
     let mut rng = StdRng::seed_from_u64(mix(seed, pair));
     let mut first: Vec<&Kind> = kinds.iter().filter(|kind| kind.weight > 0).collect();
     first.shuffle(&mut rng);
-    let mut strikes: Vec<Strike> = Vec::new();
+    let mut injected: Vec<PlannedFault> = Vec::new();
     let (mut running, mut free_at): (Vec<Duration>, HashMap<&str, Duration>) = (Vec::new(), HashMap::new());
     let mut at = rng.random_range(PAUSE);
     while at < length {
@@ -67,11 +67,11 @@ pub fn plan(seed: u64, pair: Pair, kinds: &[Kind], length: Duration) -> Vec<Stri
             let lasts = rng.random_range(kind.lasts.clone());
             running.push(at + lasts);
             free_at.insert(kind.name, at + lasts + RECOVERY);
-            strikes.push(Strike { at, fault: kind.name, lasts, seed: rng.random() });
+            injected.push(PlannedFault { at, fault: kind.name, lasts, seed: rng.random() });
         }
         at += rng.random_range(PAUSE);
     }
-    strikes
+    injected
 }
 
 /// Another plan for each pair.
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn every_fault_has_its_turn_and_weights_count() {
         for seed in 0..20 {
-            let strikes = plan(seed, PAIR, &kinds(), HOUR);
-            let times = |name| strikes.iter().filter(|strike| strike.fault == name).count();
-            let mut first: Vec<_> = strikes[..3].iter().map(|strike| strike.fault).collect();
+            let injected = plan(seed, PAIR, &kinds(), HOUR);
+            let times = |name| injected.iter().filter(|inject| inject.fault == name).count();
+            let mut first: Vec<_> = injected[..3].iter().map(|inject| inject.fault).collect();
             first.sort_unstable();
             assert_eq!(first, ["crash", "kill", "stop"]);
             assert!(times("kill") > times("crash") && times("stop") > times("crash"));
@@ -126,15 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn no_fault_strikes_before_it_is_cured_and_few_at_once() {
-        let strikes = plan(3, PAIR, &kinds(), HOUR);
-        for (place, strike) in strikes.iter().enumerate() {
-            let before = &strikes[..place];
-            let ends = |other: &Strike| other.at + other.lasts;
+    fn no_fault_begins_before_it_is_cured_and_few_at_once() {
+        let injected = plan(3, PAIR, &kinds(), HOUR);
+        for (place, inject) in injected.iter().enumerate() {
+            let before = &injected[..place];
+            let ends = |other: &PlannedFault| other.at + other.lasts;
             assert!(
-                before.iter().all(|other| other.fault != strike.fault || ends(other) + RECOVERY <= strike.at)
+                before.iter().all(|other| other.fault != inject.fault || ends(other) + RECOVERY <= inject.at)
             );
-            assert!(before.iter().filter(|other| ends(other) > strike.at).count() < OVERLAP_MAX);
+            assert!(before.iter().filter(|other| ends(other) > inject.at).count() < OVERLAP_MAX);
         }
     }
 }

@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// A fault strikes.
+    /// A fault injected.
     pub fn fault(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }

@@ -8,14 +8,14 @@ use checker::{Breach, Event, Verdict};
 use comfy_table::{Table, presets};
 
 use crate::Failure;
+use crate::fault_injector::Record;
 use crate::lag::LagSeries;
 use crate::memory::MemorySeries;
 use crate::pair::Pair;
 use crate::phases::Phase;
 use crate::read::{Pending, Unapplied};
 use crate::stage::Role;
-use crate::tap::Waiting;
-use crate::tempest::Record;
+use crate::topic_reader::Waiting;
 use crate::verdict::{Ending, Grounds, StormVerdict};
 
 /// Numbers of one storm.
@@ -78,7 +78,7 @@ pub struct PairReport {
     pub memory: MemorySeries,
     /// What the checker says.
     pub promises: Verdict,
-    /// Every strike.
+    /// Every inject.
     pub records: Vec<Record>,
     /// Where everything is; removed when all is well.
     pub folder: PathBuf,
@@ -107,15 +107,15 @@ impl PairReport {
         unruly.chain(self.lag.breach()).chain(self.memory.breaches()).collect()
     }
 
-    /// How often each fault struck, and how often it could not.
+    /// How often each fault injected, and how often it could not.
     #[must_use]
-    pub fn strikes(&self) -> BTreeMap<&'static str, (usize, usize)> {
-        let mut strikes: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+    pub fn injected(&self) -> BTreeMap<&'static str, (usize, usize)> {
+        let mut injected: BTreeMap<_, (usize, usize)> = BTreeMap::new();
         for record in &self.records {
-            let (struck, missed) = strikes.entry(record.fault).or_default();
-            *(if record.happened { struck } else { missed }) += 1;
+            let (injected, missed) = injected.entry(record.fault).or_default();
+            *(if record.happened { injected } else { missed }) += 1;
         }
-        strikes
+        injected
     }
 
     /// Into its folder.
@@ -150,9 +150,9 @@ impl PairReport {
              {effects} effects, {dead_letters} dead letters\n",
             self.pair, self.seed, self.seconds,
         );
-        let mut faults = table(["fault", "struck", "could not"]);
-        for (name, (struck, missed)) in self.strikes() {
-            faults.add_row([name.to_owned(), struck.to_string(), missed.to_string()]);
+        let mut faults = table(["fault", "injected", "could not"]);
+        for (name, (injected, missed)) in self.injected() {
+            faults.add_row([name.to_owned(), injected.to_string(), missed.to_string()]);
         }
         let mut promises = table(["promise", "checked", "broken"]);
         for ruling in &self.promises.rulings {

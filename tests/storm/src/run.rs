@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 use crate::Failure;
 use crate::clock;
 use crate::crash::Crash;
+use crate::fault_injector::{FaultInjector, Record};
 use crate::faults::{Fault, catalogue};
 use crate::journal::{self, Received};
 use crate::memory::{self, MemorySeries};
 use crate::pair::Pair;
 use crate::phases::Phases;
-use crate::plan::{Strike, plan};
+use crate::plan::{PlannedFault, plan};
 use crate::progress::Progress;
 use crate::read::{self, Facts};
 use crate::report::{Counts, PairReport};
 use crate::settle::Settling;
 use crate::setup::{self, Plot, Programs, RELAY_NAME, Servers};
 use crate::stage::{Role, Service, Services, Stage};
-use crate::tap;
-use crate::tempest::{Record, Tempest};
+use crate::topic_reader;
 use crate::verdict::{Ending, StormVerdict};
 use crate::waits;
 
@@ -36,7 +36,7 @@ use crate::waits;
 pub struct Options {
     /// Makes the plan.
     pub seed: u64,
-    /// How long faults strike.
+    /// How long faults inject.
     pub length: Duration,
     /// The pause between two operations of one worker of a producer.
     pub pause: Duration,
@@ -63,7 +63,7 @@ const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Du
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
 
-/// The word for every fault, also those that strike only when they are asked for.
+/// The word for every fault, also those that inject only when they are asked for.
 const ALL: &str = "all";
 
 /// The faults that a storm over this pair uses.
@@ -81,8 +81,8 @@ pub fn faults(pair: Pair, only: &[String]) -> Vec<Box<dyn Fault>> {
 }
 
 /// The plan of a storm, without running it.
-pub async fn planned(pair: Pair, options: &Options) -> Vec<Strike> {
-    let kinds = Tempest::new(faults(pair, &options.faults)).kinds().await;
+pub async fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault> {
+    let kinds = FaultInjector::new(faults(pair, &options.faults)).kinds().await;
     plan(options.seed, pair, &kinds, options.length)
 }
 
@@ -130,7 +130,7 @@ pub async fn run(
     outcome.map_err(|error| format!("{pair}: {error} (see {})", storm.plot.folder.display()).into())
 }
 
-/// What ElasticMQ itself breaks, so that it can be held against nobody. Unless it is asked for, such a fault does not strike.
+/// What ElasticMQ itself breaks, so that it can be held against nobody. Unless it is asked for, such a fault does not inject.
 ///
 /// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a client of a few lines, docs/reliability.md).
 /// - Started anew, it forgets what was in flight, and then hands out a later message of a group before an earlier one
@@ -152,14 +152,14 @@ impl Storm<'_> {
         let (plot, stage) = (&self.plot, &self.stage);
         let begun = Instant::now();
         let mut phases = Phases::default();
-        let follower = tap::follow(plot, stage);
+        let follower = topic_reader::follow(plot, stage);
         setup::start(plot, self.servers, stage, &self.options.programs).await?;
         let memory = Arc::new(Mutex::new(MemorySeries::default()));
         let mut watching = JoinSet::new();
         watching.spawn(memory::watch(Arc::clone(stage), Arc::clone(&memory)));
         sleep(WARM_UP).await;
         phases.begin("faults");
-        let records = self.rage().await?;
+        let records = self.run().await?;
         phases.begin("recovery");
         self.progress.phase("everything is healed, producers go on");
         let mut settling = Settling::new(plot, stage, self.progress);
@@ -183,13 +183,13 @@ impl Storm<'_> {
         watching.shutdown().await;
         self.progress.phase("checking");
         let pending = read::pending(plot, stage).await?;
-        let waiting = tap::waiting(plot, stage).await?;
-        let mut tap = tap::read(plot, stage, follower, &waiting).await?;
+        let waiting = topic_reader::waiting(plot, stage).await?;
+        let mut topic_reader = topic_reader::read(plot, stage, follower, &waiting).await?;
         let is_unfair = |record: &Record| record.happened && is_beyond(plot.pair, record.fault);
         if records.iter().any(is_unfair) {
-            (tap.ordered, tap.complete) = (false, false);
+            (topic_reader.ordered, topic_reader.complete) = (false, false);
         }
-        let facts = Facts { settled: ending.is_final(), tap };
+        let facts = Facts { settled: ending.is_final(), topic_read: topic_reader };
         let history = read::history(plot, stage, facts).await?;
         let promises = Verdict::of(&history);
         let report = PairReport {
@@ -224,13 +224,13 @@ impl Storm<'_> {
         }
     }
 
-    async fn rage(&self) -> Result<Vec<Record>, Failure> {
-        let tempest = Tempest::new(faults(self.plot.pair, &self.options.faults));
+    async fn run(&self) -> Result<Vec<Record>, Failure> {
+        let fault_injector = FaultInjector::new(faults(self.plot.pair, &self.options.faults));
         let length = self.options.length;
-        let strikes = plan(self.options.seed, self.plot.pair, &tempest.kinds().await, length);
+        let injected = plan(self.options.seed, self.plot.pair, &fault_injector.kinds().await, length);
         self.progress.storm(self.plot.pair, length);
         let ticking = self.progress.tick();
-        let raging = tempest.rage(&self.stage, &strikes, length, |fault| self.progress.fault(fault));
+        let raging = fault_injector.run(&self.stage, &injected, length, |fault| self.progress.fault(fault));
         tokio::select! {
             records = raging => records,
             () = ticking => Err("the clock of the progress bar stopped".into()),
@@ -252,7 +252,7 @@ impl Storm<'_> {
         ]);
         command.arg("--config").arg(self.plot.file("relay.toml")).args(["--pipeline", RELAY_NAME]);
         command.stdin(Stdio::null());
-        // The server may still be recovering from what struck last.
+        // The server may still be recovering from what injected last.
         let deadline = Instant::now() + REQUEUE;
         loop {
             let output = command.output().await?;
@@ -271,10 +271,11 @@ impl Storm<'_> {
         let operations = history.operations.iter().flatten();
         let told = |outcome| operations.clone().filter(|operation| operation.outcome == outcome).count();
         let mut deliveries = 0;
-        for path in tap::journals(&self.plot, &self.stage) {
+        for path in topic_reader::journals(&self.plot, &self.stage) {
             journal::read(&path, |_: Received| deliveries += 1)?;
         }
-        let occurrences = history.tap.as_ref().map_or(&[][..], |tap| &tap.occurrences);
+        let occurrences =
+            history.topic_read.as_ref().map_or(&[][..], |topic_reader| &topic_reader.occurrences);
         let mut distinct: Vec<_> = occurrences.iter().filter_map(|occurrence| occurrence.id).collect();
         distinct.sort_unstable();
         distinct.dedup();

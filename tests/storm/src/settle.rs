@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::read::{self, Pending};
 use crate::setup::Plot;
 use crate::stage::Stage;
-use crate::tap;
+use crate::topic_reader;
 use crate::verdict::Ending;
 use crate::waits;
 
@@ -112,5 +112,5 @@ impl<'a> Settling<'a> {
 /// Bytes of all journals of consumers: they grow with each delivery.
 fn received_bytes(plot: &Plot, stage: &Stage) -> u64 {
     let size = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
-    tap::journals(plot, stage).into_iter().map(size).sum()
+    topic_reader::journals(plot, stage).into_iter().map(size).sum()
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::consume::{ACQUIRE, ATTEMPTS_MAX, HANG, SESSION, VISIBILITY_TIMEOUT};
+use crate::fault_injector::Record;
 use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
-use crate::tempest::Record;
 
 /// Returns the longest time in which a healed system may stand still: every pause that a part of it makes on purpose, one
 /// after the other.

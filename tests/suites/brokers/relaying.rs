@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use message::{Connector, KeyWindow, Message, OrderingKey, PublishError, Scope};
+use message::{Connector, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError};
 use tests::Failure;
 
 use crate::session::{Answer, End, PATIENCE, Session};
@@ -48,7 +48,7 @@ enum State {
 /// Holds a session to its key window.
 struct Ledger<'a> {
     messages: &'a [Message],
-    window: KeyWindow,
+    window: MaxInFlightPerKey,
     first_failure: Option<usize>,
     last_success: Option<usize>,
     /// Failures after which the session went on.
@@ -57,7 +57,7 @@ struct Ledger<'a> {
 }
 
 impl Ledger<'_> {
-    /// [`KeyWindow::Pipelined`]: once a message fails, no later one of its session succeeds; none of its key, if the failure
+    /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session succeeds; none of its key, if the failure
     /// is contained. A session of that kind is given all messages at once, in the order of their numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
@@ -67,12 +67,12 @@ impl Ledger<'_> {
             }
             Err(error) if error.is_contained() => self.contained.push(*number),
             // What a contained failure keeps back of its key.
-            Err(error) if error.scope() == Scope::Session && self.is_behind_contained(*number) => {}
+            Err(error) if error.scope() == FaultScope::Session && self.is_behind_contained(*number) => {}
             Err(_) => {
                 self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)));
             }
         }
-        if self.window == KeyWindow::One {
+        if self.window == MaxInFlightPerKey::One {
             return Ok(());
         }
         let late = |failure: usize, success: usize| {
@@ -105,7 +105,7 @@ struct Desk<'a> {
 impl Desk<'_> {
     /// One session, until it is over or nothing is left.
     async fn work(&mut self, mut session: Session) -> Result<(), Failure> {
-        let window = session.key_window();
+        let window = session.max_in_flight_per_key();
         let mut ledger = Ledger {
             messages: self.messages,
             window,
@@ -136,7 +136,7 @@ impl Desk<'_> {
     }
 
     /// What may be submitted now, in order.
-    fn batch(&mut self, window: KeyWindow) -> Vec<(usize, Message)> {
+    fn batch(&mut self, window: MaxInFlightPerKey) -> Vec<(usize, Message)> {
         let key = |number: usize| self.messages[number].key.as_ref();
         let in_flight = (0..self.messages.len()).filter(|number| self.states[*number] == State::InFlight);
         let mut busy: BTreeSet<&OrderingKey> = in_flight.filter_map(key).collect();
@@ -146,7 +146,7 @@ impl Desk<'_> {
                 continue;
             }
             let free = key(number).is_none_or(|key| busy.insert(key));
-            if free || window == KeyWindow::Pipelined {
+            if free || window == MaxInFlightPerKey::Pipelined {
                 batch.push((number, message.clone()));
             }
         }
@@ -157,20 +157,20 @@ impl Desk<'_> {
     }
 
     /// Notes an answer; whether the session is over with it.
-    fn note(&mut self, (number, outcome): Answer, window: KeyWindow) -> bool {
+    fn note(&mut self, (number, outcome): Answer, window: MaxInFlightPerKey) -> bool {
         match outcome {
             Ok(()) => {
                 self.states[number] = State::Confirmed;
                 false
             }
-            Err(error) if error.scope() == Scope::Session => {
+            Err(error) if error.scope() == FaultScope::Session => {
                 self.states[number] = State::Waiting;
                 true
             }
             Err(error) => {
                 self.states[number] = State::Refused;
                 // The contract of a pipelined session: once one message fails, no later one succeeds.
-                let is_over = window == KeyWindow::Pipelined && !error.is_contained();
+                let is_over = window == MaxInFlightPerKey::Pipelined && !error.is_contained();
                 self.refused.push((number, error));
                 is_over
             }

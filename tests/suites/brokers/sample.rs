@@ -32,7 +32,7 @@ pub(crate) fn complete(topic: &str) -> Result<Message, Failure> {
     let mut message = order(topic, "order-7", 1)?;
     message.kind = EventType::new("order.placed.v2")?;
     message.source = Source::new("/shops/7/orders")?;
-    message.content_type = ContentType::new("application/vnd.shop.order+json; charset=utf-8")?;
+    message.content_type = ContentType::new("application/vnd.workload.order+json; charset=utf-8")?;
     message.headers.insert("tenant", "acme")?;
     message.headers.insert("X-Note", "Grüße, \"quoted\" \\ and a tab\t.")?;
     message.trace = Some(TraceContext::new(TRACEPARENT, Some(String::from("vendor=1,other=a:b")))?);

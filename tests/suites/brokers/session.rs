@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use message::{
-    Connector, KeyWindow, Message, PublishError, Publisher, Receipt, Receipts, Submission, Ticket,
+    Connector, MaxInFlightPerKey, Message, PublishError, Publisher, Receipt, Receipts, Submission, Ticket,
 };
 use tests::Failure;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -40,8 +40,8 @@ impl Session {
     }
 
     /// How many messages of one key may be in flight.
-    pub(crate) fn key_window(&self) -> KeyWindow {
-        self.publisher.profile().key_window
+    pub(crate) fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        self.publisher.profile().max_in_flight_per_key
     }
 
     /// How many receipts have not come yet.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use message::KeyWindow;
+use message::MaxInFlightPerKey;
 use tests::brokers::Memory;
 use tests::{Backend, Broker, Failure, Outcome, Stage, brokers, trial};
 
@@ -52,7 +52,7 @@ impl Target {
     pub(crate) async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
         match self {
             Self::Shared(backend) => brokers::open(backend).await,
-            Self::MemoryPipelined => Ok(Arc::new(Memory::new(KeyWindow::Pipelined))),
+            Self::MemoryPipelined => Ok(Arc::new(Memory::new(MaxInFlightPerKey::Pipelined))),
         }
     }
 }

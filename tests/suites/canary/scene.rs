@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox::{
-    ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Scope, Shutdown,
+    ConsumerName, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Reason, Shutdown, Tenant,
 };
 use message::{Message, MessageId};
 use outbox::NewMessage;
@@ -13,8 +13,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Postgres, Transaction};
 use tests::brokers::Broker;
 use tests::relay_process::{Config, relay};
-use tests::shop::Shop;
 use tests::stage::random;
+use tests::workload::Workload;
 use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
 
 use crate::capture::{DIRECTIVES, Told};
@@ -40,14 +40,14 @@ impl Canaries {
 /// the message itself arrives with payload and header, through a connection that needs the password.
 pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
     let (canaries, mut told) = (Canaries::new(), Told::default());
-    let shop = Shop::<Postgres>::open(&stage, brokers::open(backend).await?).await?;
-    let url = login(&stage, &shop, &canaries).await?;
-    produce(&shop, &canaries, &mut told).await?;
-    publish(&stage, &shop, &url, &canaries, &mut told).await?;
-    consume(&shop, &canaries, &mut told).await?;
-    strangers(&stage, &shop, &url, &canaries, &mut told).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(backend).await?).await?;
+    let url = login(&stage, &workload, &canaries).await?;
+    produce(&workload, &canaries, &mut told).await?;
+    publish(&stage, &workload, &url, &canaries, &mut told).await?;
+    consume(&workload, &canaries, &mut told).await?;
+    strangers(&stage, &workload, &url, &canaries, &mut told).await?;
     let own = tests::log::logged();
-    assert!(own.contains("inbox") && own.contains(&shop.topic), "nothing was logged here");
+    assert!(own.contains("inbox") && own.contains(&workload.topic), "nothing was logged here");
     told.add("this process' log", own);
     match told.leaks(&canaries.all()).as_slice() {
         [] => Ok(()),
@@ -56,19 +56,19 @@ pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
 }
 
 /// A relay's user whose password is a canary.
-async fn login(stage: &Stage, shop: &Shop<Postgres>, canaries: &Canaries) -> Result<String, Failure> {
+async fn login(stage: &Stage, workload: &Workload<Postgres>, canaries: &Canaries) -> Result<String, Failure> {
     let user = stage.unique("outbox_canary");
     let (group, password) = (Role::Relay.user(), &canaries.password);
     // This statement holds the password, and the client library logs statements.
-    let options = shop.database.url.parse::<PgConnectOptions>()?.disable_statement_logging();
+    let options = workload.database.url.parse::<PgConnectOptions>()?.disable_statement_logging();
     let mut silent = options.connect().await?;
     let create = format!("CREATE ROLE {user} LOGIN PASSWORD '{password}' IN ROLE {group}");
     silent.execute(AssertSqlSafe(create)).await?;
     silent.close().await?;
-    let database = shop.database.clone();
+    let database = workload.database.clone();
     let drop = format!("DROP ROLE {user}");
     stage.afterwards("the canary's user", async move { database.execute(&drop).await });
-    let (_, place) = shop.database.url.rsplit_once('@').ok_or("a URL without a user")?;
+    let (_, place) = workload.database.url.rsplit_once('@').ok_or("a URL without a user")?;
     Ok(format!("postgres://{user}:{password}@{place}"))
 }
 
@@ -77,32 +77,32 @@ fn message(topic: &str, canaries: &Canaries) -> NewMessage {
 }
 
 /// A good message, one that the broker refuses, one for no topic, and what a producer can do wrong.
-async fn produce(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
+async fn produce(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
     let id = MessageId::new();
-    let mut messages = vec![message(&shop.topic, canaries).id(id)];
-    if let Some(bytes) = shop.broker.oversize_bytes() {
+    let mut messages = vec![message(&workload.topic, canaries).id(id)];
+    if let Some(bytes) = workload.broker.oversize_bytes() {
         let payload = canaries.payload.repeat(bytes / canaries.payload.len() + 1);
-        messages.push(message(&shop.topic, canaries).key("large").payload(payload));
+        messages.push(message(&workload.topic, canaries).key("large").payload(payload));
     }
     messages.push(message("nosuchtopic", canaries).key("lost"));
     told.add("a new message", format!("{messages:?}"));
-    let mut tx = shop.begin().await?;
-    shop.outbox().enqueue_batch(&mut tx, messages).await?;
+    let mut tx = workload.begin().await?;
+    workload.outbox().enqueue_batch(&mut tx, messages).await?;
     tx.commit().await?;
 
     for (place, wrong) in [
         (
             "a header that is refused",
-            message(&shop.topic, canaries).header("x", format!("{}\n", canaries.header)),
+            message(&workload.topic, canaries).header("x", format!("{}\n", canaries.header)),
         ),
         (
             "an id that is used again",
-            message(&shop.topic, canaries).id(id).payload(format!("{}!", canaries.payload)),
+            message(&workload.topic, canaries).id(id).payload(format!("{}!", canaries.payload)),
         ),
         ("a topic that is refused", NewMessage::new("or ders").payload(canaries.payload.clone())),
     ] {
-        let mut tx = shop.begin().await?;
-        let Err(error) = shop.outbox().enqueue(&mut tx, wrong).await else { return Err(place.into()) };
+        let mut tx = workload.begin().await?;
+        let Err(error) = workload.outbox().enqueue(&mut tx, wrong).await else { return Err(place.into()) };
         told.error(place, &error);
     }
     Ok(())
@@ -111,12 +111,12 @@ async fn produce(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) ->
 /// The relay at its most talkative, and what operators ask it.
 async fn publish(
     stage: &Stage,
-    shop: &Shop<Postgres>,
+    workload: &Workload<Postgres>,
     url: &str,
     canaries: &Canaries,
     told: &mut Told,
 ) -> Outcome {
-    let section = shop.broker.relay_section().ok_or("no section")?;
+    let section = workload.broker.relay_section().ok_or("no section")?;
     let section =
         section.replace("secret_access_key = \"x\"", &format!("secret_access_key = {:?}", canaries.password));
     let config = Config::with_section(stage, "orders", url, &section, "")?;
@@ -124,7 +124,7 @@ async fn publish(
     relay_process.tells("nosuchtopic").await?;
     let path = config.path().display().to_string();
     let file = ["--config", path.as_str()];
-    if shop.broker.oversize_bytes().is_some() {
+    if workload.broker.oversize_bytes().is_some() {
         eventually("the large message is dead", || async {
             let listed = relay(&[&["dead", "list"], &file[..]].concat()).await?;
             Ok(String::from_utf8_lossy(&listed.stdout).contains("large").then_some(()))
@@ -152,8 +152,8 @@ async fn publish(
 }
 
 /// A handler that fails, and an id that comes with another content.
-async fn consume(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
-    let mut subscription = shop.broker.subscribe("canary", &shop.topic).await?;
+async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
+    let mut subscription = workload.broker.subscribe("canary", &workload.topic).await?;
     let delivery = loop {
         let next = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await?;
         if let Some(delivery) = next.into_iter().next() {
@@ -166,8 +166,8 @@ async fn consume(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) ->
     assert!(String::from_utf8_lossy(&message.payload).contains(&canaries.payload));
     assert_eq!(message.headers.get("authorization"), Some(canaries.header.as_str()));
 
-    let inbox = Inbox::open(shop.database.consumer.clone(), InboxOptions::default()).await?;
-    let (consumer, scope) = (ConsumerName::new("canary")?, Scope::none());
+    let inbox = Inbox::open(workload.database.consumer.clone(), InboxOptions::default()).await?;
+    let (consumer, scope) = (ConsumerName::new("canary")?, Tenant::none());
     let mut tx = inbox.begin().await?;
     drop(tx.admit(&consumer, &scope, message).await?);
     drop(tx.commit().await?);
@@ -180,7 +180,7 @@ async fn consume(shop: &Shop<Postgres>, canaries: &Canaries, told: &mut Told) ->
     drop(inbox.dead_letter(&consumer, &scope, &delivery, cause).await?);
     subscription.close().await?;
 
-    run(shop, &inbox).await?;
+    run(workload, &inbox).await?;
     let letters = inbox.dead_letters(&DeadLetterQuery::default()).await?;
     assert!(letters.iter().any(|letter| letter.reason == Reason::Poison), "{letters:?}");
     told.add("dead letters", format!("{letters:?}"));
@@ -205,8 +205,8 @@ impl Handler<Postgres> for Fails {
     }
 }
 
-async fn run(shop: &Shop<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
-    let (broker, topic) = (shop.broker.clone(), shop.topic.clone());
+async fn run(workload: &Workload<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
+    let (broker, topic) = (workload.broker.clone(), workload.topic.clone());
     let consumer = inbox::Consumer::builder(inbox.clone(), ConsumerName::new("failing")?)
         .subscribe(move || {
             let (broker, topic) = (broker.clone(), topic.clone());
@@ -233,12 +233,12 @@ async fn run(shop: &Shop<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
 /// Wrong passwords, of the database and of the broker.
 async fn strangers(
     stage: &Stage,
-    shop: &Shop<Postgres>,
+    workload: &Workload<Postgres>,
     url: &str,
     canaries: &Canaries,
     told: &mut Told,
 ) -> Outcome {
-    let section = shop.broker.relay_section().ok_or("no section")?;
+    let section = workload.broker.relay_section().ok_or("no section")?;
     let wrong = url.replace(&canaries.password, &format!("{}x", canaries.password));
     let config = Config::with_section(stage, "orders", &wrong, &section, "")?;
     let path = config.path().display().to_string();
@@ -254,7 +254,7 @@ async fn strangers(
             told.add("status with the database's wrong password", String::from_utf8_lossy(&output.stdout));
         }
     }
-    let Some(section) = stranger(shop.broker.as_ref(), &section, canaries) else { return Ok(()) };
+    let Some(section) = stranger(workload.broker.as_ref(), &section, canaries) else { return Ok(()) };
     let config = Config::with_section(stage, "orders", url, &section, "")?;
     let relay_process = RelayProcess::start_with(stage, &config, &[("RELAY_LOG", DIRECTIVES)])?;
     relay_process.tells("check ").await?;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{
-    ContentType, EventType, Fault, Message, OrderingKey, Receipts, Scope, Submission, Ticket, Topic,
+    ContentType, EventType, Fault, FaultScope, Message, OrderingKey, Receipts, Submission, Ticket, Topic,
 };
 use sqlx::Postgres;
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Backend, Broker, Outcome, RelayProcess, Stage, brokers, eventually, services, trial};
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -53,13 +53,13 @@ fn main() -> std::process::ExitCode {
 
 /// Places an order although the database may be away: tries again until it is there. An order whose commit was
 /// answered by nobody is in the database or not; the checker counts what is there.
-async fn place_patiently(shop: &Shop<Postgres>, key: &str) -> Outcome {
-    eventually("an order is placed", || async { Ok(shop.place(key).await.ok()) }).await
+async fn place_patiently(workload: &Workload<Postgres>, key: &str) -> Outcome {
+    eventually("an order is placed", || async { Ok(workload.place(key).await.ok()) }).await
 }
 
-async fn place_many_patiently(shop: &Shop<Postgres>, orders: usize) -> Outcome {
+async fn place_many_patiently(workload: &Workload<Postgres>, orders: usize) -> Outcome {
     for number in 0..orders {
-        place_patiently(shop, &format!("key-{}", number % KEYS)).await?;
+        place_patiently(workload, &format!("key-{}", number % KEYS)).await?;
     }
     Ok(())
 }
@@ -68,19 +68,20 @@ async fn place_many_patiently(shop: &Shop<Postgres>, orders: usize) -> Outcome {
 /// Oracle: the checker; nothing stands beside the log.
 async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let backend = broker.backend();
-    let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(KEYS, 50).await?;
-    shop.applied(20).await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(KEYS, 50).await?;
+    workload.applied(20).await?;
     services::stop(&stage, backend).await?;
-    shop.place_many(KEYS, 50).await?;
+    workload.place_many(KEYS, 50).await?;
     services::start(backend).await?;
-    shop.place_many(KEYS, 50).await?;
-    shop.settled().await?;
+    workload.place_many(KEYS, 50).await?;
+    workload.settled().await?;
     eventually("nothing stands beside the log", || async {
-        Ok((shop.database.integer("SELECT count(*) FROM outbox_exception").await? == 0).then_some(()))
+        Ok((workload.database.integer("SELECT count(*) FROM outbox_exception").await? == 0).then_some(()))
     })
     .await?;
     assert!(!relay.log()?.contains("an operator must"), "an outage killed a message");
@@ -156,7 +157,7 @@ async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result
         match receipt.outcome {
             Ok(()) => _ = confirmed.insert(receipt.ticket.0),
             Err(error) => {
-                assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session), "{error}");
+                assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
             }
         }
     }
@@ -169,17 +170,18 @@ async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result
 /// Goal: G2, a database that crashes in the middle loses nothing; relay and consumer come back by themselves.
 /// Oracle: the checker.
 async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(KEYS, 50).await?;
-    shop.applied(10).await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(KEYS, 50).await?;
+    workload.applied(10).await?;
     let (crashed, placed) =
-        tokio::join!(services::crash(Backend::Postgres), place_many_patiently(&shop, 150));
+        tokio::join!(services::crash(Backend::Postgres), place_many_patiently(&workload, 150));
     crashed?;
     placed?;
-    shop.settled().await?;
+    workload.settled().await?;
     consumer.stop().await?;
     relay.stop().await
 }
@@ -189,18 +191,19 @@ async fn a_database_that_is_down_at_the_start_is_waited_for(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    shop.place_many(KEYS, 20).await?;
-    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    workload.place_many(KEYS, 20).await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     services::stop(&stage, Backend::Postgres).await?;
     let mut relay = RelayProcess::start(&stage, &config)?;
     let waited = relay.tells("not available").await;
     services::start(Backend::Postgres).await?;
     waited?;
     assert!(relay.has_ended()?.is_none(), "the relay gave up");
-    let consumer = shop.consume().await?;
-    place_many_patiently(&shop, 20).await?;
-    shop.settled().await?;
+    let consumer = workload.consume().await?;
+    place_many_patiently(&workload, 20).await?;
+    workload.settled().await?;
     consumer.stop().await?;
     relay.stop().await
 }

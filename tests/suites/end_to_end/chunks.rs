@@ -10,7 +10,7 @@ use message::chunk::{Encoding, Splitter};
 use message::{ContentType, EventType, Message, OrderingKey, Receipts, SizeLimit, Submission, Ticket, Topic};
 use sqlx::Transaction;
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
@@ -46,15 +46,16 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), ENGINE)?;
-    let inbox = Inbox::open(shop.database.consumer.clone(), InboxOptions::default()).await?;
-    let (broker, topic) = (Arc::clone(&shop.broker), shop.topic.clone());
-    let consumer = Consumer::builder(inbox.clone(), ConsumerName::new("shop")?)
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config =
+        Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), ENGINE)?;
+    let inbox = Inbox::open(workload.database.consumer.clone(), InboxOptions::default()).await?;
+    let (broker, topic) = (Arc::clone(&workload.broker), workload.topic.clone());
+    let consumer = Consumer::builder(inbox.clone(), ConsumerName::new("workload")?)
         .subscribe(move || {
             let (broker, topic) = (Arc::clone(&broker), topic.clone());
             async move {
-                let subscribed = broker.subscribe("shop", &topic).await;
+                let subscribed = broker.subscribe("workload", &topic).await;
                 subscribed.map_err(|failure| message::SubscriptionError::lost(failure.to_string()))
             }
         })
@@ -64,45 +65,45 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     let shutdown = Shutdown::new();
     let running = tokio::spawn(consumer.run(shutdown.clone()));
 
-    let mut tx = shop.begin().await?;
-    let half_sent = shop.place_large_in(&mut tx, "key-0", 3 * LIMIT).await?;
+    let mut tx = workload.begin().await?;
+    let half_sent = workload.place_large_in(&mut tx, "key-0", 3 * LIMIT).await?;
     tx.commit().await?;
-    begin_to_send(&shop, half_sent).await?;
+    begin_to_send(&workload, half_sent).await?;
     let relay = RelayProcess::start(&stage, &config)?;
-    shop.applied(1).await?;
-    place(&shop).await?;
-    shop.applied(3).await?;
+    workload.applied(1).await?;
+    place(&workload).await?;
+    workload.applied(3).await?;
     relay.kill().await?;
-    place(&shop).await?;
+    place(&workload).await?;
     let relay = RelayProcess::start(&stage, &config)?;
-    shop.settled().await?;
+    workload.settled().await?;
     // The last chunks can be on their way once more: the killed relay had not noted what it had sent.
     eventually("nothing is left incomplete", || async {
-        let left = shop.database.integer("SELECT count(*) FROM inbox_chunk").await?;
+        let left = workload.database.integer("SELECT count(*) FROM inbox_chunk").await?;
         Ok((left == 0).then_some(()))
     })
     .await?;
     shutdown.graceful.cancel();
     running.await??;
     relay.stop().await?;
-    verified(&stage, &shop).await
+    verified(&stage, &workload).await
 }
 
 /// `relay verify` knows a message by its chunks: on the broker, where there is a log to read, and in the inbox.
-async fn verified<DB: Dialect>(stage: &Stage, shop: &Shop<DB>) -> Outcome {
-    let config = verify::config(stage, shop, &shop.database.url, "")?;
+async fn verified<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcome {
+    let config = verify::config(stage, workload, &workload.database.url, "")?;
     let (code, report) = verify::verify(&config, &["--grace", "1s"]).await?;
-    let placed = shop.database.integer("SELECT count(*) FROM placed").await?;
+    let placed = workload.database.integer("SELECT count(*) FROM placed").await?;
     assert_eq!((code, &report["pipelines"][0]["enqueued"]), (Some(0), &placed.into()), "{report:#}");
     Ok(())
 }
 
 /// Small and large orders of three keys.
-async fn place<DB: Dialect>(shop: &Shop<DB>) -> Outcome {
+async fn place<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     for number in 0..12 {
-        let mut tx = shop.begin().await?;
+        let mut tx = workload.begin().await?;
         let padding = if number % 2 == 0 { 3 * LIMIT } else { 0 };
-        shop.place_large_in(&mut tx, &format!("key-{}", number % 3), padding).await?;
+        workload.place_large_in(&mut tx, &format!("key-{}", number % 3), padding).await?;
         tx.commit().await?;
     }
     Ok(())
@@ -110,19 +111,20 @@ async fn place<DB: Dialect>(shop: &Shop<DB>) -> Outcome {
 
 /// Sends the first two chunks of an order, and no more, as a relay does that stops there.
 async fn begin_to_send<DB: Dialect>(
-    shop: &Shop<DB>,
+    workload: &Workload<DB>,
     (id, payload): (message::MessageId, Vec<u8>),
 ) -> Outcome {
-    let message = Message::new(Topic::new(shop.topic.as_str())?, EventType::new("order.placed")?, payload)
-        .with_id(id)
-        .with_key(OrderingKey::new("key-0")?)
-        .with_content_type(ContentType::json());
+    let message =
+        Message::new(Topic::new(workload.topic.as_str())?, EventType::new("order.placed")?, payload)
+            .with_id(id)
+            .with_key(OrderingKey::new("key-0")?)
+            .with_content_type(ContentType::json());
     let limit = SizeLimit { destination: "the test", message_bytes_max: LIMIT };
     let splitter = Splitter { limit, encoding: Encoding::Base64, chunked_bytes_max: 1 << 20 };
     let chunks = splitter.split(&message)?.ok_or("the order is not large")?;
     assert!(chunks.len() > 2, "{}", chunks.len());
     let (receipts, mut received) = Receipts::channel();
-    let mut publisher = shop.broker.connector()?.connect(receipts).await?;
+    let mut publisher = workload.broker.connector()?.connect(receipts).await?;
     for (number, message) in (0..).zip(chunks.into_iter().take(2)) {
         publisher.submit(vec![Submission { ticket: Ticket(number), message: message.into() }]).await;
         received.recv().await.ok_or("no receipt")?.outcome.map_err(Failure::from)?;

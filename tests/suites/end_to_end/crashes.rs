@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage};
 
 const KILLS: i64 = 4;
@@ -18,26 +18,30 @@ pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dia
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
     let slow = "checkpoint_interval = \"1900ms\"\n";
-    let config = Config::write(&stage, "orders", &shop.database.relay_url()?, shop.broker.as_ref(), slow)?;
-    let consumer = shop.consume().await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), slow)?;
+    let consumer = workload.consume().await?;
     let mut expected = 0;
     for _ in 0..KILLS {
         let relay = RelayProcess::start(&stage, &config)?;
         relay.tells("connected").await?;
-        shop.place_many(KEYS, ORDERS / 2).await?;
+        workload.place_many(KEYS, ORDERS / 2).await?;
         expected += i64::try_from(ORDERS / 2)?;
-        shop.applied(expected).await?;
+        workload.applied(expected).await?;
         // Another half is on its way when the relay dies.
-        shop.place_many(KEYS, ORDERS / 2).await?;
+        workload.place_many(KEYS, ORDERS / 2).await?;
         expected += i64::try_from(ORDERS / 2)?;
         relay.kill().await?;
     }
     let relay = RelayProcess::start(&stage, &config)?;
-    shop.settled().await?;
-    if shop.broker.backend() != Backend::SqsFifo {
-        assert!(shop.repeated().await? > 0, "no kill hit the window between publishing and the checkpoint");
+    workload.settled().await?;
+    if workload.broker.backend() != Backend::SqsFifo {
+        assert!(
+            workload.repeated().await? > 0,
+            "no kill hit the window between publishing and the checkpoint"
+        );
     }
     consumer.stop().await?;
     relay.stop().await

@@ -8,7 +8,7 @@ use message::TraceContext;
 use sqlx::Postgres;
 use tests::facts::Fact;
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Dialect, Outcome, RelayProcess, Stage, eventually};
 use time::OffsetDateTime;
 
@@ -21,28 +21,28 @@ pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
+    let consumer = workload.consume().await?;
     for _ in 0..5 {
-        let mut abandoned = shop.begin().await?;
-        shop.place_in(&mut abandoned, "a").await?;
+        let mut abandoned = workload.begin().await?;
+        workload.place_in(&mut abandoned, "a").await?;
         abandoned.rollback().await?;
 
-        let mut partly = shop.begin().await?;
-        shop.place_in(&mut partly, "a").await?;
+        let mut partly = workload.begin().await?;
+        workload.place_in(&mut partly, "a").await?;
         DB::execute(&mut partly, "SAVEPOINT before").await?;
-        shop.place_in(&mut partly, "a").await?;
+        workload.place_in(&mut partly, "a").await?;
         DB::execute(&mut partly, "ROLLBACK TO SAVEPOINT before").await?;
         partly.commit().await?;
 
-        let mut dropped = shop.begin().await?;
-        shop.place_in(&mut dropped, "b").await?;
+        let mut dropped = workload.begin().await?;
+        workload.place_in(&mut dropped, "b").await?;
         drop(dropped);
-        shop.place("b").await?;
+        workload.place("b").await?;
     }
-    shop.settled().await?;
+    workload.settled().await?;
     consumer.stop().await?;
     relay.stop().await
 }
@@ -50,15 +50,15 @@ pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
 /// Goal: the producer's trace context reaches the consumer unchanged.
 /// Oracle: the delivery's own `traceparent` and `tracestate`.
 pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let context = TraceContext::new(parent, Some(String::from("vendor=1")))?;
-    let mut tx = shop.begin().await?;
-    outbox::trace::scope(context.clone(), shop.place_in(&mut tx, "a")).await?;
+    let mut tx = workload.begin().await?;
+    outbox::trace::scope(context.clone(), workload.place_in(&mut tx, "a")).await?;
     tx.commit().await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let mut subscription = shop.broker.subscribe("trace", &shop.topic).await?;
+    let mut subscription = workload.broker.subscribe("trace", &workload.topic).await?;
     let deliveries = loop {
         let deliveries = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await?;
         if !deliveries.is_empty() {
@@ -78,25 +78,25 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
+    let consumer = workload.consume().await?;
     // The broker session and the subscription stand before the clock starts.
-    shop.place("warm-up").await?;
-    shop.applied(1).await?;
+    workload.place("warm-up").await?;
+    workload.applied(1).await?;
     let due = OffsetDateTime::now_utc() + Duration::from_secs(4);
-    let mut tx = shop.begin().await?;
-    shop.outbox().enqueue(&mut tx, shop.message("later", 1).deliver_at(due)).await?;
+    let mut tx = workload.begin().await?;
+    workload.outbox().enqueue(&mut tx, workload.message("later", 1).deliver_at(due)).await?;
     tx.commit().await?;
-    shop.place("later").await?; // number 1 of its key as well: told apart below
-    shop.applied(2).await?;
+    workload.place("later").await?; // number 1 of its key as well: told apart below
+    workload.applied(2).await?;
     assert!(OffsetDateTime::now_utc() < due, "an unscheduled message of the same key had to wait");
-    shop.applied(3).await?;
+    workload.applied(3).await?;
     let seen = OffsetDateTime::now_utc();
     assert!(seen >= due, "the scheduled message came {} early", due - seen);
     assert!(seen < due + Duration::from_secs(5), "the scheduled message came {} late", seen - due);
-    assert_eq!(shop.effects().await?.iter().filter(|fact| fact.key == "later").count(), 2);
+    assert_eq!(workload.effects().await?.iter().filter(|fact| fact.key == "later").count(), 2);
     consumer.stop().await?;
     relay.stop().await
 }
@@ -107,25 +107,25 @@ pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
-    let mut long = shop.begin().await?;
-    shop.place_in(&mut long, "held-open").await?;
-    let mut longer = shop.begin().await?;
-    shop.place_in(&mut longer, "held-open-too").await?;
-    shop.place_many(5, 40).await?;
-    shop.applied(40).await?;
-    assert!(shop.effects().await?.iter().all(|fact| !fact.key.starts_with("held-open")));
-    shop.place_in(&mut long, "held-open").await?;
+    let consumer = workload.consume().await?;
+    let mut long = workload.begin().await?;
+    workload.place_in(&mut long, "held-open").await?;
+    let mut longer = workload.begin().await?;
+    workload.place_in(&mut longer, "held-open-too").await?;
+    workload.place_many(5, 40).await?;
+    workload.applied(40).await?;
+    assert!(workload.effects().await?.iter().all(|fact| !fact.key.starts_with("held-open")));
+    workload.place_in(&mut long, "held-open").await?;
     longer.commit().await?;
     long.commit().await?;
-    shop.place("held-open").await?;
-    shop.settled().await?;
+    workload.place("held-open").await?;
+    workload.settled().await?;
     let last = Fact::new("held-open", 3);
     eventually("the last order took effect", || async {
-        Ok(shop.effects().await?.contains(&last).then_some(()))
+        Ok(workload.effects().await?.contains(&last).then_some(()))
     })
     .await?;
     consumer.stop().await?;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use outbox::NewMessage;
-use outbox::admin::{self, Decision, Decree};
+use outbox::admin::{self, Decision, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
 use serde_json::json;
 use tests::facts::Fact;
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
@@ -20,18 +20,18 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let bytes = shop.broker.oversize_bytes().ok_or("every message fits")?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
-    shop.place("poisoned").await?;
-    place_oversize(&shop, bytes).await?;
-    shop.place("poisoned").await?;
-    shop.place_many(5, 25).await?;
-    shop.applied(26).await?;
+    let consumer = workload.consume().await?;
+    workload.place("poisoned").await?;
+    place_oversize(&workload, bytes).await?;
+    workload.place("poisoned").await?;
+    workload.place_many(5, 25).await?;
+    workload.applied(26).await?;
     let admin = admin::open(
-        shop.database.relay_url()?.as_str(),
+        workload.database.relay_url()?.as_str(),
         message::Source::new("/test")?,
         LogOptions::default(),
     )?;
@@ -41,27 +41,28 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
         Ok((dead.len() == 1).then_some(dead))
     })
     .await?;
-    let effects = shop.effects().await?;
+    let effects = workload.effects().await?;
     let of_the_key: Vec<_> = effects.iter().filter(|fact| fact.key == "poisoned").collect();
     assert_eq!(of_the_key, [&Fact::new("poisoned", 1)], "the key did not wait");
     let payload = json!({ "key": "poisoned", "seq": 2 }).to_string().into_bytes();
     for decision in [Decision::Edit { payload: Some(payload.into()), headers: None }, Decision::Requeue] {
-        let decree = Decree { decision, actor: String::from("test"), note: String::from("shortened") };
+        let decree =
+            OperatorDecision { decision, actor: String::from("test"), note: String::from("shortened") };
         admin.decide(&name, dead[0].id, decree).await?;
     }
-    shop.settled().await?;
+    workload.settled().await?;
     assert_eq!(admin.audit(&name, 10).await?.len(), 2);
     consumer.stop().await?;
     relay.stop().await
 }
 
 /// The next order of the key, with a payload that no relay of this broker sends.
-async fn place_oversize<DB: Dialect>(shop: &Shop<DB>, bytes: usize) -> Result<(), Failure> {
-    let mut tx = shop.begin().await?;
+async fn place_oversize<DB: Dialect>(workload: &Workload<DB>, bytes: usize) -> Result<(), Failure> {
+    let mut tx = workload.begin().await?;
     DB::execute(&mut tx, "UPDATE counter SET seq = 2 WHERE key = 'poisoned'").await?;
     DB::execute(&mut tx, "INSERT INTO placed VALUES ('poisoned', 2)").await?;
-    let message = NewMessage::new(&shop.topic).key("poisoned").payload("x".repeat(bytes));
-    shop.outbox().enqueue(&mut tx, message).await?;
+    let message = NewMessage::new(&workload.topic).key("poisoned").payload("x".repeat(bytes));
+    workload.outbox().enqueue(&mut tx, message).await?;
     tx.commit().await?;
     Ok(())
 }
@@ -73,25 +74,25 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let missing = shop.broker.topic_name(&stage, "missing");
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let missing = workload.broker.topic_name(&stage, "missing");
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
+    let consumer = workload.consume().await?;
     for number in 0..3 {
-        let mut tx = shop.begin().await?;
+        let mut tx = workload.begin().await?;
         let message = NewMessage::new(&missing).key("k").json(&number);
-        shop.outbox().enqueue(&mut tx, message).await?;
+        workload.outbox().enqueue(&mut tx, message).await?;
         tx.commit().await?;
-        shop.place("other").await?;
+        workload.place("other").await?;
     }
     relay.tells("topic stopped").await?;
     assert!(relay.log()?.contains(&missing), "the missing topic is not named");
-    shop.settled().await?;
-    shop.broker.create_topic(&stage, &missing).await?;
-    let records = shop.broker.drain(&missing, 3).await?;
+    workload.settled().await?;
+    workload.broker.create_topic(&stage, &missing).await?;
+    let records = workload.broker.drain(&missing, 3).await?;
     let mut payloads: Vec<_> = records.iter().map(|record| record.payload.clone()).collect();
-    if shop.broker.order() == tests::facts::Order::Free {
+    if workload.broker.order() == tests::facts::Order::Free {
         payloads.sort();
     }
     payloads.dedup();

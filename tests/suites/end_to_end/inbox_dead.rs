@@ -1,6 +1,6 @@
 //! `relay inbox dead`: what an operator decides about the dead letters of a consumer.
 
-use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Scope};
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
 use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, Topic};
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
-    let (billing, none) = (ConsumerName::new("billing")?, Scope::none());
+    let (billing, none) = (ConsumerName::new("billing")?, Tenant::none());
     let mut messages = Vec::new();
     for topic in ["orders", "orders", "refunds"] {
         let message = Message::new(Topic::new(topic)?, EventType::new("order.placed")?, "secret-payload");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::Postgres;
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers, eventually};
 
 const RELAY: &str = "orders";
@@ -17,25 +17,25 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
-    let consumer = shop.consume().await?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
+    let consumer = workload.consume().await?;
     let leader = RelayProcess::start(&stage, &config)?;
     leader.tells("connected").await?;
     let standby = RelayProcess::start(&stage, &config)?;
     standby.tells("standing by").await?;
-    shop.place_many(5, 50).await?;
-    shop.applied(25).await?;
-    freeze(&leader, &shop).await?;
-    shop.place_many(5, 50).await?;
+    workload.place_many(5, 50).await?;
+    workload.applied(25).await?;
+    freeze(&leader, &workload).await?;
+    workload.place_many(5, 50).await?;
     standby.tells("lease taken over").await?;
     let lease = "SELECT holder || '/' || epoch FROM outbox_relay";
-    let taken = shop.database.texts(lease).await?;
+    let taken = workload.database.texts(lease).await?;
     leader.signal("CONT").await?;
     leader.tells("lease lost").await?;
-    assert_eq!(shop.database.texts(lease).await?, taken, "the former leader changed the lease");
-    shop.place_many(5, 50).await?;
-    shop.settled().await?;
+    assert_eq!(workload.database.texts(lease).await?, taken, "the former leader changed the lease");
+    workload.place_many(5, 50).await?;
+    workload.settled().await?;
     consumer.stop().await?;
     leader.stop().await?;
     standby.stop().await
@@ -43,10 +43,10 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
 
 /// Stops a process at a moment at which it does not hold the database: SQLite has one lock for all writers, and nobody
 /// writes as long as its owner is stopped.
-async fn freeze<DB: Dialect>(process: &RelayProcess, shop: &Shop<DB>) -> Outcome {
+async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) -> Outcome {
     eventually("the process is stopped outside of a transaction", async || {
         process.signal("STOP").await?;
-        let written = shop.database.execute("UPDATE outbox_relay SET epoch = epoch WHERE false").await;
+        let written = workload.database.execute("UPDATE outbox_relay SET epoch = epoch WHERE false").await;
         if written.is_err() {
             process.signal("CONT").await?;
         }
@@ -62,24 +62,24 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let config = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"3s\"", "lease_ttl = \"60s\"");
     let config = Config::text(&stage, &text)?;
-    let consumer = shop.consume().await?;
+    let consumer = workload.consume().await?;
     let leader = RelayProcess::start(&stage, &config)?;
     leader.tells("connected").await?;
     let standby = RelayProcess::start(&stage, &config)?;
     standby.tells("standing by").await?;
-    shop.place_many(5, 100).await?;
+    workload.place_many(5, 100).await?;
     let asked = Instant::now();
     leader.stop().await?;
     standby.tells("leading").await?;
     let waited = asked.elapsed();
     assert!(waited < Duration::from_secs(15), "the standby waited {waited:?}");
-    shop.place_many(5, 20).await?;
-    shop.settled().await?;
-    assert_eq!(shop.repeated().await?, 0, "the last checkpoint of the leader is missing");
+    workload.place_many(5, 20).await?;
+    workload.settled().await?;
+    assert_eq!(workload.repeated().await?, 0, "the last checkpoint of the leader is missing");
     consumer.stop().await?;
     standby.stop().await
 }
@@ -89,24 +89,24 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
 /// from the next relay.
 pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
-    let shop = Shop::<Postgres>::open(&stage, broker).await?;
-    let direct = Config::write(&stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let direct = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let address = Backend::Rabbitmq.address()?;
     let (_, server) = address.rsplit_once('@').ok_or("an address without a user")?;
     let server = server.split('/').next().unwrap_or(server).to_owned();
     let proxy = Proxy::start(0, server.as_str()).await?;
     let behind = std::fs::read_to_string(direct.path())?.replace(&server, &proxy.address().to_string());
     let mut relay = RelayProcess::start(&stage, &Config::text(&stage, &behind)?)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(5, 20).await?;
-    shop.applied(20).await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(5, 20).await?;
+    workload.applied(20).await?;
     eventually("the relay has heard of all confirmations", || async {
         Ok((relay.log()?.matches("telemetry: published").count() == 20).then_some(()))
     })
     .await?;
     proxy.set(Conditions { answers: Flow { pass: Pass::Lose, ..Flow::default() }, ..Conditions::default() });
-    shop.place("unconfirmed").await?;
-    shop.applied(21).await?;
+    workload.place("unconfirmed").await?;
+    workload.applied(21).await?;
     relay.signal("TERM").await?;
     relay.tells("waiting for outstanding confirmations").await?;
     relay.signal("TERM").await?;
@@ -114,9 +114,9 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     assert_eq!(relay.ended().await?.code(), Some(130));
     assert!(asked.elapsed() < Duration::from_secs(3), "it took {:?}", asked.elapsed());
     let relay = RelayProcess::start(&stage, &direct)?;
-    shop.place_many(5, 5).await?;
-    shop.settled().await?;
-    assert!(shop.repeated().await? > 0, "unconfirmed messages were not sent again");
+    workload.place_many(5, 5).await?;
+    workload.settled().await?;
+    assert!(workload.repeated().await? > 0, "unconfirmed messages were not sent again");
     consumer.stop().await?;
     relay.stop().await
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sqlx::Postgres;
 use tests::brokers::Record;
 use tests::relay_process::{Config, relay};
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
 
 const RELAY: &str = "orders";
@@ -25,34 +25,34 @@ pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32
     Ok((output.status.code(), found))
 }
 
-/// A configuration that compares with the shop's own inbox, with effects in a table `charge`.
+/// A configuration that compares with the workload's own inbox, with effects in a table `charge`.
 pub(crate) fn config<DB: Dialect>(
     stage: &Stage,
-    shop: &Shop<DB>,
+    workload: &Workload<DB>,
     url: &str,
     effects: &str,
 ) -> Result<Config, Failure> {
     let inbox = format!(
-        "[[verify.inbox]]\nconsumer = \"shop\"\nurl = {url:?}\ntopics = [{:?}]\npipelines = [{RELAY:?}]\n{effects}",
-        shop.topic
+        "[[verify.inbox]]\nconsumer = \"workload\"\nurl = {url:?}\ntopics = [{:?}]\npipelines = [{RELAY:?}]\n{effects}",
+        workload.topic
     );
-    Config::write(stage, RELAY, url, shop.broker.as_ref(), &inbox)
+    Config::write(stage, RELAY, url, workload.broker.as_ref(), &inbox)
 }
 
 const EFFECTS: &str = "effects = \"SELECT message_id FROM charge\"\n";
 
-/// A shop in which everything took effect, and nothing runs any more.
-async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Shop<DB>, Failure> {
-    let shop = Shop::<DB>::open(stage, broker).await?;
-    let config = Config::write(stage, RELAY, &shop.database.url, shop.broker.as_ref(), "")?;
+/// A workload in which everything took effect, and nothing runs any more.
+async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Workload<DB>, Failure> {
+    let workload = Workload::<DB>::open(stage, broker).await?;
+    let config = Config::write(stage, RELAY, &workload.database.url, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(stage, &config)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(5, ORDERS).await?;
-    shop.settled().await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(5, ORDERS).await?;
+    workload.settled().await?;
     consumer.stop().await?;
     relay.stop().await?;
-    shop.database.execute("CREATE TABLE charge AS SELECT message_id FROM inbox_message").await?;
-    Ok(shop)
+    workload.database.execute("CREATE TABLE charge AS SELECT message_id FROM inbox_message").await?;
+    Ok(workload)
 }
 
 /// What was found, as `missing (broker)`, with its message id.
@@ -69,9 +69,9 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = quiet::<DB>(&stage, broker).await?;
-    let config = config(&stage, &shop, &shop.database.url, EFFECTS)?;
-    let has_log = matches!(shop.broker.backend(), Backend::Kafka | Backend::KafkaMock);
+    let workload = quiet::<DB>(&stage, broker).await?;
+    let config = config(&stage, &workload, &workload.database.url, EFFECTS)?;
+    let has_log = matches!(workload.broker.backend(), Backend::Kafka | Backend::KafkaMock);
     let (code, report) = verify(&config, &["--grace", "5s"]).await?;
     assert_eq!(code, Some(0), "{report:#}");
     let pipeline = &report["pipelines"][0];
@@ -80,21 +80,22 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     assert_eq!(pipeline["broker"]["records"].is_u64(), has_log, "{report:#}");
     assert_eq!(pipeline["broker"]["not_checked"].as_array().map(Vec::len), Some(usize::from(!has_log)));
 
-    let ids = shop.database.texts("SELECT CAST(message_id AS text) FROM outbox_message ORDER BY id").await?;
-    let mut expected = damage(&shop, &ids).await?;
+    let ids =
+        workload.database.texts("SELECT CAST(message_id AS text) FROM outbox_message ORDER BY id").await?;
+    let mut expected = damage(&workload, &ids).await?;
     if has_log {
-        put_phantom(&shop).await?;
+        put_phantom(&workload).await?;
         expected.extend(
             [("phantom (broker)", UNKNOWN), ("phantom (broker)", &ids[3])]
                 .map(|(found, id)| (found, id.to_owned())),
         );
         let lost =
-            shop.database.texts("SELECT CAST(message_id AS text) FROM outbox_message WHERE key = 'lost'");
+            workload.database.texts("SELECT CAST(message_id AS text) FROM outbox_message WHERE key = 'lost'");
         expected.extend(lost.await?.into_iter().map(|id| ("missing (broker)", id)));
     } else {
         let lost =
-            shop.database.texts("SELECT CAST(message_id AS text) FROM outbox_message WHERE key = 'lost'");
-        expected.extend(lost.await?.into_iter().map(|id| ("missing shop", id)));
+            workload.database.texts("SELECT CAST(message_id AS text) FROM outbox_message WHERE key = 'lost'");
+        expected.extend(lost.await?.into_iter().map(|id| ("missing workload", id)));
     }
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
     let expected = expected.into_iter().map(|(found, id)| (found.to_owned(), id)).collect();
@@ -104,7 +105,7 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
 
 /// Damages one message in each way.
 async fn damage<DB: Dialect>(
-    shop: &Shop<DB>,
+    workload: &Workload<DB>,
     ids: &[String],
 ) -> Result<Vec<(&'static str, String)>, Failure> {
     let (nothing, everything) = match DB::BACKEND {
@@ -113,8 +114,9 @@ async fn damage<DB: Dialect>(
     };
     let [unapplied, altered, doubled, gone, forgotten, ineffective] = std::array::from_fn(|nth| &ids[nth]);
     // A row that the relay's cursor has passed without publishing it.
-    shop.database.append(&shop.topic, "lost", "{}").await?;
-    shop.database
+    workload.database.append(&workload.topic, "lost", "{}").await?;
+    workload
+        .database
         .execute(&format!(
             "UPDATE outbox_relay SET cursor = '{everything}';
             DELETE FROM inbox_message WHERE message_id IN ('{unapplied}', '{forgotten}');
@@ -125,18 +127,18 @@ async fn damage<DB: Dialect>(
         ))
         .await?;
     let found = [
-        ("missing shop", unapplied),
-        ("altered shop", altered),
-        ("doubled shop", doubled),
-        ("phantom shop", gone),
-        ("missing shop", forgotten),
-        ("missing shop", ineffective),
+        ("missing workload", unapplied),
+        ("altered workload", altered),
+        ("doubled workload", doubled),
+        ("phantom workload", gone),
+        ("missing workload", forgotten),
+        ("missing workload", ineffective),
     ];
     Ok(found.map(|(found, id)| (found, id.clone())).into())
 }
 
 /// A message that no outbox has, from a client that knows nothing of the toolkit.
-async fn put_phantom<DB: Dialect>(shop: &Shop<DB>) -> Outcome {
+async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     let headers = [
         ("ce_id", UNKNOWN),
         ("ce_source", "/elsewhere"),
@@ -150,14 +152,18 @@ async fn put_phantom<DB: Dialect>(shop: &Shop<DB>) -> Outcome {
         "INSERT INTO outbox_message (message_id, topic, payload, kind) SELECT '{older}', 'elsewhere', payload, kind \
          FROM outbox_message WHERE id = (SELECT max(id) FROM outbox_message WHERE key <> 'lost')"
     );
-    shop.database.execute(&insert).await?;
-    shop.database
+    workload.database.execute(&insert).await?;
+    workload
+        .database
         .execute(&format!(
             "INSERT INTO outbox_exception (relay, id, message_id, topic, state) \
          SELECT '{RELAY}', id, message_id, topic, 'dead' FROM outbox_message WHERE message_id = '{older}'"
         ))
         .await?;
-    shop.broker.put(&shop.topic, Record { headers, payload: b"{}".to_vec(), ..Record::default() }).await
+    workload
+        .broker
+        .put(&workload.topic, Record { headers, payload: b"{}".to_vec(), ..Record::default() })
+        .await
 }
 
 /// Goal: a system under load gives no false alarm. Oracle: the exit code, three times while orders are placed.
@@ -165,23 +171,23 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    shop.database.execute("CREATE TABLE charge (message_id text)").await?;
-    let config = config(&stage, &shop, &shop.database.url, "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    workload.database.execute("CREATE TABLE charge (message_id text)").await?;
+    let config = config(&stage, &workload, &workload.database.url, "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(5, ORDERS).await?;
-    shop.applied(1).await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(5, ORDERS).await?;
+    workload.applied(1).await?;
     let load = {
-        let shop = shop.clone();
+        let workload = workload.clone();
         tokio::spawn(async move {
             let mut placed = i64::try_from(ORDERS).unwrap_or_default();
             loop {
                 // As fast as the consumer goes on, which is behind all the time.
-                let placing = shop.place_many(5, ORDERS);
+                let placing = workload.place_many(5, ORDERS);
                 if let Err(failure) = async {
                     placing.await.map(drop)?;
-                    shop.applied(placed).await
+                    workload.applied(placed).await
                 }
                 .await
                 {
@@ -199,41 +205,41 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     }
     assert!(!load.is_finished(), "orders could not be placed: {}", load.await?);
     load.abort();
-    shop.settled().await?;
+    workload.settled().await?;
     consumer.stop().await?;
     relay.stop().await
 }
 
 /// Goal: nothing can be written, also not by the operator's own statement. Oracle: the table afterwards.
 pub(crate) async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    let shop = quiet::<DB>(&stage, broker).await?;
+    let workload = quiet::<DB>(&stage, broker).await?;
     let writing =
         "effects = \"INSERT INTO charge SELECT message_id FROM inbox_message RETURNING message_id\"\n";
-    let config = config(&stage, &shop, &shop.database.url, writing)?;
+    let config = config(&stage, &workload, &workload.database.url, writing)?;
     let (code, refused) = verify(&config, &[]).await?;
     let text = refused.to_string();
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("effects") && text.to_lowercase().contains("read"), "{text}");
-    assert_eq!(shop.database.integer("SELECT count(*) FROM charge").await?, i64::try_from(ORDERS)?);
+    assert_eq!(workload.database.integer("SELECT count(*) FROM charge").await?, i64::try_from(ORDERS)?);
     Ok(())
 }
 
 /// Goal: a role that may only SELECT is enough. Oracle: the exit code.
 pub(crate) async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    let shop = quiet::<Postgres>(&stage, broker).await?;
+    let workload = quiet::<Postgres>(&stage, broker).await?;
     let role = stage.unique("verifier");
-    shop.database
+    workload.database
         .execute(&format!(
             "CREATE ROLE {role} LOGIN PASSWORD 'verifier'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"
         ))
         .await?;
-    let database = shop.database.clone();
+    let database = workload.database.clone();
     stage.afterwards(format!("role {role}"), {
         let role = role.clone();
         async move { database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await }
     });
-    let (_, address) = shop.database.url.rsplit_once('@').ok_or("a URL without a user")?;
-    let config = config(&stage, &shop, &format!("postgres://{role}:verifier@{address}"), EFFECTS)?;
+    let (_, address) = workload.database.url.rsplit_once('@').ok_or("a URL without a user")?;
+    let config = config(&stage, &workload, &format!("postgres://{role}:verifier@{address}"), EFFECTS)?;
     let (code, report) = verify(&config, &[]).await?;
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(report["pipelines"][0]["inboxes"][0]["applied"], ORDERS, "{report:#}");

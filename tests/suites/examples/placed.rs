@@ -2,7 +2,7 @@
 
 use message::Source;
 use outbox::log::{LogOptions, RelayName};
-use relay::engine::{Pipeline, Settings};
+use relay::engine::{EngineOptions, Pipeline};
 use sqlx::Postgres;
 use tests::{Backend, Database, Failure, Stage, brokers};
 use tokio::task::JoinHandle;
@@ -32,7 +32,7 @@ impl Placed {
 
         let store = outbox::log::open(&database.url, Source::new("/orders")?, LogOptions::default())?;
         let name = RelayName::new("orders")?;
-        let pipeline = Pipeline::new(name, store, broker.connector()?, Settings::default());
+        let pipeline = Pipeline::new(name, store, broker.connector()?, EngineOptions::default());
         let stop = CancellationToken::new();
         let relay = tokio::spawn(pipeline.run(stop.clone()));
         Ok(Self { database, topic, relay, stop })

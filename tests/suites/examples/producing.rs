@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use brokers::memory::Broker;
 use libtest_mimic::Trial;
-use message::{KeyWindow, Message, Source, Topic};
+use message::{MaxInFlightPerKey, Message, Source, Topic};
 use outbox::log::{LogOptions, RelayName};
-use relay::engine::{Pipeline, Settings};
+use relay::engine::{EngineOptions, Pipeline};
 use sqlx::Postgres;
 use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 use tokio::process::Command;
@@ -96,9 +96,9 @@ fn told(message: &Message) -> Result<String, Failure> {
 async fn publish(url: &str, count: usize) -> Result<Vec<Message>, Failure> {
     let broker = Broker::new();
     let store = outbox::log::open(url, Source::new("/orders")?, LogOptions::default())?;
-    let connector = Arc::new(broker.connector(KeyWindow::Pipelined));
+    let connector = Arc::new(broker.connector(MaxInFlightPerKey::Pipelined));
     let stop = CancellationToken::new();
-    let pipeline = Pipeline::new(RelayName::new("orders")?, store, connector, Settings::default());
+    let pipeline = Pipeline::new(RelayName::new("orders")?, store, connector, EngineOptions::default());
     let relay = tokio::spawn(pipeline.run(stop.clone()));
     let topic = Topic::new("orders")?;
     broker.stored(&topic, count).await;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use brokers::{kafka, rabbitmq, sqs};
 use libtest_mimic::Trial;
-use message::{Connector, Fault, KeyWindow, Receipts, Subscription};
+use message::{Connector, Fault, MaxInFlightPerKey, Receipts, Subscription};
 use sqlx::Postgres;
 use tests::brokers::{Broker, Record};
 use tests::facts::Order;
 use tests::relay_process::Config;
-use tests::shop::Shop;
 use tests::tls::{Authority, Front, Opening, Shown};
+use tests::workload::Workload;
 use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers as plain, trial};
 
 use crate::places::{Place, Trust, sqs_config, verified};
@@ -79,15 +79,15 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// effect exactly once, in order.
 async fn orders_take_effect_once(stage: Stage, way: Way) -> Outcome {
     let broker = Secured::open(&stage, way).await?;
-    let shop = Shop::<Postgres>::open(&stage, Arc::new(broker)).await?;
+    let workload = Workload::<Postgres>::open(&stage, Arc::new(broker)).await?;
     let trust = Trust { authority: Some(files()?.join("ca.pem")), client: None };
     let port = Place::Postgres.target()?.rsplit_once(':').ok_or("no port")?.1.parse()?;
-    let url = verified(&shop.database.relay_url()?, port, &trust)?;
+    let url = verified(&workload.database.relay_url()?, port, &trust)?;
     let relay =
-        RelayProcess::start(&stage, &Config::write(&stage, "orders", &url, shop.broker.as_ref(), "")?)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(3, 12).await?;
-    shop.settled().await?;
+        RelayProcess::start(&stage, &Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?)?;
+    let consumer = workload.consume().await?;
+    workload.place_many(3, 12).await?;
+    workload.settled().await?;
     consumer.stop().await?;
     assert!(!relay.log()?.contains("not encrypted"), "{}", relay.log()?);
     relay.stop().await
@@ -217,8 +217,8 @@ impl Broker for Secured {
         self.plain.backend()
     }
 
-    fn key_window(&self) -> KeyWindow {
-        self.plain.key_window()
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        self.plain.max_in_flight_per_key()
     }
 
     fn order(&self) -> Order {

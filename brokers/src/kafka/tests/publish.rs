@@ -1,24 +1,24 @@
-use message::{Connector as _, Fault, KeyWindow, Receipts, Scope};
+use message::{Connector as _, Fault, FaultScope, MaxInFlightPerKey, Receipts};
 
 use super::super::mock::{ApiKey, ResponseError};
 use super::*;
 use crate::kafka::Sasl;
 
-fn judged(receipt: &Receipt) -> Result<(), (Fault, Scope)> {
+fn classified(receipt: &Receipt) -> Result<(), (Fault, FaultScope)> {
     match &receipt.outcome {
         Ok(()) => Ok(()),
         Err(error) => Err((error.fault(), error.scope())),
     }
 }
 
-const LOST: Result<(), (Fault, Scope)> = Err((Fault::Broker, Scope::Session));
+const LOST: Result<(), (Fault, FaultScope)> = Err((Fault::Broker, FaultScope::Session));
 
 #[tokio::test]
 async fn twenty_thousand_messages_are_confirmed_each_once() {
     let (_mock, config) = cluster(8);
     let connector = Connector::new(config).unwrap();
     let (mut publisher, mut received) = session(&connector).await;
-    assert_eq!(publisher.profile().key_window, KeyWindow::Pipelined);
+    assert_eq!(publisher.profile().max_in_flight_per_key, MaxInFlightPerKey::Pipelined);
     let messages = (0..20_000).map(|n| keyed(TOPIC, &format!("k{}", n % 100), format!("{n}")));
     publisher.submit(batch(0, messages)).await;
     let receipts = take(&mut received, 20_000).await;
@@ -40,8 +40,8 @@ async fn an_oversize_message_is_blamed_alone_and_ends_the_session_after_what_was
     publisher.submit(batch(0, messages.map(|payload| keyed(TOPIC, "a", payload)))).await;
     let mut receipts = take(&mut received, 5).await;
     receipts.sort_by_key(|receipt| receipt.ticket);
-    let outcomes: Vec<_> = receipts.iter().map(judged).collect();
-    assert_eq!(outcomes, [Ok(()), Ok(()), Err((Fault::Message, Scope::Message)), LOST, LOST]);
+    let outcomes: Vec<_> = receipts.iter().map(classified).collect();
+    assert_eq!(outcomes, [Ok(()), Ok(()), Err((Fault::Message, FaultScope::Message)), LOST, LOST]);
     let text = receipts[2].outcome.as_ref().unwrap_err().to_string();
     assert!(text.contains("takes at most 10000") && text.contains(TOPIC), "{text}");
 }
@@ -55,8 +55,8 @@ async fn an_unknown_topic_is_the_operators_and_named_at_once() {
     publisher.submit(batch(0, messages)).await;
     let mut receipts = take(&mut received, 3).await;
     receipts.sort_by_key(|receipt| receipt.ticket);
-    let outcomes: Vec<_> = receipts.iter().map(judged).collect();
-    assert_eq!(outcomes, [Ok(()), Err((Fault::Operator, Scope::Topic)), LOST]);
+    let outcomes: Vec<_> = receipts.iter().map(classified).collect();
+    assert_eq!(outcomes, [Ok(()), Err((Fault::Operator, FaultScope::Topic)), LOST]);
     let text = receipts[1].outcome.as_ref().unwrap_err().to_string();
     assert!(text.contains("\"no-such-topic\"") && text.contains("create it"), "{text}");
 }
@@ -71,29 +71,29 @@ async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
     mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
     publisher.submit(batch(1, (1..=50).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
     let receipts = take(&mut received, 50).await;
-    assert!(receipts.iter().all(|receipt| judged(receipt) == LOST), "{receipts:?}");
+    assert!(receipts.iter().all(|receipt| classified(receipt) == LOST), "{receipts:?}");
     publisher.submit(batch(51, [keyed(TOPIC, "a", "too late")])).await;
-    assert_eq!(judged(&take(&mut received, 1).await[0]), LOST);
+    assert_eq!(classified(&take(&mut received, 1).await[0]), LOST);
     publisher.close(LONG).await;
 
     // One by one: the first is refused, the others pass, and the session goes on.
     let (mut publisher, mut received) = session(&connector).await;
-    assert_eq!(publisher.profile().key_window, KeyWindow::One);
+    assert_eq!(publisher.profile().max_in_flight_per_key, MaxInFlightPerKey::One);
     mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
     let mut outcomes = Vec::new();
     for n in 0..51 {
         publisher.submit(batch(n, [keyed(TOPIC, "a", format!("{n}"))])).await;
-        outcomes.push(judged(&take(&mut received, 1).await[0]));
+        outcomes.push(classified(&take(&mut received, 1).await[0]));
         if outcomes.last() == Some(&LOST) {
             break;
         }
     }
-    assert_eq!(outcomes[0], Err((Fault::Message, Scope::Message)));
+    assert_eq!(outcomes[0], Err((Fault::Message, FaultScope::Message)));
     assert!(outcomes[1..50].iter().all(Result::is_ok), "{outcomes:?}");
     assert_eq!(outcomes[50..], [LOST], "no suspect is left: back to batches");
     publisher.close(LONG).await;
     let (publisher, _received) = session(&connector).await;
-    assert_eq!(publisher.profile().key_window, KeyWindow::Pipelined);
+    assert_eq!(publisher.profile().max_in_flight_per_key, MaxInFlightPerKey::Pipelined);
 }
 
 #[tokio::test]
@@ -106,8 +106,8 @@ async fn a_forbidden_topic_is_the_operators() {
     publisher.submit(batch(0, [keyed(TOPIC, "a", "1"), keyed(TOPIC, "a", "2")])).await;
     let mut receipts = take(&mut received, 2).await;
     receipts.sort_by_key(|receipt| receipt.ticket);
-    let outcomes: Vec<_> = receipts.iter().map(judged).collect();
-    assert_eq!(outcomes, [Err((Fault::Operator, Scope::Topic)), LOST]);
+    let outcomes: Vec<_> = receipts.iter().map(classified).collect();
+    assert_eq!(outcomes, [Err((Fault::Operator, FaultScope::Topic)), LOST]);
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn what_is_unconfirmed_when_the_grace_is_over_is_unknown() {
     publisher.submit(batch(1, (1..=10).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
     publisher.close(Duration::ZERO).await;
     let receipts = take(&mut received, 10).await;
-    assert!(receipts.iter().all(|receipt| judged(receipt) == LOST), "{receipts:?}");
+    assert!(receipts.iter().all(|receipt| classified(receipt) == LOST), "{receipts:?}");
     assert!(received.recv().await.is_none());
 }
 
@@ -162,7 +162,7 @@ async fn an_unreachable_cluster_is_the_brokers_fault_and_named() {
     let connector = Connector::new(config).unwrap();
     let (receipts, _received) = Receipts::channel();
     let error = connector.connect(receipts).await.err().unwrap();
-    assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session));
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session));
     assert!(error.to_string().contains("not reachable within 300 ms"), "{error}");
     assert!(error.to_string().contains(connector.destination()), "{error}");
 }
@@ -179,7 +179,7 @@ async fn credentials_that_the_cluster_does_not_take_are_the_operators() {
     });
     let (receipts, _received) = Receipts::channel();
     let error = Connector::new(config).unwrap().connect(receipts).await.err().unwrap();
-    assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Session), "{error}");
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
     assert!(error.to_string().contains("kafka.sasl"), "{error}");
 }
 
@@ -205,7 +205,7 @@ async fn a_partition_without_a_leader_delays_no_other_and_goes_on_in_order() {
     publisher.submit(batch(100, (100..150).map(|n| keyed("other", &silent, format!("{n}"))))).await;
     let mut others: Vec<u64> = Vec::new();
     for receipt in take(&mut received, 100).await {
-        assert_eq!(judged(&receipt), Ok(()), "{receipt:?}");
+        assert_eq!(classified(&receipt), Ok(()), "{receipt:?}");
         others.push(receipt.ticket.0);
     }
     assert!(others.iter().all(|ticket| *ticket >= 50), "{others:?}");
@@ -227,6 +227,6 @@ async fn what_waits_for_a_partition_without_a_leader_is_answered_when_the_sessio
     publisher.submit(batch(0, (0..10).map(|n| keyed(TOPIC, "a", format!("{n}"))))).await;
     publisher.close(Duration::ZERO).await;
     let receipts = take(&mut received, 10).await;
-    assert!(receipts.iter().all(|receipt| judged(receipt) == LOST), "{receipts:?}");
+    assert!(receipts.iter().all(|receipt| classified(receipt) == LOST), "{receipts:?}");
     assert!(received.recv().await.is_none());
 }

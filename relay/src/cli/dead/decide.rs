@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use outbox::admin::{Decision, Decree, ListedEntry, LogAdmin};
+use outbox::admin::{Decision, ListedEntry, LogAdmin, OperatorDecision};
 use outbox::log::{ExceptionState, RelayName};
 use serde::Serialize;
 
@@ -153,7 +153,7 @@ async fn carry_out(
     let mut failed = None;
     for entry in entries {
         let (actor, note) = (signature.actor.clone(), signature.note.clone());
-        let decree = Decree { decision: decision.clone(), actor, note };
+        let decree = OperatorDecision { decision: decision.clone(), actor, note };
         match log.decide(relay, entry.id, decree).await {
             Ok(()) => decided.decided.push(entry.id.0),
             Err(error) => {

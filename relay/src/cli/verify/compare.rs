@@ -1,16 +1,16 @@
-//! One pipeline: everything is read, each message judged, and whatever looks wrong looked up again.
+//! One pipeline: everything is read, each message reconciled, and whatever looks wrong looked up again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use inbox::reconcile::Memory;
+use inbox::reconcile::AppliedIds;
 use message::MessageId;
 use outbox::reconcile::Rows;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::judge::{Context, Fate, InboxContext, Judged, Kind, Place, Seen, judge};
 use super::range::Range;
+use super::reconcile::{Context, InboxContext, Kind, MessageState, Place, Reconciled, Seen, reconcile};
 use super::report::{Compared, Finding};
 use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
@@ -38,7 +38,7 @@ pub(super) struct Comparison<'a> {
 /// Connections and results that are open while a pipeline is compared.
 struct Open {
     rows: Box<dyn Rows>,
-    memories: Vec<Box<dyn Memory>>,
+    memories: Vec<Box<dyn AppliedIds>>,
     spool: Spool,
     context: Context,
     broker: BrokerRead,
@@ -56,9 +56,9 @@ impl Comparison<'_> {
         let context = &open.context;
         open.spool
             .each(false, |seen| {
-                let Some(judged) = judge(&seen, context) else { return };
-                if judged.wrong.is_empty() {
-                    compared.count(&seen, &judged);
+                let Some(reconciled) = reconcile(&seen, context) else { return };
+                if reconciled.wrong.is_empty() {
+                    compared.count(&seen, &reconciled);
                 } else if suspects.len() < SUSPECTS_MAX {
                     suspects.push(seen.id);
                 } else {
@@ -71,10 +71,10 @@ impl Comparison<'_> {
             let help = "check that the inboxes belong to this pipeline; or narrow the range with --since and --until";
             return Err(Failure::with_help(Exit::Broken, message, help));
         }
-        for (seen, judged) in self.examine(&mut open, suspects).await? {
-            compared.count(&seen, &judged);
+        for (seen, reconciled) in self.examine(&mut open, suspects).await? {
+            compared.count(&seen, &reconciled);
             let topic = seen.outbox.as_ref().map(|stored| stored.topic.clone());
-            let wrong = judged.wrong.iter();
+            let wrong = reconciled.wrong.iter();
             compared
                 .findings
                 .extend(wrong.map(|(place, kind)| Finding::new(seen.id, topic.clone(), *place, *kind)));
@@ -153,7 +153,7 @@ impl Comparison<'_> {
         &mut self,
         open: &mut Open,
         mut suspects: Vec<Uuid>,
-    ) -> Result<Vec<(Seen, Judged)>, Failure> {
+    ) -> Result<Vec<(Seen, Reconciled)>, Failure> {
         let mut deadline = Instant::now() + self.grace;
         let mut pause = LOOK_INTERVAL;
         let mut settled = Vec::new();
@@ -161,9 +161,9 @@ impl Comparison<'_> {
         while !suspects.is_empty() {
             self.reading.progress.say(format!("{} messages are looked up again", suspects.len()));
             self.look_again(open, &suspects, is_first).await?;
-            let now = judged(open).await?;
+            let now = reconciled(open).await?;
             let (mut wrong, fine): (Vec<_>, Vec<_>) =
-                now.into_iter().partition(|(_, judged)| !judged.wrong.is_empty());
+                now.into_iter().partition(|(_, reconciled)| !reconciled.wrong.is_empty());
             settled.extend(fine);
             if Instant::now() >= deadline || !has(&wrong, |(_, kind)| kind.may_pass()) {
                 settled.append(&mut wrong);
@@ -199,22 +199,21 @@ impl Comparison<'_> {
         }
         // Every message that the cursor has passed by now is at the broker by now, so one more
         // reading decides.
-        if is_first && has(&judged(open).await?, |(_, kind)| kind == Kind::Unpublished) {
+        if is_first && has(&reconciled(open).await?, |(_, kind)| kind == Kind::Unpublished) {
             open.spool.clear(At::Broker).await?;
             self.read_broker(open).await?;
         }
         self.look_into_inboxes(open, suspects).await?;
-        let remembered = judged(open).await?;
+        let remembered = reconciled(open).await?;
         if has(&remembered, |(_, kind)| kind == Kind::Effectless) {
             for place in 0..self.inboxes.len() {
                 open.spool.clear(At::Effects(place)).await?;
             }
             self.read_effects(open).await?;
             // The inbox remembers by now every message that took effect since it was looked into.
-            let unremembered = judged(open)
-                .await?
-                .into_iter()
-                .filter(|(_, judged)| judged.wrong.iter().any(|(_, kind)| *kind == Kind::Unremembered));
+            let unremembered = reconciled(open).await?.into_iter().filter(|(_, reconciled)| {
+                reconciled.wrong.iter().any(|(_, kind)| *kind == Kind::Unremembered)
+            });
             let unremembered: Vec<Uuid> = unremembered.map(|(seen, _)| seen.id).collect();
             self.look_into_inboxes(open, &unremembered).await?;
         }
@@ -240,30 +239,30 @@ impl Comparison<'_> {
 }
 
 /// How the suspects stand now.
-async fn judged(open: &mut Open) -> Result<Vec<(Seen, Judged)>, Failure> {
+async fn reconciled(open: &mut Open) -> Result<Vec<(Seen, Reconciled)>, Failure> {
     let (context, mut all) = (&open.context, Vec::new());
     open.spool
         .each(true, |seen| {
-            if let Some(judged) = judge(&seen, context) {
-                all.push((seen, judged));
+            if let Some(reconciled) = reconcile(&seen, context) {
+                all.push((seen, reconciled));
             }
         })
         .await?;
     Ok(all)
 }
 
-fn has(judged: &[(Seen, Judged)], is: impl Fn((Place, Kind)) -> bool) -> bool {
-    judged.iter().flat_map(|(_, judged)| &judged.wrong).any(|wrong| is(*wrong))
+fn has(reconciled: &[(Seen, Reconciled)], is: impl Fn((Place, Kind)) -> bool) -> bool {
+    reconciled.iter().flat_map(|(_, reconciled)| &reconciled.wrong).any(|wrong| is(*wrong))
 }
 
 impl Compared {
     /// A message into the counts.
-    fn count(&mut self, seen: &Seen, judged: &Judged) {
-        match judged.fate {
+    fn count(&mut self, seen: &Seen, reconciled: &Reconciled) {
+        match reconciled.fate {
             None => return,
-            Some(Fate::Published) => self.published += 1,
-            Some(Fate::Pending) => self.pending += 1,
-            Some(Fate::Parked) => self.parked += 1,
+            Some(MessageState::Published) => self.published += 1,
+            Some(MessageState::Pending) => self.pending += 1,
+            Some(MessageState::Parked) => self.parked += 1,
         }
         self.enqueued += 1;
         for (inbox, applied) in self.inboxes.iter_mut().zip(&seen.inboxes) {

@@ -7,8 +7,8 @@
 //! | `pace.rs`, `progress.rs` | how fast, and what a person sees meanwhile |
 //! | `sources.rs` | everything that is read, in sessions that cannot write |
 //! | `spool.rs` | what was seen, on disk |
-//! | `judge.rs` | what the places in which a message was seen say together; pure |
-//! | `compare.rs` | one pipeline: read, judge, look at suspects again |
+//! | `reconcile.rs` | what the places in which a message was seen say together; pure |
+//! | `compare.rs` | one pipeline: read, reconcile, look at suspects again |
 //! | `report.rs` | the result |
 //!
 //! **No false alarm.** A system that runs is never seen at one moment, so nothing is named at first sight. Whatever is
@@ -17,10 +17,10 @@
 //! for `--grace` nothing of it has arrived, and only the rest is named.
 
 mod compare;
-mod judge;
 mod pace;
 mod progress;
 mod range;
+mod reconcile;
 mod report;
 mod sources;
 mod spool;

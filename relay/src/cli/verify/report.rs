@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::judge::{Kind, Place};
 use super::range::Range;
+use super::reconcile::{Kind, Place};
 use crate::cli::output::table;
 
 /// The names of the columns of findings, in their order.

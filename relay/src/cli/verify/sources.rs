@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use brokers::kafka::{Begun, Tap, Tapped};
+use brokers::kafka::{Begun, ReadTopic, TopicReader};
 use futures_util::TryStreamExt as _;
-use inbox::reconcile::{Memory, Unfinished, Whose};
+use inbox::reconcile::{AppliedIds, Unfinished, Whose};
 use message::Fingerprint;
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::Rows;
@@ -53,7 +53,7 @@ async fn session(inbox: &InboxConfig, timeout: Duration) -> Result<ReadOnly, Fai
 }
 
 /// Opens an inbox.
-pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<dyn Memory>, Failure> {
+pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<dyn AppliedIds>, Failure> {
     let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
     let opened = match session(inbox, timeout).await? {
         ReadOnly::Postgres(connection) => {
@@ -92,7 +92,7 @@ impl Reading {
     /// All that an inbox remembers of the range.
     pub(super) async fn inbox(
         &mut self,
-        memory: &mut dyn Memory,
+        memory: &mut dyn AppliedIds,
         place: usize,
         range: Range,
         spool: &mut Spool,
@@ -174,7 +174,7 @@ impl Reading {
 }
 
 /// Returns those of these messages that the inbox knows and has not applied.
-pub(super) async fn unfinished(memory: &mut dyn Memory, ids: &[Uuid]) -> Result<Vec<Uuid>, Failure> {
+pub(super) async fn unfinished(memory: &mut dyn AppliedIds, ids: &[Uuid]) -> Result<Vec<Uuid>, Failure> {
     let found: Vec<(Uuid, Unfinished)> = memory.unfinished(ids).await.map_err(of_inbox)?;
     Ok(found.into_iter().map(|(id, _)| id).collect())
 }
@@ -212,16 +212,18 @@ impl Reading {
     ) -> Result<BrokerRead, Failure> {
         let mut read = BrokerRead::default();
         let Broker::Kafka(config) = broker else { return Ok(read) };
-        let mut tap = Tap::new(config).map_err(of_tap)?;
+        let mut topic_reader = TopicReader::new(config).map_err(of_reader)?;
         for topic in topics {
             let name = topic.clone();
             let begun: Option<Begun>;
-            (tap, begun) = blocking(tap, move |tap| tap.begin(&name, from_ms)).await?;
+            (topic_reader, begun) =
+                blocking(topic_reader, move |topic_reader| topic_reader.begin(&name, from_ms)).await?;
             let Some(begun) = begun else { continue };
             let mut earliest: Option<i64> = None;
             loop {
-                let records: Vec<Tapped>;
-                (tap, records) = blocking(tap, |tap| tap.read(PAGE_ROWS as usize)).await?;
+                let records: Vec<ReadTopic>;
+                (topic_reader, records) =
+                    blocking(topic_reader, |topic_reader| topic_reader.read(PAGE_ROWS as usize)).await?;
                 if records.is_empty() {
                     break;
                 }
@@ -239,7 +241,7 @@ impl Reading {
 
     async fn put_records(
         &mut self,
-        records: Vec<Tapped>,
+        records: Vec<ReadTopic>,
         range: Range,
         spool: &mut Spool,
         read: &mut BrokerRead,
@@ -269,7 +271,7 @@ impl Reading {
     }
 }
 
-fn of_tap(error: brokers::kafka::AdminError) -> Failure {
+fn of_reader(error: brokers::kafka::AdminError) -> Failure {
     match error {
         brokers::kafka::AdminError::Setting(error) => error.into(),
         error => Failure::new(Exit::Unavailable, error),
@@ -278,12 +280,12 @@ fn of_tap(error: brokers::kafka::AdminError) -> Failure {
 
 /// Calls into the client library, which blocks.
 async fn blocking<T: Send + 'static>(
-    mut tap: Tap,
-    call: impl FnOnce(&mut Tap) -> Result<T, brokers::kafka::AdminError> + Send + 'static,
-) -> Result<(Tap, T), Failure> {
-    let called = spawn_blocking(move || call(&mut tap).map(|value| (tap, value))).await;
+    mut topic_reader: TopicReader,
+    call: impl FnOnce(&mut TopicReader) -> Result<T, brokers::kafka::AdminError> + Send + 'static,
+) -> Result<(TopicReader, T), Failure> {
+    let called = spawn_blocking(move || call(&mut topic_reader).map(|value| (topic_reader, value))).await;
     match called {
-        Ok(done) => done.map_err(of_tap),
+        Ok(done) => done.map_err(of_reader),
         Err(error) => Err(Failure::new(Exit::Broken, format_args!("reading the broker broke off: {error}"))),
     }
 }

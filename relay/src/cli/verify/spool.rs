@@ -1,4 +1,4 @@
-//! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message lie together. Memory
+//! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message lie together. AppliedIds
 //! stays the same however much is verified; the file takes about 100 bytes for each row that was read.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::judge::{Applied, Copies, Seen, Stored};
+use super::reconcile::{Applied, Copies, Seen, Stored};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 

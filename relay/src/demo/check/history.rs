@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checker::{
     BusinessRow, Consumer, Content, Digest, Effect, History, InboxRow, Occurrence, Operation, OutboxRow,
-    Outcome, Tap,
+    Outcome, TopicRead,
 };
 
 use super::observations::{Observations, Order};
@@ -31,7 +31,7 @@ impl Observations {
             outbox: Some(self.outbox()),
             // In a demo nothing needs to be parked or put aside; whatever is counts as lost.
             parked: Some(Vec::new()),
-            tap: Some(self.tap()),
+            topic_read: Some(self.topic_read()),
             consumers: vec![Consumer {
                 name: CONSUMER.into(),
                 inbox: self.guarded.then(|| inbox.collect()),
@@ -81,13 +81,13 @@ impl Observations {
     }
 
     /// Keys are kept apart by the checker, so everything can stand in one place.
-    fn tap(&self) -> Tap {
+    fn topic_read(&self) -> TopicRead {
         let seen = self.log.iter().map(|record| Occurrence {
             id: record.id,
             content: payload_only(&record.payload),
             ..Occurrence::default()
         });
-        Tap { ordered: self.ordered, complete: true, occurrences: seen.collect() }
+        TopicRead { ordered: self.ordered, complete: true, occurrences: seen.collect() }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{receive_task, tell};
 use crate::demo::error::DemoError;
 use crate::demo::target::{BrokerSpec, DatabaseSpec};
-use crate::engine::{Pipeline, Role, Settings};
+use crate::engine::{EngineOptions, Pipeline, Role};
 
 /// The hidden subcommand.
 pub(crate) const RELAY_COMMAND: &str = "demo-relay";
@@ -78,12 +78,12 @@ pub async fn run_relay() -> Result<(), DemoError> {
     let store = outbox::log::open(&database.url, source, options).map_err(|error| usage(&error))?;
     let confirmed = Arc::new(AtomicU64::new(0));
     let connector = Counting { inner: broker.connector()?, confirmed: Arc::clone(&confirmed) };
-    let settings = Settings {
+    let settings = EngineOptions {
         lease_ttl: LEASE_TTL,
         outage_delay_max: OUTAGE_DELAY_MAX,
         shutdown_grace: SHUTDOWN_GRACE,
         size_limit: SizeLimit::PORTABLE,
-        ..Settings::default()
+        ..EngineOptions::default()
     };
     let pipeline = Pipeline::new(name, store, Arc::new(connector), settings);
     let telling = tokio::spawn(tell_progress(pipeline.clone(), confirmed, stop.clone()));

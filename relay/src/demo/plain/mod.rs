@@ -51,7 +51,7 @@ pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<LogRecord
         BrokerSpec::Kafka { servers, topic, partitions, .. } => {
             kafka::read_log(servers, topic, *partitions).await.map(Some)
         }
-        BrokerSpec::Rabbitmq { url, tap, .. } => rabbitmq::drain(url, tap).await.map(Some),
+        BrokerSpec::Rabbitmq { url, topic_read, .. } => rabbitmq::drain(url, topic_read).await.map(Some),
         BrokerSpec::Sqs { .. } => Ok(None),
     }
 }

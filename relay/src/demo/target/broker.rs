@@ -37,7 +37,7 @@ pub(crate) enum BrokerSpec {
         /// The consumer's queue.
         queue: String,
         /// A second queue, bound like the consumer's, for the checker.
-        tap: String,
+        topic_read: String,
     },
     /// SQS.
     Sqs {
@@ -121,19 +121,19 @@ impl Broker {
         let (host, port) = (url.host_str().unwrap_or_default(), url.port().unwrap_or(5672));
         let name = format!("rabbitmq {host}:{port}");
         let (topic, exchange) = (String::from("orders"), format!("demo-{run}"));
-        let (queue, tap) = (format!("demo-{run}-charges"), format!("demo-{run}-tap"));
+        let (queue, topic_read) = (format!("demo-{run}-charges"), format!("demo-{run}-topic_read"));
         let what = "make an exchange and queues in RabbitMQ";
         let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(url.as_str()))
             .await
             .map_err(DemoError::during("reach RabbitMQ"))?;
         admin.declare_exchange(&exchange).await.map_err(DemoError::during(what))?;
-        for queue in [&queue, &tap] {
+        for queue in [&queue, &topic_read] {
             let options = rabbitmq::QueueOptions::default();
             admin.declare_queue(queue, options).await.map_err(DemoError::during(what))?;
             admin.bind(queue, &exchange, &topic).await.map_err(DemoError::during(what))?;
         }
         admin.close().await;
-        let direct = BrokerSpec::Rabbitmq { url: url.to_string(), exchange, topic, queue, tap };
+        let direct = BrokerSpec::Rabbitmq { url: url.to_string(), exchange, topic, queue, topic_read };
         if url.scheme() == "amqps" {
             let reason = "a proxy of ours cannot show the broker's TLS certificate";
             return Ok(Self { spec: direct.clone(), direct, outage: Outage::Impossible(reason), name });
@@ -186,11 +186,11 @@ impl Broker {
                 admin.delete_topics(&[topic]).await.map_err(DemoError::during(what))?;
                 crate::demo::plain::delete_group(servers, group).await
             }
-            BrokerSpec::Rabbitmq { url, exchange, queue, tap, .. } => {
+            BrokerSpec::Rabbitmq { url, exchange, queue, topic_read, .. } => {
                 let what = "remove exchange and queues from RabbitMQ";
                 let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(url.as_str())).await;
                 let admin = admin.map_err(DemoError::during(what))?;
-                for queue in [queue, tap] {
+                for queue in [queue, topic_read] {
                     admin.delete_queue(queue).await.map_err(DemoError::during(what))?;
                 }
                 admin.delete_exchange(exchange).await.map_err(DemoError::during(what))?;

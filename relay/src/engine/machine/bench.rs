@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, KeyWindow, Message, OrderingKey, Receipt, Topic};
+use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, Receipt, Topic};
 use outbox::log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, Mark, Page, QueueName,
 };
@@ -23,7 +23,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub(super) fn new(window: KeyWindow) -> Self {
+    pub(super) fn new(window: MaxInFlightPerKey) -> Self {
         let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), Blocks::default());
         machine.session_started(window);
         Self { machine, last: 0 }

@@ -3,7 +3,7 @@
 use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 
 use super::{Checkpoint, Event, Machine};
-use crate::engine::settings::DeadPolicy;
+use crate::engine::options::DeadPolicy;
 
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
@@ -29,7 +29,7 @@ impl Machine {
 
     pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId) {
         self.blocks.resolve(key, id);
-        self.aside.remove(&id);
+        self.readmitted.remove(&id);
         self.failures.forget(id);
         self.change(id, ExceptionChange::Resolve(id));
     }

@@ -68,7 +68,7 @@ impl Machine {
             let queue = QueueHash::of(topic.as_str(), key.as_ref().map(message::OrderingKey::as_str));
             self.blocks.held.wait(queue, ticket);
         } else {
-            self.lanes.push(ticket, key.as_ref());
+            self.key_queues.push(ticket, key.as_ref());
         }
     }
 
@@ -80,7 +80,7 @@ impl Machine {
 
     /// Whether memory knows better what became of an entry than the answer to a question that was asked before.
     fn is_known(&self, id: EntryId) -> bool {
-        self.aside.contains(&id)
+        self.readmitted.contains(&id)
             || self.changes.contains_key(&id)
             || self.storing.contains_key(&id)
             || self.known.contains_key(&id)
@@ -116,7 +116,7 @@ impl Machine {
                 ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {
                     self.waits(exception.entry.topic(), id);
                 }
-                ExceptionState::Retrying => self.aside(exception, Origin::Due),
+                ExceptionState::Retrying => self.readmit(exception, Origin::Due),
                 ExceptionState::Held | ExceptionState::Dead => {}
             }
         }
@@ -141,7 +141,7 @@ impl Machine {
     fn scheduled(&mut self, exception: Exception) {
         let entry = &exception.entry;
         match self.blocks.place(entry.topic(), entry.key()) {
-            Place::Free => self.aside(exception, Origin::Due),
+            Place::Free => self.readmit(exception, Origin::Due),
             Place::Wait => self.due_waits = true,
             Place::Hold => {
                 let parked = parked_entry(entry, ExceptionState::Held, exception.attempts, None, None);
@@ -212,14 +212,14 @@ impl Machine {
                 continue;
             }
             // Held anew since it was asked, the row says what memory says.
-            let is_held = self.known.get(&id) == Some(&true) && !self.aside.contains(&id);
+            let is_held = self.known.get(&id) == Some(&true) && !self.readmitted.contains(&id);
             let is_held = is_held && !self.changes.contains_key(&id) && !self.storing.contains_key(&id);
             if self.is_known(id) && !is_held {
                 // Memory knows better.
             } else if self.blocks.keeps(entry.topic(), entry.key(), id) {
                 return Read::StoppedAt(id);
             } else {
-                self.aside(exception, Origin::Held);
+                self.readmit(exception, Origin::Held);
             }
             last = id;
         }
@@ -234,14 +234,14 @@ impl Machine {
             let (key, topic) = (item.message.key.clone(), item.message.topic.clone());
             // An entry of this queue that was read meanwhile may have got stuck.
             if self.blocks.place_queued(topic.as_str(), item.key(), item.id, false) == Place::Hold {
-                self.set_aside(ticket, ExceptionState::Held, None, None, None);
+                self.park_from_window(ticket, ExceptionState::Held, None, None, None);
             } else {
-                self.lanes.push(ticket, key.as_ref());
+                self.key_queues.push(ticket, key.as_ref());
             }
         }
     }
 
-    pub(super) fn aside(&mut self, exception: Exception, origin: Origin) {
+    pub(super) fn readmit(&mut self, exception: Exception, origin: Origin) {
         let Exception { entry, attempts, state } = exception;
         let id = entry.id;
         match self.unacceptable(&entry) {
@@ -257,7 +257,7 @@ impl Machine {
                 if state == ExceptionState::Retrying {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
-                self.aside.insert(id);
+                self.readmitted.insert(id);
                 let message = Arc::new(message);
                 self.queue(Item { id, message, origin, attempts, in_flight: None, waits: false });
             }

@@ -35,14 +35,14 @@ mod submissions;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use message::KeyWindow;
+use message::MaxInFlightPerKey;
 use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
 
 use crate::engine::awaited::Awaited;
 use crate::engine::blocks::Blocks;
 use crate::engine::failures::Failures;
-use crate::engine::lanes::Lanes;
-use crate::engine::settings::Settings;
+use crate::engine::key_queues::KeyQueues;
+use crate::engine::options::EngineOptions;
 use crate::engine::silence::Silence;
 use crate::engine::window::Window;
 
@@ -63,12 +63,12 @@ pub enum SessionEnd {
 /// The state machine of one lease.
 #[derive(Debug)]
 pub struct Machine {
-    settings: Settings,
+    settings: EngineOptions,
     window: Window,
-    lanes: Lanes,
+    key_queues: KeyQueues,
     blocks: Blocks,
     /// Exceptions that are in the window, so that a second read of them is recognised.
-    aside: HashSet<EntryId>,
+    readmitted: HashSet<EntryId>,
     /// Changes since the last checkpoint, the latest one of each entry.
     changes: BTreeMap<EntryId, ExceptionChange>,
     /// Entries of the log that were put beside it and that the cursor has not passed: not stored yet.
@@ -94,7 +94,7 @@ pub struct Machine {
     /// Why the session must end, if it must.
     end: Option<SessionEnd>,
     silence: Silence,
-    /// Messages that were set aside for their silence, and may still be answered.
+    /// Messages that were set parked for their silence, and may still be answered.
     awaited: Awaited,
     /// Topics that stay blocked although one of their messages was answered: it may have been the one to find out, so
     /// they are unblocked when little is waited for, and with the next session at the latest.
@@ -109,7 +109,7 @@ pub struct Machine {
 impl Machine {
     /// The state after taking the lease: at the stored cursor, with what the database says is blocked.
     #[must_use]
-    pub fn new(settings: Settings, cursor: Cursor, mut blocks: Blocks) -> Self {
+    pub fn new(settings: EngineOptions, cursor: Cursor, mut blocks: Blocks) -> Self {
         blocks.held.release_all();
         Self {
             window: Window::new(
@@ -118,9 +118,9 @@ impl Machine {
                 settings.window_entries,
                 settings.checkpoint_changes,
             ),
-            lanes: Lanes::new(KeyWindow::One),
+            key_queues: KeyQueues::new(MaxInFlightPerKey::One),
             blocks,
-            aside: HashSet::new(),
+            readmitted: HashSet::new(),
             changes: BTreeMap::new(),
             ahead: HashSet::new(),
             storing: BTreeMap::new(),
@@ -185,8 +185,8 @@ impl Machine {
 
     /// Entries beside the log that are in the window.
     #[must_use]
-    pub fn aside_len(&self) -> usize {
-        self.aside.len()
+    pub fn readmitted_len(&self) -> usize {
+        self.readmitted.len()
     }
 
     /// Entries that were read and are not settled.
@@ -207,7 +207,7 @@ impl Machine {
         self.in_flight
     }
 
-    /// Messages that were set aside for their silence, and may still be answered.
+    /// Messages that were set parked for their silence, and may still be answered.
     #[must_use]
     pub fn awaited_len(&self) -> usize {
         self.awaited.len()

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use message::{Fault, KeyWindow, PublishError, Receipt, Scope, Ticket};
+use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticket};
 use outbox::log::{EntryId, ExceptionState, Parked};
 
 use super::{Event, Machine, SessionEnd};
 use crate::engine::backoff;
-use crate::engine::judge::{Verdict, judge};
+use crate::engine::decide::{NextStep, decide};
 use crate::engine::window::Origin;
 
 /// Sessions that may break before a message that was alone in flight is put beside the log. It is not counted
@@ -30,7 +30,7 @@ impl Machine {
             self.silence.answered(&item.message.topic, submitted);
         }
         self.fruitless = 0;
-        self.lanes.settled(item.message.key.as_ref());
+        self.key_queues.settled(item.message.key.as_ref());
         if !matches!(item.origin, Origin::Log(_)) {
             self.resolve(item.key(), item.id);
         }
@@ -47,21 +47,21 @@ impl Machine {
     }
 
     fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
-        if error.scope() == Scope::Session {
+        if error.scope() == FaultScope::Session {
             self.end_session(SessionEnd::Lost);
-        } else if self.lanes.window() == KeyWindow::Pipelined && !error.is_contained() {
+        } else if self.key_queues.window() == MaxInFlightPerKey::Pipelined && !error.is_contained() {
             self.end_session(SessionEnd::Refused);
         }
         let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
-        if let (Some(submitted), true) = (item.in_flight, error.scope() != Scope::Session) {
+        if let (Some(submitted), true) = (item.in_flight, error.scope() != FaultScope::Session) {
             // A refusal is an answer.
             self.silence.answered(&item.message.topic, submitted);
         }
-        self.judged(ticket, error, uniform);
+        self.apply_failure(ticket, error, uniform);
     }
 
     /// Does what a failure means for an entry in the window.
-    pub(super) fn judged(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
+    pub(super) fn apply_failure(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         let Some(item) = self.window.get_mut(ticket) else { return };
         let was_in_flight = item.in_flight.take().is_some();
         let (id, attempts) = (item.id, item.attempts);
@@ -69,37 +69,43 @@ impl Machine {
         self.in_flight -= usize::from(was_in_flight);
         let scope = match error.scope() {
             // Alone in flight, again and again: whatever breaks the session, the others must not wait for it.
-            Scope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => Scope::Message,
+            FaultScope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => FaultScope::Message,
             scope => scope,
         };
         let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
         let failure = (fault, error.to_string());
-        if (scope, fault) == (Scope::Message, Fault::Message) {
+        if (scope, fault) == (FaultScope::Message, Fault::Message) {
             // The topic itself answers.
             self.unblock_topic(topic.as_str());
         }
         // Whatever follows, what was queued behind this entry must be looked at again.
         self.requeue = true;
-        match judge(fault, scope, attempts, self.settings.retry.attempts_max) {
-            Verdict::Resend => {}
-            Verdict::Dead { attempts } => {
-                self.settle_lane(ticket);
-                self.set_aside(ticket, ExceptionState::Dead, Some(attempts), None, Some(failure));
+        match decide(fault, scope, attempts, self.settings.retry.attempts_max) {
+            NextStep::Resend => {}
+            NextStep::Dead { attempts } => {
+                self.settle_key_queue(ticket);
+                self.park_from_window(ticket, ExceptionState::Dead, Some(attempts), None, Some(failure));
             }
-            Verdict::Retry { attempts, block_topic } => {
+            NextStep::Retry { attempts, block_topic } => {
                 let news = block_topic && self.blocks.block_topic(topic.as_str(), id);
                 if news {
                     let (fault, reason) = failure.clone();
                     self.events.push(Event::TopicBlocked { topic: topic.to_string(), fault, reason });
                 }
-                self.settle_lane(ticket);
+                self.settle_key_queue(ticket);
                 if block_topic && !news && !self.blocks.is_probe(topic.as_str(), id) {
                     // Another one probes the topic; this one waits like the rest.
-                    self.set_aside(ticket, ExceptionState::Held, None, None, Some(failure));
+                    self.park_from_window(ticket, ExceptionState::Held, None, None, Some(failure));
                     return;
                 }
                 let due_in = Some(self.retry_in(id, fault, attempts, uniform));
-                self.set_aside(ticket, ExceptionState::Retrying, Some(attempts), due_in, Some(failure));
+                self.park_from_window(
+                    ticket,
+                    ExceptionState::Retrying,
+                    Some(attempts),
+                    due_in,
+                    Some(failure),
+                );
             }
         }
     }
@@ -120,19 +126,19 @@ impl Machine {
             self.in_flight -= usize::from(item.in_flight.take().is_some());
         }
         self.requeue = true;
-        self.settle_lane(ticket);
+        self.settle_key_queue(ticket);
     }
 
     /// The entry at the head of its lane is about to leave the window.
-    fn settle_lane(&mut self, ticket: Ticket) {
+    fn settle_key_queue(&mut self, ticket: Ticket) {
         if let Some(item) = self.window.get_mut(ticket) {
             let key = item.message.key.clone();
-            self.lanes.settled(key.as_ref());
+            self.key_queues.settled(key.as_ref());
         }
     }
 
     /// Moves an entry from the window beside the log.
-    pub(super) fn set_aside(
+    pub(super) fn park_from_window(
         &mut self,
         ticket: Ticket,
         state: ExceptionState,
@@ -144,7 +150,7 @@ impl Machine {
         if matches!(item.origin, Origin::Log(_)) {
             self.ahead.insert(item.id);
         }
-        self.aside.remove(&item.id);
+        self.readmitted.remove(&item.id);
         let (fault, error) = failure.unzip();
         self.park(Parked {
             id: item.id,

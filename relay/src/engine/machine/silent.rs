@@ -1,13 +1,13 @@
-//! Sets messages aside whose destination does not answer.
+//! Sets messages parked whose destination does not answer.
 //!
-//! A silent message is set aside as one that failed by the broker's fault, so that its place in the window is free and the
+//! A silent message is set parked as one that failed by the broker's fault, so that its place in the window is free and the
 //! cursor can pass. It is not submitted again in this session: its receipt is still welcome, and is the probe.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Fault, KeyWindow, PublishError, Scope, Ticket, Topic};
+use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
 use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
@@ -24,7 +24,7 @@ impl Machine {
         self.silence.set_now(now);
     }
 
-    /// Looks for destinations that have stopped answering, and sets their messages aside. `uniform` in `0.0..1.0` spreads
+    /// Looks for destinations that have stopped answering, and sets their messages parked. `uniform` in `0.0..1.0` spreads
     /// the retries.
     pub fn look_for_silence(&mut self, uniform: f64) {
         if self.end.is_some() || self.in_flight == 0 {
@@ -52,9 +52,11 @@ impl Machine {
             };
             let has_key = item.message.key.as_ref().is_some_and(|key| keys.contains(key));
             if topics.contains(&item.message.topic) {
-                self.fall_silent(ticket, Scope::Topic, uniform);
-            } else if alone.contains(&ticket) || (has_key && self.lanes.window() == KeyWindow::Pipelined) {
-                self.fall_silent(ticket, Scope::Message, uniform);
+                self.fall_silent(ticket, FaultScope::Topic, uniform);
+            } else if alone.contains(&ticket)
+                || (has_key && self.key_queues.window() == MaxInFlightPerKey::Pipelined)
+            {
+                self.fall_silent(ticket, FaultScope::Message, uniform);
             }
         }
         if self.awaited.reaches(
@@ -76,7 +78,7 @@ impl Machine {
             }
             let partly = !self.awaited.is_empty() && self.awaited.has_topic(topic.as_str());
             match self.silence.reach(topic, submitted, is_full, partly) {
-                Some(Scope::Topic) => _ = topics.insert(topic.clone()),
+                Some(FaultScope::Topic) => _ = topics.insert(topic.clone()),
                 Some(_) => alone.push(ticket),
                 None => {}
             }
@@ -92,7 +94,7 @@ impl Machine {
             Some(Stall::Reconnect) => self.end_session(SessionEnd::Lost),
             Some(Stall::Guess(scope)) => {
                 self.held_on_a_guess = 0;
-                if scope == Scope::Topic {
+                if scope == FaultScope::Topic {
                     topics.insert(topic.clone());
                 } else {
                     let of_topic = self.window.open().filter(|(_, item)| item.message.topic == *topic);
@@ -111,28 +113,28 @@ impl Machine {
         self.window.get_mut(ticket)?.message.key.clone()
     }
 
-    fn fall_silent(&mut self, ticket: Ticket, scope: Scope, uniform: f64) {
+    fn fall_silent(&mut self, ticket: Ticket, scope: FaultScope, uniform: f64) {
         let Some(item) = self.window.get_mut(ticket) else { return };
         let Some(submitted) = item.in_flight else { return };
         let unanswered = Unanswered { id: item.id, message: Arc::clone(&item.message), submitted };
         let has_before = self.blocks.has_before(item.key(), item.id);
         self.blocks.give_up(unanswered.message.key.as_ref().map(message::OrderingKey::as_str));
         self.awaited.insert(ticket, unanswered);
-        if scope == Scope::Message && has_before {
+        if scope == FaultScope::Message && has_before {
             // The one before it finds out; this one waits behind it.
             self.give_up(ticket);
-            self.set_aside(ticket, ExceptionState::Held, None, None, None);
+            self.park_from_window(ticket, ExceptionState::Held, None, None, None);
             return;
         }
-        let which = if scope == Scope::Topic { "its topic" } else { "it" };
+        let which = if scope == FaultScope::Topic { "its topic" } else { "it" };
         let reason = format!(
             "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, \
              and its answer is still waited for"
         );
-        self.judged(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
+        self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
     }
 
-    /// Takes the receipt of a message that was set aside for its silence.
+    /// Takes the receipt of a message that was set parked for its silence.
     pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
         let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
@@ -153,7 +155,7 @@ impl Machine {
                     self.blocks.read_again(message.topic.as_str(), id);
                 }
                 self.bring_forward(id);
-                if error.scope() == Scope::Message {
+                if error.scope() == FaultScope::Message {
                     self.unblock_topic(message.topic.as_str());
                 }
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{KeyWindow, Message, PublishError, Receipt, Submission};
+use message::{MaxInFlightPerKey, Message, PublishError, Receipt, Submission};
 use outbox::log::{Cursor, Difference, Entry, EntryId, ExceptionState, Mark, Page};
 
 use super::bench::{Bench, exception, message_for};
@@ -15,25 +15,25 @@ impl Bench {
     fn look_for_silence(&mut self) {
         self.machine.look_for_silence(0.5);
         if self.machine.session_end().is_some() {
-            self.machine.session_started(KeyWindow::One);
+            self.machine.session_started(MaxInFlightPerKey::One);
         }
         let _ = self.machine.submissions(9);
     }
 }
 
-fn wide_bench(window: KeyWindow) -> Bench {
+fn wide_bench(window: MaxInFlightPerKey) -> Bench {
     let mut machine = Machine::new(wide(), Cursor::at(Mark::new("0")), Blocks::default());
     machine.session_started(window);
     Bench { machine, last: 0 }
 }
 
-fn wide() -> Settings {
-    Settings { window_entries: 65_536, ..settings() }
+fn wide() -> EngineOptions {
+    EngineOptions { window_entries: 65_536, ..settings() }
 }
 
 #[test]
 fn a_silent_message_before_many_held_ones_does_not_stop_reading() {
-    let mut bench = wide_bench(KeyWindow::One);
+    let mut bench = wide_bench(MaxInFlightPerKey::One);
     // Another topic works.
     bench.publish("c", "c");
     bench.read(&message_for("a", "a"));
@@ -60,7 +60,7 @@ fn a_silent_message_before_many_held_ones_does_not_stop_reading() {
 }
 
 fn refuse_all(state: ExceptionState) {
-    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     let all: Vec<Message> = (0..10).map(|n| message_for("missing", &format!("k{n}"))).collect();
     let due = all.iter().enumerate().map(|(n, m)| exception(n as i64 + 1, m, state));
     bench.machine.due(due.collect(), 0.5);
@@ -76,7 +76,7 @@ fn refuse_all(state: ExceptionState) {
             error = PublishError::session_lost("an earlier message failed");
         }
         sessions += 1;
-        bench.machine.session_started(KeyWindow::Pipelined);
+        bench.machine.session_started(MaxInFlightPerKey::Pipelined);
         bench.cursor();
     }
     assert!(sessions <= 2, "{sessions} sessions");
@@ -96,7 +96,7 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
 /// one by one, in the order in which they come.
 #[test]
 fn a_poisoned_retry_is_sent_alone_while_others_come() {
-    let mut bench = wide_bench(KeyWindow::Pipelined);
+    let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
     bench.last = 1;
     let poison = message_for("orders", "poison");
     bench.machine.due(vec![exception(1, &poison, ExceptionState::Retrying)], 0.5);
@@ -104,7 +104,11 @@ fn a_poisoned_retry_is_sent_alone_while_others_come() {
     while sessions < 400 && !counted {
         let is_singles = suspects > 0;
         let mut left = std::mem::take(&mut suspects);
-        bench.machine.session_started(if is_singles { KeyWindow::One } else { KeyWindow::Pipelined });
+        bench.machine.session_started(if is_singles {
+            MaxInFlightPerKey::One
+        } else {
+            MaxInFlightPerKey::Pipelined
+        });
         sessions += 1;
         // Messages arrive while sessions change.
         for _ in 0..3 {
@@ -166,7 +170,7 @@ fn a_poisoned_retry_is_sent_alone_while_others_come() {
 
 #[test]
 fn a_retry_leaves_while_new_entries_come() {
-    let mut bench = wide_bench(KeyWindow::One);
+    let mut bench = wide_bench(MaxInFlightPerKey::One);
     bench.last = 1;
     let retried = message_for("t", "retried");
     for number in 0..10 {
@@ -197,7 +201,7 @@ fn a_retry_leaves_while_new_entries_come() {
 
 #[test]
 fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
-    let mut bench = Bench::new(KeyWindow::One);
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
     // Half of the window is 20.
     for number in 0..15 {
         bench.read(&message_for("x", &format!("x{number}")));
@@ -225,7 +229,7 @@ fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
 /// A message that breaks sessions and was put beside the log once.
 #[test]
 fn a_retry_that_breaks_sessions_is_found_while_others_come() {
-    let mut bench = wide_bench(KeyWindow::One);
+    let mut bench = wide_bench(MaxInFlightPerKey::One);
     bench.last = 1;
     let breaker = message_for("t", "breaker");
     bench.machine.due(vec![exception(1, &breaker, ExceptionState::Retrying)], 0.5);
@@ -243,10 +247,10 @@ fn a_retry_that_breaks_sessions_is_found_while_others_come() {
         }
         if is_broken {
             broken += 1;
-            bench.machine.session_started(KeyWindow::One);
+            bench.machine.session_started(MaxInFlightPerKey::One);
         }
         bench.cursor();
-        if bench.machine.aside_len() == 0 {
+        if bench.machine.readmitted_len() == 0 {
             return;
         }
     }
@@ -255,7 +259,7 @@ fn a_retry_that_breaks_sessions_is_found_while_others_come() {
 
 #[test]
 fn a_topic_that_was_busy_once_does_not_wait_for_a_silent_one() {
-    let mut bench = wide_bench(KeyWindow::One);
+    let mut bench = wide_bench(MaxInFlightPerKey::One);
     // Both have worked before.
     for topic in ["a", "b"] {
         bench.publish(topic, topic);
@@ -282,7 +286,7 @@ fn a_topic_that_was_busy_once_does_not_wait_for_a_silent_one() {
 
 #[test]
 fn a_silent_message_before_many_scheduled_ones_does_not_stop_reading() {
-    let mut bench = wide_bench(KeyWindow::One);
+    let mut bench = wide_bench(MaxInFlightPerKey::One);
     bench.publish("c", "c");
     bench.read(&message_for("a", "a"));
     assert_eq!(bench.machine.submissions(9).len(), 1);
@@ -309,7 +313,7 @@ fn a_silent_message_before_many_scheduled_ones_does_not_stop_reading() {
 /// A topic with more keys than names are remembered is silent, and answers again.
 #[test]
 fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
-    let mut bench = wide_bench(KeyWindow::Pipelined);
+    let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
     let cursor = Cursor::at(Mark::new("0"));
     let mut log = Log { entries: Vec::new(), delays: HashMap::new(), cursor, rows: BTreeMap::new() };
     let keys = 100;
@@ -338,7 +342,7 @@ fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
     while bench.machine.unstored_len() > 0 {
         store(&mut bench, &mut log);
     }
-    // It answers again: receipts come as the link hands them over, with a checkpoint and a question after each lot.
+    // It answers again: receipts come as the broker_session hands them over, with a checkpoint and a question after each lot.
     let mut turn = 0;
     let mut ask = |bench: &mut Bench, log: &Log| {
         turn += 1;

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use message::{KeyWindow, Submission, Ticket};
+use message::{MaxInFlightPerKey, Submission, Ticket};
 use outbox::log::{EntryId, ExceptionState};
 
 use super::{Machine, SessionEnd};
 use crate::engine::awaited::Unanswered;
 use crate::engine::blocks::Place;
-use crate::engine::lanes::Lanes;
+use crate::engine::key_queues::KeyQueues;
 use crate::engine::window::Origin;
 
 /// Sessions that may break without any confirmation before messages go one by one.
@@ -17,8 +17,8 @@ const FRUITLESS_BEFORE_CARE: u32 = 3;
 
 impl Machine {
     /// A publisher is connected: everything unsettled is queued again, in order.
-    pub fn session_started(&mut self, window: KeyWindow) {
-        self.lanes = Lanes::new(window);
+    pub fn session_started(&mut self, window: MaxInFlightPerKey) {
+        self.key_queues = KeyQueues::new(window);
         if self.end.take() == Some(SessionEnd::Lost) {
             self.fruitless = self.fruitless.saturating_add(1);
         }
@@ -63,7 +63,7 @@ impl Machine {
     /// another topic and another key. If any is answered, it is known who is silent.
     fn next_ready(&mut self) -> Option<Ticket> {
         if !self.is_careful() || self.in_flight == 0 {
-            return self.lanes.pop();
+            return self.key_queues.pop();
         }
         let (mut topics, mut keys) = (HashSet::new(), HashSet::new());
         for (_, item) in self.window.open().filter(|(_, item)| item.in_flight.is_some()) {
@@ -71,7 +71,7 @@ impl Machine {
             keys.extend(item.message.key.clone());
         }
         let window = &mut self.window;
-        self.lanes.pop_where(|ticket| {
+        self.key_queues.pop_where(|ticket| {
             let Some(item) = window.get_mut(ticket) else { return true };
             let key = item.message.key.as_ref();
             let may = !topics.contains(&item.message.topic) && key.is_none_or(|key| !keys.contains(key));
@@ -104,7 +104,7 @@ impl Machine {
         }
         self.look_again();
         let len = if self.is_careful() { 1 } else { len };
-        let mut batch = Vec::with_capacity(len.min(self.lanes.ready_len()));
+        let mut batch = Vec::with_capacity(len.min(self.key_queues.ready_len()));
         while batch.len() < len
             && let Some(ticket) = self.next_ready()
         {
@@ -126,16 +126,16 @@ impl Machine {
         if !std::mem::take(&mut self.requeue) {
             return;
         }
-        self.lanes = Lanes::new(self.lanes.window());
+        self.key_queues = KeyQueues::new(self.key_queues.window());
         let mut open: Vec<(EntryId, Ticket)> = self.window.open_tickets();
         open.sort_unstable();
-        // First of all what is in flight takes its lanes, whatever its id.
+        // First of all what is in flight takes its key_queues, whatever its id.
         for (_, ticket) in &open {
             if let Some(item) = self.window.get_mut(*ticket).filter(|item| item.in_flight.is_some()) {
-                self.lanes.occupy(item.message.key.as_ref());
+                self.key_queues.occupy(item.message.key.as_ref());
             }
         }
-        let is_pipelined = self.lanes.window() == KeyWindow::Pipelined;
+        let is_pipelined = self.key_queues.window() == MaxInFlightPerKey::Pipelined;
         let mut probes = Vec::new();
         for (id, ticket) in open {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
@@ -146,34 +146,34 @@ impl Machine {
             if item.origin == Origin::Due {
                 match () {
                     () if self.blocks.waits_for_probe(topic.as_str(), id) => {
-                        self.set_aside(ticket, ExceptionState::Held, None, None, None);
+                        self.park_from_window(ticket, ExceptionState::Held, None, None, None);
                     }
                     () if self.blocks.has_before(item.key(), id) => self.withdraw(ticket),
                     () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {
                         probes.push((ticket, key));
                     }
-                    () => self.lanes.push(ticket, key.as_ref()),
+                    () => self.key_queues.push(ticket, key.as_ref()),
                 }
                 continue;
             }
             match self.blocks.place_queued(topic.as_str(), item.key(), id, item.waits) {
-                Place::Hold => self.set_aside(ticket, ExceptionState::Held, None, None, None),
+                Place::Hold => self.park_from_window(ticket, ExceptionState::Held, None, None, None),
                 Place::Wait => {}
                 Place::Free => {
                     item.waits = false;
-                    self.lanes.push(ticket, key.as_ref());
+                    self.key_queues.push(ticket, key.as_ref());
                 }
             }
         }
         for (ticket, key) in probes {
-            self.lanes.push(ticket, key.as_ref());
+            self.key_queues.push(ticket, key.as_ref());
         }
     }
 
     /// Takes an entry that is due out of the window: it stays due, and is read again when what stands before it has left.
     fn withdraw(&mut self, ticket: Ticket) {
         let Some(item) = self.window.settle(ticket, false) else { return };
-        self.aside.remove(&item.id);
+        self.readmitted.remove(&item.id);
         self.waits(item.message.topic.as_str(), item.id);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, KeyWindow, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
+use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
 use outbox::log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, HeldPage, HeldQueue,
     HeldQueues, Mark, Page, QueueName,
@@ -16,7 +16,7 @@ use crate::engine::held::QueueHash;
 
 #[test]
 fn a_silent_topic_leaves_the_window_and_its_late_receipts_settle_it_without_copies() {
-    let mut bench = Bench::new(KeyWindow::One);
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
     let (first, second, other) = (message_for("t", "a"), message_for("t", "b"), message_for("u", "c"));
     bench.read(&first);
     bench.read(&second);
@@ -47,7 +47,7 @@ fn a_silent_topic_leaves_the_window_and_its_late_receipts_settle_it_without_copi
 
 #[test]
 fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
-    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     let (silent, alive) = (message_for("t", "silent"), message_for("t", "alive"));
     bench.read(&silent);
     bench.read(&silent);
@@ -70,7 +70,7 @@ fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
     let lost = || Err(PublishError::session_lost("gone"));
     bench.machine.receipt(Receipt { ticket: tickets[0], outcome: lost() }, 0.5);
     bench.machine.receipt(Receipt { ticket: tickets[1], outcome: lost() }, 0.5);
-    bench.machine.session_started(KeyWindow::Pipelined);
+    bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     assert!(bench.machine.checkpoint().is_some());
     bench.machine.checkpointed();
     bench.read_back(&[exception(2, &silent, ExceptionState::Held)]);
@@ -80,8 +80,8 @@ fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
 }
 
 #[test]
-fn an_outage_of_everything_sets_nothing_aside() {
-    let mut bench = Bench::new(KeyWindow::One);
+fn an_outage_of_everything_parks_nothing() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
     for topic in ["t", "u"] {
         bench.read(&message_for(topic, topic));
     }
@@ -93,10 +93,10 @@ fn an_outage_of_everything_sets_nothing_aside() {
 
 #[test]
 fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
-    let settings = Settings { unstored_max: 2, ..settings() };
+    let settings = EngineOptions { unstored_max: 2, ..settings() };
     let machine = Machine::new(settings, Cursor::at(Mark::new("0")), Blocks::default());
     let mut bench = Bench { machine, last: 0 };
-    bench.machine.session_started(KeyWindow::One);
+    bench.machine.session_started(MaxInFlightPerKey::One);
     let due = [1, 2].map(|id| exception(id, &message_for("t", &id.to_string()), ExceptionState::Scheduled));
     bench.machine.due(due.into(), 0.5);
     assert!(bench.machine.has_room_for_exceptions());
@@ -132,7 +132,7 @@ fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
 /// Of a key that is waited for nothing is submitted, whatever its id: the other one could overtake it.
 #[test]
 fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
-    let mut bench = Bench::new(KeyWindow::One);
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
     let (silent, other) = (message_for("t", "a"), message_for("u", "b"));
     bench.last = 1;
     bench.read(&silent);
@@ -156,7 +156,7 @@ fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
 /// Its probe was answered while so many others were waited for that it stayed blocked: nobody else would find out.
 #[test]
 fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
-    let mut bench = Bench::new(KeyWindow::One);
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
     let half = settings().window_entries / 2;
     for number in 0..=half {
         bench.read(&message_for("t", &format!("k{number}")));
@@ -166,13 +166,13 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     assert_eq!(bench.machine.awaited_len(), half + 1);
     bench.confirm(silent[0].ticket);
     assert_eq!(bench.machine.blocked().1, 1, "too much is waited for");
-    bench.machine.session_started(KeyWindow::One);
+    bench.machine.session_started(MaxInFlightPerKey::One);
     assert_eq!(bench.machine.blocked().1, 0);
 }
 
 /// Topic `t` is silent for its first message, `u` is not.
 fn with_a_silent_topic() -> (Bench, Message, message::Ticket) {
-    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     let silent = message_for("t", "a");
     bench.read(&silent);
     let ticket = bench.machine.submissions(9)[0].ticket;
@@ -239,26 +239,26 @@ fn the_end_of_a_session_makes_due_what_was_put_off_and_a_late_receipt_settles_it
     let (mut bench, silent, _) = with_a_silent_topic();
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
     bench.cursor();
-    bench.machine.session_started(KeyWindow::Pipelined);
+    bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     assert_eq!(stored(&mut bench), [(EntryId(1), Some(Duration::ZERO))]);
     let (mut bench, silent, late) = with_a_silent_topic();
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
     bench.cursor();
     bench.confirm(late);
-    bench.machine.session_started(KeyWindow::Pipelined);
+    bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     assert!(stored(&mut bench).is_empty(), "it is published");
     // An operator discards one meanwhile: nothing brings it back.
     let (mut bench, silent, _) = with_a_silent_topic();
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
     bench.cursor();
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Discarded)], 0.5);
-    bench.machine.session_started(KeyWindow::Pipelined);
+    bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     assert!(stored(&mut bench).is_empty());
 }
 
 #[test]
 fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
-    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     for (topic, key) in [("t", "a"), ("t", "b"), ("u", "a"), ("u", "c"), ("v", "d")] {
         bench.read(&message_for(topic, key));
     }
@@ -266,7 +266,7 @@ fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
         let ticket = bench.machine.submissions(9)[0].ticket;
         let lost = PublishError::session_lost("gone");
         bench.machine.receipt(Receipt { ticket, outcome: Err(lost) }, 0.5);
-        bench.machine.session_started(KeyWindow::Pipelined);
+        bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     }
     assert_eq!(bench.machine.submissions(9).len(), 1, "one by one");
     bench.at(299);
@@ -286,7 +286,7 @@ fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
 /// Its retries end one session after another, and each of them is due again before the next session is open.
 #[test]
 fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
-    let mut bench = Bench::new(KeyWindow::Pipelined);
+    let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     let (missing, also_missing) = (message_for("missing", "a"), message_for("missing", "b"));
     bench.read(&missing);
     bench.read(&also_missing);
@@ -299,7 +299,7 @@ fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
             bench.machine.receipt(Receipt { ticket, outcome: Err(error) }, 0.5);
             error = PublishError::session_lost("an earlier message failed");
         }
-        bench.machine.session_started(KeyWindow::Pipelined);
+        bench.machine.session_started(MaxInFlightPerKey::Pipelined);
         bench.cursor();
         topics
     };
@@ -312,7 +312,7 @@ fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
     for key in ["c", "d"] {
         bench.read(&message_for("orders", key));
     }
-    bench.machine.session_started(KeyWindow::Pipelined);
+    bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     let batch = bench.machine.submissions(9);
     let topics: Vec<&str> = batch.iter().map(|one| one.message.topic.as_str()).collect();
     assert_eq!(topics, ["orders", "orders", "missing"], "nobody waits for the retry, and none goes alone");
@@ -320,7 +320,7 @@ fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
 
 #[test]
 fn a_topic_that_is_missing_is_retried_by_one_of_its_messages() {
-    let mut bench = Bench::new(KeyWindow::One);
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
     let (first, second) = (message_for("missing", "a"), message_for("missing", "b"));
     let refuse = |bench: &mut Bench| {
         let batch = bench.machine.submissions(9);
@@ -373,7 +373,7 @@ fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
     };
     let (late, early) = (message(), message());
     let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), Blocks::default());
-    machine.session_started(KeyWindow::One);
+    machine.session_started(MaxInFlightPerKey::One);
     machine.page(&difference("0", "1", 2), page(2, &early));
     let ticket = machine.submissions(9)[0].ticket;
     machine.receipt(Receipt { ticket, outcome: Err(PublishError::topic_busy("queue full")) }, 0.5);
@@ -401,7 +401,7 @@ fn what_is_read_back_takes_a_quarter_of_the_window_and_leaves_the_rest_to_other_
     let mut blocks = Blocks::default();
     blocks.load_queue(&queue);
     let mut machine = Machine::new(settings(), Cursor::at(Mark::new("0")), blocks);
-    machine.session_started(KeyWindow::Pipelined);
+    machine.session_started(MaxInFlightPerKey::Pipelined);
     machine.names(HeldQueues { queues: vec![queue], exhausted: true });
     let (held, window) = (message_for("t", "a"), settings().window_entries);
     for _ in 0..window {
@@ -412,6 +412,6 @@ fn what_is_read_back_takes_a_quarter_of_the_window_and_leaves_the_rest_to_other_
             machine.held(&asks, vec![HeldPage { exceptions, exhausted: false }]);
         }
     }
-    assert_eq!(machine.aside_len(), window / 4);
+    assert_eq!(machine.readmitted_len(), window / 4);
     assert!(machine.has_room(), "entries of the log come in beside them");
 }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, KeyWindow, Message, OrderingKey, PublishError, Receipt, Scope, Submission, Topic};
+use message::{
+    EventType, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic,
+};
 use outbox::log::{
     Cursor, Difference, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
     ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, Parked, QueueName,
@@ -17,7 +19,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::engine::held::QueueHash;
-use crate::engine::settings::DeadPolicy;
+use crate::engine::options::DeadPolicy;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 
@@ -143,7 +145,7 @@ struct World {
     broker: Vec<Message>,
     poison: HashSet<MessageIdText>,
     missing: bool,
-    window: KeyWindow,
+    window: MaxInFlightPerKey,
     now: u64,
     machine: Machine,
     /// How far the reader of this machine has come.
@@ -162,15 +164,15 @@ struct World {
 
 type MessageIdText = String;
 
-pub(super) fn settings() -> Settings {
+pub(super) fn settings() -> EngineOptions {
     let silent_after = Duration::from_millis(300);
     let (unstored_max, checkpoint_changes) = (30, 8);
-    let mut settings = Settings {
+    let mut settings = EngineOptions {
         window_entries: 40,
         unstored_max,
         checkpoint_changes,
         silent_after,
-        ..Settings::default()
+        ..EngineOptions::default()
     };
     settings.retry.attempts_max = 3;
     settings.size_limit.message_bytes_max = OVERSIZE;
@@ -178,7 +180,7 @@ pub(super) fn settings() -> Settings {
 }
 
 impl World {
-    fn new(seed: u64, window: KeyWindow) -> Self {
+    fn new(seed: u64, window: MaxInFlightPerKey) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut entries = Vec::new();
         let mut delays = HashMap::new();
@@ -324,9 +326,11 @@ impl World {
         while let Some(silent) = self.in_flight.iter().position(|submission| !self.answers(submission)) {
             let Some(Submission { ticket, message }) = self.in_flight.remove(silent) else { return };
             match self.window {
-                KeyWindow::Pipelined => self.session_failed = true,
-                KeyWindow::One if self.rng.random_bool(0.5) => self.broker.push(Message::clone(&message)),
-                KeyWindow::One => {}
+                MaxInFlightPerKey::Pipelined => self.session_failed = true,
+                MaxInFlightPerKey::One if self.rng.random_bool(0.5) => {
+                    self.broker.push(Message::clone(&message));
+                }
+                MaxInFlightPerKey::One => {}
             }
             let outcome = Err(PublishError::session_lost("never answered"));
             self.machine.receipt(Receipt { ticket, outcome }, 0.5);
@@ -343,21 +347,21 @@ impl World {
         for (place, submission) in self.in_flight.iter().enumerate() {
             // A pipelined publisher keeps the order of a key, so what is behind a silent message is silent as well.
             let behind = submission.message.key.as_ref().is_some_and(|key| waiting.contains(key));
-            if self.answers(submission) && !(behind && self.window == KeyWindow::Pipelined) {
+            if self.answers(submission) && !(behind && self.window == MaxInFlightPerKey::Pipelined) {
                 answered.push(place);
             } else {
                 waiting.extend(submission.message.key.as_ref());
             }
         }
         let pick = match self.window {
-            KeyWindow::Pipelined => answered.first(),
-            KeyWindow::One => answered.get(self.rng.random_range(0..answered.len().max(1))),
+            MaxInFlightPerKey::Pipelined => answered.first(),
+            MaxInFlightPerKey::One => answered.get(self.rng.random_range(0..answered.len().max(1))),
         };
         let Some(pick) = pick.copied() else { return };
         let Some(submission) = self.in_flight.remove(pick) else { return };
         let outcome = self.outcome(&submission.message);
-        let lost = outcome.as_ref().is_err_and(|error| error.scope() == Scope::Session);
-        self.session_failed |= outcome.is_err() && (lost || self.window == KeyWindow::Pipelined);
+        let lost = outcome.as_ref().is_err_and(|error| error.scope() == FaultScope::Session);
+        self.session_failed |= outcome.is_err() && (lost || self.window == MaxInFlightPerKey::Pipelined);
         let uniform = self.rng.random();
         self.machine.receipt(Receipt { ticket: submission.ticket, outcome }, uniform);
     }
@@ -456,7 +460,7 @@ impl World {
                 Some(ExceptionChange::Resolve(_)) => None,
                 None => self.log.rows.get(id).map(|row| row.parked.state),
             };
-            let is_retried = self.machine.aside.contains(id) || state == Some(ExceptionState::Retrying);
+            let is_retried = self.machine.readmitted.contains(id) || state == Some(ExceptionState::Retrying);
             assert!(is_retried, "entry {} is {state:?}, and topic {topic} waits for it", id.0);
         }
     }
@@ -528,7 +532,7 @@ impl World {
     }
 }
 
-fn run(seed: u64, window: KeyWindow) {
+fn run(seed: u64, window: MaxInFlightPerKey) {
     let mut world = World::new(seed, window);
     world.connect();
     for _ in 0..1_500 {
@@ -553,10 +557,10 @@ fn run(seed: u64, window: KeyWindow) {
 
 #[test]
 fn nothing_is_lost_and_order_holds_with_one_message_per_key() {
-    (0..600).for_each(|seed| run(seed, KeyWindow::One));
+    (0..600).for_each(|seed| run(seed, MaxInFlightPerKey::One));
 }
 
 #[test]
 fn nothing_is_lost_and_order_holds_with_a_pipelined_publisher() {
-    (0..600).for_each(|seed| run(seed, KeyWindow::Pipelined));
+    (0..600).for_each(|seed| run(seed, MaxInFlightPerKey::Pipelined));
 }

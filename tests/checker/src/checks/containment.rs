@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use super::{NO_OUTBOX, NO_PARKED, need, need_quiet};
-use crate::history::Aside;
+use crate::history::ParkedEntry;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
@@ -14,13 +14,13 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     need(&index.history.outbox, NO_OUTBOX)?;
     let parked = need(&index.history.parked, NO_PARKED)?;
     let topic = |id| index.outbox.get(&id).and_then(|row| row.topic.as_ref());
-    let retrying = parked.iter().filter(|parked| parked.aside == Aside::Retrying);
+    let retrying = parked.iter().filter(|parked| parked.state == ParkedEntry::Retrying);
     let topics: HashSet<_> = retrying.filter_map(|parked| topic(parked.id)).collect();
-    let causes = parked
-        .iter()
-        .filter(|parked| matches!(parked.aside, Aside::Dead | Aside::Retrying | Aside::Scheduled));
+    let causes = parked.iter().filter(|parked| {
+        matches!(parked.state, ParkedEntry::Dead | ParkedEntry::Retrying | ParkedEntry::Scheduled)
+    });
     let causes: HashSet<_> = causes.filter_map(|parked| index.key(parked.id)).collect();
-    for held in parked.iter().filter(|parked| parked.aside == Aside::Held) {
+    for held in parked.iter().filter(|parked| parked.state == ParkedEntry::Held) {
         findings.checked(1);
         let key = index.key(held.id);
         let behind = key.is_some_and(|key| causes.contains(key));

@@ -55,12 +55,12 @@ impl Known<'_> {
 /// All copies, upstream first.
 fn copies(history: &History) -> impl Iterator<Item = (Uuid, &Content)> {
     let outbox = history.outbox.iter().flatten().map(|row| (row.id, &row.content));
-    let tap = history.tap.iter().flat_map(|tap| &tap.occurrences);
-    let tap = tap.filter_map(|seen| Some((seen.id?, &seen.content)));
+    let topic_read = history.topic_read.iter().flat_map(|topic_read| &topic_read.occurrences);
+    let topic_read = topic_read.filter_map(|seen| Some((seen.id?, &seen.content)));
     let consumers = history.consumers.iter().flat_map(|consumer| {
         let inbox =
             consumer.inbox.iter().chain(&consumer.expired).flatten().map(|row| (row.id, &row.content));
         inbox.chain(consumer.effects.iter().flatten().map(|effect| (effect.id, &effect.content)))
     });
-    outbox.chain(tap).chain(consumers)
+    outbox.chain(topic_read).chain(consumers)
 }

@@ -14,8 +14,8 @@ use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
 pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
-    let tap = need(&index.history.tap, NO_TAP)?;
-    if !tap.complete {
+    let topic_read = need(&index.history.topic_read, NO_TAP)?;
+    if !topic_read.complete {
         return Err(TAP_INCOMPLETE);
     }
     need(&index.history.parked, NO_PARKED)?;
@@ -29,7 +29,9 @@ pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(
 /// Nothing is anywhere that was never committed. Each id is named once per place.
 pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
-    if index.history.tap.is_none() && index.history.consumers.is_empty() && index.history.operations.is_none()
+    if index.history.topic_read.is_none()
+        && index.history.consumers.is_empty()
+        && index.history.operations.is_none()
     {
         return Err("nothing but the outbox was read");
     }
@@ -63,7 +65,9 @@ fn check_writer(index: &Index<'_>, row: &OutboxRow, findings: &mut Findings) {
 
 fn check_tap(index: &Index<'_>, findings: &mut Findings) {
     let mut named = HashSet::new();
-    for (nth, seen) in index.history.tap.iter().flat_map(|tap| &tap.occurrences).enumerate() {
+    for (nth, seen) in
+        index.history.topic_read.iter().flat_map(|topic_read| &topic_read.occurrences).enumerate()
+    {
         findings.checked(1);
         match seen.id {
             None => findings.breach_seen(|| Breach {

@@ -22,7 +22,7 @@ pub(super) fn check_at_most_once(index: &Index<'_>, findings: &mut Findings) -> 
     Ok(())
 }
 
-/// In the end every message has taken effect, but for what an operator sees parked or put aside.
+/// In the end every message has taken effect, but for what an operator sees parked or parked.
 pub(super) fn check_exactly_once(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;

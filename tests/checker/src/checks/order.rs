@@ -15,17 +15,17 @@ use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let history = index.history;
-    let tap = history.tap.as_ref().filter(|tap| tap.ordered);
+    let topic_read = history.topic_read.as_ref().filter(|topic_read| topic_read.ordered);
     let consumers = history.consumers.iter().filter(|consumer| consumer.ordered);
     let consumers: Vec<_> =
         consumers.filter_map(|consumer| Some((consumer, consumer.effects.as_ref()?))).collect();
-    if tap.is_none() && consumers.is_empty() {
-        need(&history.tap, NO_TAP)?;
+    if topic_read.is_none() && consumers.is_empty() {
+        need(&history.topic_read, NO_TAP)?;
         return Err("the broker keeps no order");
     }
     let mut is_known = false;
-    if let Some(tap) = tap {
-        let seen = tap.occurrences.iter().filter_map(|seen| Some((&*seen.place, seen.id?)));
+    if let Some(topic_read) = topic_read {
+        let seen = topic_read.occurrences.iter().filter_map(|seen| Some((&*seen.place, seen.id?)));
         is_known |= check_sequence(index, seen, Violation::CameLate, &Subject::default(), findings);
     }
     for (consumer, effects) in consumers {

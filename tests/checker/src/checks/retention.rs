@@ -1,21 +1,21 @@
 //! Retention removes nothing that is undecided.
 
 use super::{NO_PARKED, NO_TAP, TAP_INCOMPLETE, need};
-use crate::history::Aside;
+use crate::history::ParkedEntry;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let removed = need(&index.history.removed, "what retention removed was not recorded")?;
-    let tap = need(&index.history.tap, NO_TAP)?;
-    if !tap.complete {
+    let topic_read = need(&index.history.topic_read, NO_TAP)?;
+    if !topic_read.complete {
         return Err(TAP_INCOMPLETE);
     }
     need(&index.history.parked, NO_PARKED)?;
     findings.checked(removed.len());
     for id in removed {
         match index.parked.get(id) {
-            Some(Aside::Discarded) => {}
+            Some(ParkedEntry::Discarded) => {}
             // It could never be published any more: its payload is gone.
             Some(_) => findings.breach(Violation::RemovedWhileParked, || Subject::message(*id)),
             None if index.published.contains(id) => {}

@@ -46,8 +46,8 @@ fn done<'a>(
     if !outbox.is_empty() && outbox.iter().all(|row| said(row).is_none()) {
         return Err(silent);
     }
-    let tap = need(&index.history.tap, NO_TAP)?;
-    if !tap.complete {
+    let topic_read = need(&index.history.topic_read, NO_TAP)?;
+    if !topic_read.complete {
         return Err(TAP_INCOMPLETE);
     }
     need(&index.history.parked, NO_PARKED)?;

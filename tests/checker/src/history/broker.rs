@@ -11,10 +11,10 @@ use super::Content;
 /// beside.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Tap {
+pub struct TopicRead {
     /// Whether the broker promises an order within a place.
     pub ordered: bool,
-    /// Whether nothing is missing: the tap began before the first message, and nothing was removed under it.
+    /// Whether nothing is missing: the topic_read began before the first message, and nothing was removed under it.
     pub complete: bool,
     /// The messages that were seen, copies included. In the broker's order within each place.
     pub occurrences: Vec<Occurrence>,

@@ -23,7 +23,7 @@ pub struct Consumer {
     pub expired: Option<Vec<InboxRow>>,
     /// Its effects, in the order of their commits.
     pub effects: Option<Vec<Effect>>,
-    /// The messages that it put aside for an operator.
+    /// The messages that it parked for an operator.
     pub dead_letters: Option<Vec<DeadLetter>>,
 }
 
@@ -51,7 +51,7 @@ pub struct Effect {
     pub content: Content,
 }
 
-/// A message that a consumer put aside.
+/// A message that a consumer parked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeadLetter {

@@ -22,10 +22,10 @@ use uuid::Uuid;
 
 use crate::Digest;
 
-pub use broker::{Occurrence, Tap};
+pub use broker::{Occurrence, TopicRead};
 pub use consumer::{Consumer, DeadLetter, Effect, InboxRow};
 pub use lease::{Leak, LeakKind, LeaseEvent};
-pub use outbox::{Aside, Forgotten, OutboxRow, Parked};
+pub use outbox::{Forgotten, OutboxRow, Parked, ParkedEntry};
 pub use producer::{BusinessRow, Enqueued, Operation, Outcome};
 
 /// One pipeline as it was observed: one outbox, the relay that empties it, the broker behind it, and its consumers.
@@ -52,7 +52,7 @@ pub struct History {
     /// Messages and rows that a database lost when it went back; empty for one that never did.
     pub forgotten: Forgotten,
     /// The messages at the broker.
-    pub tap: Option<Tap>,
+    pub topic_read: Option<TopicRead>,
     /// Everybody who applies the messages.
     pub consumers: Vec<Consumer>,
     /// Leases and what was changed under them, in the order in which the database took it.

@@ -50,7 +50,7 @@ pub struct OutboxRow {
 /// Why a message is beside the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Aside {
+pub enum ParkedEntry {
     /// It is not due.
     Scheduled,
     /// It is tried again.
@@ -70,5 +70,5 @@ pub struct Parked {
     /// The message id.
     pub id: Uuid,
     /// Why it is there.
-    pub aside: Aside,
+    pub state: ParkedEntry,
 }

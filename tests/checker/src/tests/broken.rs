@@ -5,8 +5,8 @@ use uuid::Uuid;
 use super::sample::*;
 use super::{broken, violations};
 use crate::{
-    Aside, Breach, BusinessRow, Content, DeadLetter, Enqueued, Event, History, InboxRow, Leak, LeakKind,
-    Limits, Operation, OutboxRow, Outcome, Parked, Promise, Verdict, Violation as V,
+    Breach, BusinessRow, Content, DeadLetter, Enqueued, Event, History, InboxRow, Leak, LeakKind, Limits,
+    Operation, OutboxRow, Outcome, Parked, ParkedEntry, Promise, Verdict, Violation as V,
 };
 
 fn outbox_of(history: &mut History) -> &mut Vec<OutboxRow> {
@@ -21,13 +21,13 @@ fn business_of(history: &mut History) -> &mut Vec<BusinessRow> {
     history.business.as_mut().unwrap()
 }
 
-fn tap_of(history: &mut History) -> &mut Vec<crate::Occurrence> {
-    &mut history.tap.as_mut().unwrap().occurrences
+fn topic_read_of(history: &mut History) -> &mut Vec<crate::Occurrence> {
+    &mut history.topic_read.as_mut().unwrap().occurrences
 }
 
 /// Without one message downstream of the outbox, so that only its row is left.
 fn never_left(history: &mut History, number: u64) {
-    tap_of(history).retain(|seen| seen.id != Some(id(number)));
+    topic_read_of(history).retain(|seen| seen.id != Some(id(number)));
     for consumer in &mut history.consumers {
         consumer.inbox.as_mut().unwrap().retain(|row| row.id != id(number));
         consumer.effects.as_mut().unwrap().retain(|effect| effect.id != id(number));
@@ -70,8 +70,8 @@ const SEPARATE: [(V, Break); 33] = [
     }),
     (V::DoneAndAbsent, |h| operations_of(h).push(operation(11, Outcome::Ok))),
     (V::FailedAndPresent, |h| operations_of(h)[2].outcome = Outcome::Failed),
-    (V::PublishedWithoutId, |h| tap_of(h)[3] = crate::Occurrence { id: None, ..occurrence(1) }),
-    (V::PublishedUncommitted, |h| tap_of(h).push(occurrence(99))),
+    (V::PublishedWithoutId, |h| topic_read_of(h)[3] = crate::Occurrence { id: None, ..occurrence(1) }),
+    (V::PublishedUncommitted, |h| topic_read_of(h).push(occurrence(99))),
     (V::DeadLetterUncommitted, |h| {
         let letters = h.consumers[0].dead_letters.as_mut().unwrap();
         letters.push(DeadLetter { id: Some(id(99)), ..DeadLetter::default() });
@@ -86,11 +86,11 @@ const SEPARATE: [(V, Break); 33] = [
     }),
     (V::EnqueuedByNobody, |h| {
         outbox_of(h).push(OutboxRow { row: None, ..outbox(98) });
-        h.parked.as_mut().unwrap().push(Parked { id: id(98), aside: Aside::Dead });
+        h.parked.as_mut().unwrap().push(Parked { id: id(98), state: ParkedEntry::Dead });
     }),
     (V::EnqueuedByRolledBack, |h| {
         outbox_of(h).push(OutboxRow { id: id(97), row: Some(row_name(7)), ..outbox(97) });
-        h.parked.as_mut().unwrap().push(Parked { id: id(97), aside: Aside::Dead });
+        h.parked.as_mut().unwrap().push(Parked { id: id(97), state: ParkedEntry::Dead });
     }),
     (V::SettledUnpublished, |h| {
         h.quiet = false;
@@ -103,8 +103,8 @@ const SEPARATE: [(V, Break); 33] = [
         outbox_of(h)[1].settled = Some(false);
     }),
     (V::ParkedAhead, |h| outbox_of(h)[4].passed = Some(false)),
-    (V::Altered, |h| tap_of(h)[1].content.payload = Some(crate::Digest::of(b"other"))),
-    (V::CameLate, |h| tap_of(h).swap(0, 2)),
+    (V::Altered, |h| topic_read_of(h)[1].content.payload = Some(crate::Digest::of(b"other"))),
+    (V::CameLate, |h| topic_read_of(h).swap(0, 2)),
     (V::AppliedLate, |h| h.consumers[1].effects.as_mut().unwrap().swap(0, 2)),
     (V::AppliedAgain, |h| h.consumers[0].effects.as_mut().unwrap().push(effect(2))),
     (V::NeverApplied, |h| {
@@ -118,12 +118,16 @@ const SEPARATE: [(V, Break); 33] = [
     (V::AppliedUnremembered, |h| h.consumers[0].inbox.as_mut().unwrap().truncate(5)),
     (V::StaleWrite, |h| h.leases.as_mut().unwrap().push(wrote(1, true))),
     (V::EpochReused, |h| h.leases.as_mut().unwrap().push(granted(2))),
-    (V::HeldWithoutCause, |h| h.parked.as_mut().unwrap().push(Parked { id: id(2), aside: Aside::Held })),
+    (V::HeldWithoutCause, |h| {
+        h.parked.as_mut().unwrap().push(Parked { id: id(2), state: ParkedEntry::Held });
+    }),
     (V::RemovedUnpublished, |h| {
         never_left(h, 9);
         h.consumers.clear();
     }),
-    (V::RemovedWhileParked, |h| h.parked.as_mut().unwrap().push(Parked { id: id(9), aside: Aside::Dead })),
+    (V::RemovedWhileParked, |h| {
+        h.parked.as_mut().unwrap().push(Parked { id: id(9), state: ParkedEntry::Dead });
+    }),
     (V::Leaked, |h| {
         h.leaks.as_mut().unwrap().push(Leak { kind: LeakKind::Transaction, what: "pid 7".into() });
     }),
@@ -159,7 +163,7 @@ fn a_lost_message_is_also_an_effect_that_is_missing() {
 #[test]
 fn a_breach_carries_all_that_was_seen_of_it_in_order() {
     let mut history = good();
-    tap_of(&mut history).swap(0, 2);
+    topic_read_of(&mut history).swap(0, 2);
     let verdict = Verdict::of(&history);
     let Breach { subject, events, .. } = &verdict.ruling(Promise::CausalOrder).breaches[0];
     assert_eq!((subject.ids.as_slice(), subject.key.as_deref()), ([id(1), id(3)].as_slice(), Some("odd")));
@@ -182,9 +186,9 @@ fn what_waits_for_its_topic_is_held_with_a_cause() {
     }
     history.consumers.clear();
     let parked = history.parked.as_mut().unwrap();
-    parked.retain(|parked| parked.aside != Aside::Held && parked.aside != Aside::Dead);
-    let aside = [(2, Aside::Retrying), (3, Aside::Held), (5, Aside::Held)];
-    parked.extend(aside.map(|(number, aside)| Parked { id: id(number), aside }));
+    parked.retain(|parked| parked.state != ParkedEntry::Held && parked.state != ParkedEntry::Dead);
+    let state = [(2, ParkedEntry::Retrying), (3, ParkedEntry::Held), (5, ParkedEntry::Held)];
+    parked.extend(state.map(|(number, state)| Parked { id: id(number), state }));
     let held: Vec<_> = Verdict::of(&history).ruling(Promise::Containment).breaches.clone();
     // Message 5 has the key of message 3, which is held itself and no cause.
     assert_eq!(held.iter().map(|breach| breach.subject.ids[0]).collect::<Vec<_>>(), [id(5)]);
@@ -195,7 +199,7 @@ fn time_alone_orders_messages_of_different_transactions() {
     let without_numbers = |history: &mut History| {
         let operations = history.operations.iter_mut().flatten();
         operations.flat_map(|operation| &mut operation.messages).for_each(|message| message.seq = None);
-        tap_of(history).swap(0, 2);
+        topic_read_of(history).swap(0, 2);
         history.consumers.clear();
     };
     let mut history = good();
@@ -218,13 +222,13 @@ fn scheduled_messages_and_messages_of_other_places_need_not_keep_the_order() {
     let mut history = good();
     operations_of(&mut history)[0].messages[0].out_of_turn = true;
     history.consumers.clear();
-    tap_of(&mut history).swap(0, 2);
+    topic_read_of(&mut history).swap(0, 2);
     assert_eq!(violations(&history), []);
     let mut history = good();
     history.consumers.clear();
-    tap_of(&mut history).swap(0, 2);
-    tap_of(&mut history)[0].place = "events/1".into();
-    tap_of(&mut history)[5].place = "events/1".into();
+    topic_read_of(&mut history).swap(0, 2);
+    topic_read_of(&mut history)[0].place = "events/1".into();
+    topic_read_of(&mut history)[5].place = "events/1".into();
     assert_eq!(violations(&history), []);
 }
 
@@ -255,7 +259,7 @@ fn a_message_without_a_row_of_its_own_is_judged_by_its_transaction() {
     assert_eq!(violations(&history), []);
     operations_of(&mut history).push(Operation { messages: vec![enqueued(61), enqueued(62)], ..two });
     outbox_of(&mut history).push(OutboxRow { row: None, ..outbox(61) });
-    history.parked.as_mut().unwrap().push(Parked { id: id(61), aside: Aside::Dead });
+    history.parked.as_mut().unwrap().push(Parked { id: id(61), state: ParkedEntry::Dead });
     assert_eq!(violations(&history), [V::CommittedInPart]);
 }
 
@@ -306,7 +310,7 @@ fn a_key_or_header_that_differs_anywhere_is_named() {
 fn everything_is_counted_and_the_first_are_kept() {
     let mut history = good();
     let foreign = (1000..2000).map(occurrence);
-    tap_of(&mut history).extend(foreign);
+    topic_read_of(&mut history).extend(foreign);
     let verdict = Verdict::with_limits(&history, Limits { breaches_max: 3, events_max: 1 });
     let ruling = verdict.ruling(Promise::NoPhantom);
     assert_eq!((ruling.breached, ruling.breaches.len(), ruling.breaches[0].events.len()), (1000, 3, 1));

@@ -26,7 +26,7 @@ fn what_is_forgotten_may_be_anywhere() {
 #[test]
 fn what_is_forgotten_has_no_turn() {
     let mut history = went_back();
-    let seen = &mut history.tap.as_mut().unwrap().occurrences;
+    let seen = &mut history.topic_read.as_mut().unwrap().occurrences;
     seen.retain(|seen| seen.id != Some(id(1)));
     seen.push(occurrence(1));
     assert_eq!(violations(&history), []);

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::violations;
 use crate::{
-    Aside, BusinessRow, Consumer, Content, Digest, Effect, Enqueued, Forgotten, History, InboxRow,
-    Occurrence, Operation, OutboxRow, Outcome, Parked, Tap, Verdict, Violation as V,
+    BusinessRow, Consumer, Content, Digest, Effect, Enqueued, Forgotten, History, InboxRow, Occurrence,
+    Operation, OutboxRow, Outcome, Parked, ParkedEntry, TopicRead, Verdict, Violation as V,
 };
 
 /// One transaction to be.
@@ -71,8 +71,8 @@ fn play(steps: &[Step]) -> History {
                 continue;
             }
             if blocked[index] || step.is_poison {
-                let aside = if blocked[index] { Aside::Held } else { Aside::Dead };
-                parked.push(Parked { id, aside });
+                let state = if blocked[index] { ParkedEntry::Held } else { ParkedEntry::Dead };
+                parked.push(Parked { id, state });
                 blocked[index] = true;
             } else {
                 occurrences.push(Occurrence {
@@ -131,7 +131,7 @@ fn play(steps: &[Step]) -> History {
         parked: Some(parked),
         removed: Some(vec![]),
         forgotten: Forgotten::default(),
-        tap: Some(Tap { ordered: true, complete: true, occurrences }),
+        topic_read: Some(TopicRead { ordered: true, complete: true, occurrences }),
         consumers: vec![consumer],
         leases: Some(vec![]),
         leaks: Some(vec![]),
@@ -148,14 +148,14 @@ fn pick(length: usize, index: Index) -> Option<usize> {
 const CHANGES: [Change; 12] = [
     // A row of the outbox that was published is gone.
     |h, index| {
-        let occurrences = &mut h.tap.as_mut()?.occurrences;
+        let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
         h.outbox.as_mut()?.retain(|row| Some(row.id) != id);
         Some(V::PublishedUncommitted)
     },
     // A message is at no broker any more.
     |h, index| {
-        let occurrences = &mut h.tap.as_mut()?.occurrences;
+        let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
         occurrences.retain(|seen| seen.id != id);
         Some(V::NeverPublished)
@@ -187,12 +187,15 @@ const CHANGES: [Change; 12] = [
     },
     // Somebody else writes to the broker.
     |h, _| {
-        h.tap.as_mut()?.occurrences.push(Occurrence { id: Some(Uuid::max()), ..Occurrence::default() });
+        h.topic_read
+            .as_mut()?
+            .occurrences
+            .push(Occurrence { id: Some(Uuid::max()), ..Occurrence::default() });
         Some(V::PublishedUncommitted)
     },
     // A copy says something else.
     |h, index| {
-        let occurrences = &mut h.tap.as_mut()?.occurrences;
+        let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let at = pick(occurrences.len(), index)?;
         occurrences[at].content.payload = Some(Digest::of(b"other"));
         Some(V::Altered)
@@ -200,7 +203,7 @@ const CHANGES: [Change; 12] = [
     // Two neighbours of one key are published in the wrong order.
     |h, _| {
         let mut met = std::collections::HashSet::new();
-        let occurrences = &mut h.tap.as_mut()?.occurrences;
+        let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         occurrences.retain(|seen| met.insert(seen.id));
         let pair = |key| {
             let mut of_key =
@@ -233,8 +236,8 @@ const CHANGES: [Change; 12] = [
     // Messages are held, and none before them is in trouble any more.
     |h, _| {
         let parked = h.parked.as_mut()?;
-        parked.iter().any(|parked| parked.aside == Aside::Held).then_some(())?;
-        parked.iter_mut().for_each(|parked| parked.aside = Aside::Held);
+        parked.iter().any(|parked| parked.state == ParkedEntry::Held).then_some(())?;
+        parked.iter_mut().for_each(|parked| parked.state = ParkedEntry::Held);
         Some(V::HeldWithoutCause)
     },
 ];

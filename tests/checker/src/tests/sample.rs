@@ -5,8 +5,8 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::{
-    Aside, BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, Forgotten, History,
-    InboxRow, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, Tap,
+    BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, Forgotten, History, InboxRow,
+    LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, ParkedEntry, TopicRead,
 };
 
 /// The id of the message with this number.
@@ -114,10 +114,10 @@ pub(super) fn good() -> History {
         operations: Some(operations),
         business: Some([1, 2, 3, 4, 5, 6, 9].map(business).into()),
         outbox: Some(rows),
-        parked: Some(vec![Parked { id: id(5), aside: Aside::Dead }]),
+        parked: Some(vec![Parked { id: id(5), state: ParkedEntry::Dead }]),
         removed: Some(vec![id(9)]),
         forgotten: Forgotten::default(),
-        tap: Some(Tap {
+        topic_read: Some(TopicRead {
             ordered: true,
             complete: true,
             occurrences: [1, 2, 3, 1, 4, 3, 6, 9].map(occurrence).into(),

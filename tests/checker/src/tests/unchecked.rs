@@ -33,11 +33,11 @@ const FORGOTTEN: [(Forget, &[Promise]); 11] = [
         ],
     ),
     (
-        |h| h.tap = None,
+        |h| h.topic_read = None,
         &[Promise::NoLoss, Promise::SettledIsStored, Promise::CursorIsTrue, Promise::Retention],
     ),
     (
-        |h| h.tap.iter_mut().for_each(|tap| tap.complete = false),
+        |h| h.topic_read.iter_mut().for_each(|topic_read| topic_read.complete = false),
         &[Promise::NoLoss, Promise::SettledIsStored, Promise::CursorIsTrue, Promise::Retention],
     ),
     (|h| h.consumers.clear(), &[Promise::AtMostOnce, Promise::ExactlyOnce, Promise::InboxIffEffect]),
@@ -47,7 +47,7 @@ const FORGOTTEN: [(Forget, &[Promise]); 11] = [
     (|h| h.quiet = false, &[Promise::NoLoss, Promise::ExactlyOnce, Promise::Containment, Promise::NoLeak]),
     (
         |h| {
-            h.tap.iter_mut().for_each(|tap| tap.ordered = false);
+            h.topic_read.iter_mut().for_each(|topic_read| topic_read.ordered = false);
             h.consumers.iter_mut().for_each(|consumer| consumer.ordered = false);
         },
         &[Promise::CausalOrder],

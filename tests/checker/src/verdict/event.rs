@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::history::{Aside, LeaseEvent, Outcome};
+use crate::history::{LeaseEvent, Outcome, ParkedEntry};
 
 /// Something that was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,7 +55,7 @@ pub enum Event {
         /// The message id.
         id: Uuid,
         /// Why.
-        aside: Aside,
+        state: ParkedEntry,
     },
     /// The broker has it.
     Published {
@@ -63,7 +63,7 @@ pub enum Event {
         id: Option<Uuid>,
         /// Partition or queue.
         place: Arc<str>,
-        /// How many occurrences the tap saw before, in all places.
+        /// How many occurrences the topic_read saw before, in all places.
         nth: usize,
     },
     /// An inbox remembers it.
@@ -88,7 +88,7 @@ pub enum Event {
         /// How many effects this consumer had before.
         nth: usize,
     },
-    /// A consumer put it aside.
+    /// A consumer put it state.
     DeadLetter {
         /// The message id.
         id: Uuid,
@@ -135,7 +135,7 @@ impl fmt::Display for Event {
                 }
             }
             Self::Removed { id } => write!(f, "retention removed {id}"),
-            Self::Parked { id, aside } => write!(f, "parked as {aside:?}: {id}"),
+            Self::Parked { id, state } => write!(f, "parked as {state:?}: {id}"),
             Self::Published { id, place, nth } => {
                 write!(f, "published, occurrence {nth}, in {place:?}: ")?;
                 match id {

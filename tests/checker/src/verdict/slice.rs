@@ -118,9 +118,11 @@ impl<'a> Wanted<'a> {
 
     fn broker(&self, history: &History, slices: &mut Slices) {
         for parked in history.parked.iter().flatten() {
-            slices.add(self.id(parked.id), || Event::Parked { id: parked.id, aside: parked.aside });
+            slices.add(self.id(parked.id), || Event::Parked { id: parked.id, state: parked.state });
         }
-        for (nth, occurrence) in history.tap.iter().flat_map(|tap| &tap.occurrences).enumerate() {
+        for (nth, occurrence) in
+            history.topic_read.iter().flat_map(|topic_read| &topic_read.occurrences).enumerate()
+        {
             if let Some(id) = occurrence.id {
                 let place = || Arc::clone(&occurrence.place);
                 slices.add(self.id(id), || Event::Published { id: Some(id), place: place(), nth });

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{
-    KeyWindow, Message, MessageId, OrderingKey, PublishError, Receipts, Scope, Submission, Ticket,
+    FaultScope, MaxInFlightPerKey, Message, MessageId, OrderingKey, PublishError, Receipts, Submission,
+    Ticket,
 };
 use rand::Rng;
 use tokio::time::Instant;
@@ -14,7 +15,7 @@ use super::group::Group;
 use super::silence::{Arrival, HeldKeys, Silence, topic};
 use crate::breakage::Breakage;
 use crate::process::ProcessId;
-use crate::schedule::{MISSING, Schedule, Trouble};
+use crate::schedule::{Defect, MISSING, Schedule};
 use crate::world::{State, World};
 
 /// A session of a publisher, as the broker sees it.
@@ -54,7 +55,7 @@ enum Task {
 pub(crate) struct Broker {
     pub(crate) log: Vec<Message>,
     stored: HashSet<MessageId>,
-    pub(crate) key_window: KeyWindow,
+    pub(crate) max_in_flight_per_key: MaxInFlightPerKey,
     pub(super) submission_len: usize,
     pub(super) sessions: BTreeMap<u64, Session>,
     tasks: BTreeMap<(Instant, u64), Task>,
@@ -75,7 +76,7 @@ impl Broker {
         Self {
             log: Vec::new(),
             stored: HashSet::new(),
-            key_window: schedule.key_window,
+            max_in_flight_per_key: schedule.max_in_flight_per_key,
             submission_len: schedule.submission_len.into(),
             sessions: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -180,7 +181,7 @@ impl State {
             return;
         }
         session.outstanding.insert(ticket, (submission.message.id, submission.message.key.clone()));
-        let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        let is_pipelined = self.broker.max_in_flight_per_key == MaxInFlightPerKey::Pipelined;
         if is_pipelined && let Some(error) = self.broker.turn_away(number, &submission.message) {
             return self.broker.schedule(Instant::now(), Task::Answer(number, ticket, Err(error)));
         }
@@ -194,7 +195,7 @@ impl State {
     }
 
     fn arrive(&mut self, number: u64, submission: Submission) {
-        let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        let is_pipelined = self.broker.max_in_flight_per_key == MaxInFlightPerKey::Pipelined;
         let Some(session) = self.broker.sessions.get_mut(&number) else { return };
         let key = submission.message.key.clone().filter(|_| is_pipelined);
         let held = key.as_ref().and_then(|key| session.held.get(key)).copied();
@@ -264,7 +265,7 @@ impl State {
 
     fn refusal(&self, message: &Message) -> Option<PublishError> {
         let is_edited = message.payload.starts_with(b"edited");
-        if self.trouble(message.id) == Trouble::Refused && !is_edited {
+        if self.defect(message.id) == Defect::Refused && !is_edited {
             return Some(PublishError::refused("simulated: poison"));
         }
         self.broker.topic_failure(message)
@@ -276,9 +277,9 @@ impl State {
     }
 
     fn fail(&mut self, number: u64, error: &PublishError) {
-        let is_pipelined = self.broker.key_window == KeyWindow::Pipelined;
+        let is_pipelined = self.broker.max_in_flight_per_key == MaxInFlightPerKey::Pipelined;
         if let Some(session) = self.broker.sessions.get_mut(&number)
-            && (is_pipelined || error.scope() == Scope::Session)
+            && (is_pipelined || error.scope() == FaultScope::Session)
         {
             session.is_failed = true;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::Promise;
-use message::{Connector, KeyWindow, Profile, PublishError, Publisher, Receipts, Submission};
+use message::{Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipts, Submission};
 use rand::Rng;
 use tokio::time::Instant;
 
@@ -35,7 +35,10 @@ impl Connector for SimulatedBroker {
         }
         let warm_up = Duration::from_millis(state.rng.random_range(0..WARM_UP_MS));
         let number = state.broker.connect(self.process, receipts, warm_up);
-        let profile = Profile { key_window: state.broker.key_window, batch_len: state.broker.submission_len };
+        let profile = Capabilities {
+            max_in_flight_per_key: state.broker.max_in_flight_per_key,
+            batch_len: state.broker.submission_len,
+        };
         state.note(format_args!("{} connects, session {number}", self.process));
         drop(state);
         let world = Arc::clone(&self.world);
@@ -50,12 +53,12 @@ struct SimulatedPublisher {
     world: Arc<World>,
     process: ProcessId,
     number: u64,
-    profile: Profile,
+    profile: Capabilities,
 }
 
 #[async_trait]
 impl Publisher for SimulatedPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         self.profile
     }
 
@@ -108,7 +111,7 @@ impl State {
                 format!("{process} publishes m{again} again while its session has yet to answer for it");
             self.found(Promise::Containment, text);
         }
-        if self.broker.key_window == KeyWindow::Pipelined {
+        if self.broker.max_in_flight_per_key == MaxInFlightPerKey::Pipelined {
             return;
         }
         let mut keys: Vec<_> = outstanding.into_iter().filter_map(|(_, key)| key).collect();

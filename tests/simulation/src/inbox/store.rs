@@ -8,7 +8,7 @@ use inbox::simulation::{Admitted, Pause, Store};
 use inbox::window::Window;
 use inbox::{
     AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
-    Reason, Received, Refusal, Scope, StoreError,
+    Reason, Received, Refusal, StoreError, Tenant,
 };
 use message::{Committed, Delivery, Fingerprint, Message, MessageId};
 use rand::Rng;
@@ -20,7 +20,7 @@ use super::transaction::{SimulatedTransaction, content};
 use crate::breakage::Breakage;
 use crate::fault::{CommitFault, HandlerFault};
 use crate::process::ProcessId;
-use crate::schedule::Trouble;
+use crate::schedule::Defect;
 use crate::world::{EPOCH, State, World, pass};
 
 /// How long a transaction waits for another one's row before the database calls it a deadlock.
@@ -210,11 +210,11 @@ impl Store for SimulatedInbox {
     async fn admit(
         &self,
         tx: &mut Self::Tx,
-        _scope: &Scope,
+        _scope: &Tenant,
         message: &Message,
     ) -> Result<Admitted<Self::Guard>, AdmitError> {
         let window = self.world.lock().window();
-        window.judge(message.id)?;
+        window.validate(message.id)?;
         let stored = self.insert(tx, message).await?;
         let admitted = match stored {
             Some(stored) => Err(self.compare(&stored, message)?),
@@ -257,12 +257,12 @@ impl Store for SimulatedInbox {
             Some(HandlerFault::Hang { for_ms }) => pass(for_ms.into()).await,
         }
         let mut state = self.world.lock();
-        let trouble = state.trouble(message.id);
+        let defect = state.defect(message.id);
         let calls = state.inbox.calls.entry(message.id).or_default();
         *calls += 1;
-        match trouble {
-            Trouble::Rejected => return Err(HandlerError::reject("simulated")),
-            Trouble::Fails(often) if *calls <= u32::from(often) => {
+        match defect {
+            Defect::Rejected => return Err(HandlerError::reject("simulated")),
+            Defect::Fails(often) if *calls <= u32::from(often) => {
                 return Err(HandlerError::retry("simulated"));
             }
             _ => {}
@@ -280,7 +280,7 @@ impl Store for SimulatedInbox {
         Ok(())
     }
 
-    async fn forget_attempts(&self, tx: &mut Self::Tx, _: &Scope, id: MessageId) -> Result<(), StoreError> {
+    async fn forget_attempts(&self, tx: &mut Self::Tx, _: &Tenant, id: MessageId) -> Result<(), StoreError> {
         self.call("forget attempts", |_| tx.forgotten.push(id)).await
     }
 
@@ -318,7 +318,7 @@ impl Store for SimulatedInbox {
 
     async fn record_failure(
         &self,
-        _scope: &Scope,
+        _scope: &Tenant,
         id: MessageId,
         error: &str,
         pause: Option<Pause>,
@@ -345,7 +345,7 @@ impl Store for SimulatedInbox {
         .await
     }
 
-    async fn attempt(&self, _scope: &Scope, id: MessageId) -> Result<Option<Attempt>, StoreError> {
+    async fn attempt(&self, _scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
         self.call("look up the attempts", |state| {
             state.inbox.failures.get(&id).map(|failures| Attempt {
                 attempts: failures.attempts,
@@ -359,7 +359,7 @@ impl Store for SimulatedInbox {
 
     async fn dead_letter(
         &self,
-        _scope: &Scope,
+        _scope: &Tenant,
         delivery: &Delivery,
         (reason, ..): (Reason, String, u32),
     ) -> Result<Committed, StoreError> {

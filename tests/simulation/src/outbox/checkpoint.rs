@@ -8,7 +8,7 @@ use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogE
 use tokio::time::Instant;
 
 use super::history::commits_at;
-use super::tables::{Aside, OutboxTables};
+use super::tables::{OutboxTables, ParkedEntry};
 use crate::breakage::Breakage;
 use crate::process::ProcessId;
 use crate::world::State;
@@ -60,7 +60,7 @@ impl State {
             Some(aside) => aside.copy,
             None => row.filter(|row| !row.is_removed).map(|row| row.message.clone()),
         };
-        let aside = Aside { parked: parked.clone(), due_at, copy };
+        let aside = ParkedEntry { parked: parked.clone(), due_at, copy };
         self.outbox.exceptions.insert(*id, aside);
         let cursor = &self.outbox.relay.cursor;
         let row = self.outbox.rows.get(&id.0);

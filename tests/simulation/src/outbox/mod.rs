@@ -6,12 +6,12 @@
 //! | `history.rs` | going back to an earlier state |
 //! | `checkpoint.rs` | storing a checkpoint, and looking at what it claims |
 //! | `connection.rs` | a call that takes time and can fail on the way there and on the way back |
-//! | `store.rs`, `reader.rs`, `keeper.rs` | the relay's seam |
+//! | `store.rs`, `reader.rs`, `checkpoint_store.rs` | the relay's seam |
 
 mod checkpoint;
+mod checkpoint_store;
 mod connection;
 mod history;
-mod keeper;
 mod reader;
 mod store;
 mod tables;

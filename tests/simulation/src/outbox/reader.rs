@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::history::{commits_at, mark};
-use super::tables::{Aside, OutboxTables, Row};
+use super::tables::{OutboxTables, ParkedEntry, Row};
 use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::world::State;
@@ -86,7 +86,7 @@ impl LogReader for Reader {
 }
 
 impl OutboxTables {
-    fn held(&self) -> impl Iterator<Item = (QueueName, EntryId, &Aside)> {
+    fn held(&self) -> impl Iterator<Item = (QueueName, EntryId, &ParkedEntry)> {
         let held = self.exceptions.iter().filter(|(_, aside)| aside.parked.state == ExceptionState::Held);
         held.map(|(id, aside)| (QueueName::of(&aside.parked.topic, aside.parked.key.as_deref()), *id, aside))
     }
@@ -112,12 +112,12 @@ impl OutboxTables {
     }
 
     fn held_queues(&self, after: Option<&QueueName>, queues_max: usize) -> HeldQueues {
-        let mut first: BTreeMap<QueueName, (EntryId, &Aside)> = BTreeMap::new();
+        let mut first: BTreeMap<QueueName, (EntryId, &ParkedEntry)> = BTreeMap::new();
         for (queue, id, aside) in self.held().filter(|(queue, ..)| after.is_none_or(|after| queue > after)) {
             first.entry(queue).or_insert((id, aside));
         }
         let exhausted = first.len() < queues_max;
-        let queue = |(name, (first, aside)): (QueueName, (EntryId, &Aside))| HeldQueue {
+        let queue = |(name, (first, aside)): (QueueName, (EntryId, &ParkedEntry))| HeldQueue {
             name,
             first,
             topic: aside.parked.topic.clone(),
@@ -129,7 +129,7 @@ impl OutboxTables {
         let stuck = [ExceptionState::Retrying, ExceptionState::Dead];
         let behind =
             self.exceptions.iter().filter(|(id, aside)| **id > after && stuck.contains(&aside.parked.state));
-        let summary = |(id, aside): (&EntryId, &Aside)| ExceptionSummary {
+        let summary = |(id, aside): (&EntryId, &ParkedEntry)| ExceptionSummary {
             id: *id,
             key: aside.parked.key.clone(),
             state: aside.parked.state,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox::log::{LogError, LogKeeper, LogReader, LogStore, RelayName};
+use outbox::log::{CheckpointStore, LogError, LogReader, LogStore, RelayName};
 
+use super::checkpoint_store::SimulatedCheckpointStore;
 use super::connection::Connection;
-use super::keeper::Keeper;
 use super::reader::Reader;
 use crate::process::ProcessId;
 use crate::world::World;
@@ -28,8 +28,12 @@ impl LogStore for SimulatedLog {
         Ok(Box::new(Reader(Connection::open(&self.world, self.process).await?)))
     }
 
-    async fn keeper(&self, _relay: &RelayName, _holder: &str) -> Result<Box<dyn LogKeeper>, LogError> {
+    async fn checkpoint_store(
+        &self,
+        _relay: &RelayName,
+        _holder: &str,
+    ) -> Result<Box<dyn CheckpointStore>, LogError> {
         let connection = Connection::open(&self.world, self.process).await?;
-        Ok(Box::new(Keeper { connection, history: 0 }))
+        Ok(Box::new(SimulatedCheckpointStore { connection, history: 0 }))
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Row {
 
 /// An exception beside the log.
 #[derive(Debug, Clone)]
-pub(crate) struct Aside {
+pub(crate) struct ParkedEntry {
     pub(crate) parked: Parked,
     pub(crate) due_at: Option<Instant>,
     /// The content, copied when it was parked; an operator's edit changes it.
@@ -47,7 +47,7 @@ pub(crate) struct OutboxTables {
     pub(crate) last_id: i64,
     pub(crate) commits: u64,
     pub(crate) relay: RelayRow,
-    pub(crate) exceptions: BTreeMap<EntryId, Aside>,
+    pub(crate) exceptions: BTreeMap<EntryId, ParkedEntry>,
     /// Given up by an operator.
     pub(crate) discarded: BTreeSet<MessageId>,
     pub(crate) edited: BTreeSet<MessageId>,
@@ -128,7 +128,7 @@ impl OutboxTables {
     }
 
     /// An exception with its content, as the relay reads it.
-    pub(super) fn exception(&self, id: EntryId, aside: &Aside) -> Exception {
+    pub(super) fn exception(&self, id: EntryId, aside: &ParkedEntry) -> Exception {
         let gone = || InvalidEntry {
             message_id: aside.parked.message_id.clone(),
             topic: aside.parked.topic.clone(),
@@ -141,13 +141,13 @@ impl OutboxTables {
 
     /// How many entries are held.
     pub(super) fn held_len(&self) -> usize {
-        let is_held = |aside: &&Aside| aside.parked.state == ExceptionState::Held;
+        let is_held = |aside: &&ParkedEntry| aside.parked.state == ExceptionState::Held;
         self.exceptions.values().filter(is_held).count()
     }
 
     /// The first dead entry.
     pub(crate) fn first_dead(&self) -> Option<EntryId> {
-        let is_dead = |aside: &Aside| aside.parked.state == ExceptionState::Dead;
+        let is_dead = |aside: &ParkedEntry| aside.parked.state == ExceptionState::Dead;
         self.exceptions.iter().find(|(_, aside)| is_dead(aside)).map(|(id, _)| *id)
     }
 

@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::Digest;
-use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, Scope};
+use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, Tenant};
 use message::{Message, MessageId};
 use sqlx::Transaction;
 
 use crate::content::HEADER_PREFIX;
 use crate::load::{Hint, Payload};
-use crate::shop::{Effect, Shop};
+use crate::workload::{Effect, Workload};
 
 /// Longer than the visibility of a message, and than a lease.
 pub(crate) const HANG: Duration = Duration::from_secs(6);
 
 /// Whose account a message touches.
-pub(super) fn scope_of(message: &Message) -> Scope {
+pub(super) fn scope_of(message: &Message) -> Tenant {
     let tenant = message.headers.get(&format!("{HEADER_PREFIX}tenant"));
-    tenant.and_then(|tenant| Scope::new(tenant).ok()).unwrap_or_else(Scope::none)
+    tenant.and_then(|tenant| Tenant::new(tenant).ok()).unwrap_or_else(Tenant::none)
 }
 
 /// Applies messages under one name, and in the same transaction under a second one if it has one.
-pub(super) struct Apply<DB: Shop> {
+pub(super) struct Apply<DB: Workload> {
     pub(super) consumer: ConsumerName,
     pub(super) also: Option<(Inbox<DB>, ConsumerName)>,
     pub(super) known: Known,
@@ -41,7 +41,7 @@ impl Known {
 }
 
 #[async_trait]
-impl<DB: Shop> Handler<DB> for Apply<DB> {
+impl<DB: Workload> Handler<DB> for Apply<DB> {
     async fn handle(
         &self,
         tx: &mut Transaction<'static, DB>,
@@ -73,7 +73,7 @@ impl<DB: Shop> Handler<DB> for Apply<DB> {
     }
 }
 
-async fn apply<DB: Shop>(
+async fn apply<DB: Workload>(
     tx: &mut Transaction<'static, DB>,
     consumer: &ConsumerName,
     message: &Message,

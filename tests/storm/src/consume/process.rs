@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::journal::Journal;
 use crate::process;
 use crate::setup::HEARTBEAT;
-use crate::shop::Shop;
+use crate::workload::Workload;
 
 /// What a consumer process is to do.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -106,7 +106,7 @@ pub async fn run(task: ConsumerTask) -> Result<(), Failure> {
     }
 }
 
-async fn consume<DB: Shop>(pool: Pool<DB>, task: ConsumerTask) -> Result<(), Failure> {
+async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(), Failure> {
     let stop = process::stop_on_signals()?;
     let inbox = Inbox::open(pool, InboxOptions::default()).await?;
     let name = ConsumerName::new(task.consumer.as_str())?;

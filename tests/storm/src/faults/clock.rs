@@ -10,7 +10,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use super::{Fault, Struck, seconds};
+use super::{Fault, Injected, seconds};
 use crate::Failure;
 use crate::stage::{Signal, Stage};
 
@@ -74,7 +74,7 @@ impl Fault for ClockJump {
         seconds(5)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let names = stage.processes.names();
         let name = names.choose(rng).ok_or("there is no process")?.clone();
         let jump = rng.random_range(1..=jump_max(stage.length).as_secs().cast_signed())
@@ -96,7 +96,7 @@ impl Fault for ClockJump {
         };
         tokio::time::timeout(seconds(5), began).await.map_err(|_| format!("{name} does not start"))?;
         write(&file, jump).await?;
-        Ok(Struck::new(name, format!("{jump:+} s")))
+        Ok(Injected::new(name, format!("{jump:+} s")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use super::{Fault, Struck};
+use super::{Fault, Injected};
 use crate::Failure;
 use crate::stage::{Signal, Stage};
 
@@ -18,11 +18,11 @@ impl Fault for Kill {
         "kill"
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let names = stage.processes.names();
         let name = names.choose(rng).ok_or("there is no process")?;
         stage.processes.signal(name, Signal::KILL)?;
-        Ok(Struck::new(name, ""))
+        Ok(Injected::new(name, ""))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -31,10 +31,10 @@ use crate::Failure;
 use crate::pair::{DatabaseKind, Pair};
 use crate::stage::Stage;
 
-/// A fault: it strikes, stays for a while, and is healed.
+/// A fault: it injected, stays for a while, and is healed.
 ///
-/// The storm calls [`strike`](Self::strike), waits for a time out of [`lasts`](Self::lasts), and calls
-/// [`heal`](Self::heal); never two strikes of one fault without a `heal` between. Different faults overlap.
+/// The storm calls [`inject`](Self::inject), waits for a time out of [`lasts`](Self::lasts), and calls
+/// [`heal`](Self::heal); never two injected of one fault without a `heal` between. Different faults overlap.
 #[async_trait]
 pub trait Fault: Send {
     /// Unique, for plan and report: lower case, words joined by hyphens.
@@ -45,7 +45,7 @@ pub trait Fault: Send {
         10
     }
 
-    /// Whether it strikes also when nobody asks for it by its name.
+    /// Whether it injected also when nobody asks for it by its name.
     fn by_default(&self) -> bool {
         true
     }
@@ -59,9 +59,9 @@ pub trait Fault: Send {
     ///
     /// # Errors
     /// It could not be made to happen; the storm heals it and goes on, and the report tells.
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure>;
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure>;
 
-    /// Ends it, and returns when it is over. Without a strike before, and a second time, it does nothing.
+    /// Ends it, and returns when it is over. Without a inject before, and a second time, it does nothing.
     ///
     /// # Errors
     /// It goes on; the storm tries again a few times, then gives the run up.
@@ -70,21 +70,21 @@ pub trait Fault: Send {
 
 /// What a fault has done, for the report.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Struck {
+pub struct Injected {
     /// Whom it hit: a process, a wire, a service.
     pub target: String,
     /// Its parameters; may be empty.
     pub detail: String,
 }
 
-impl Struck {
+impl Injected {
     /// A fault that has hit `target`.
     pub fn new(target: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { target: target.into(), detail: detail.into() }
     }
 }
 
-impl fmt::Display for Struck {
+impl fmt::Display for Injected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.target)?;
         if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use super::{Fault, Struck, seconds};
+use super::{Fault, Injected, seconds};
 use crate::Failure;
 use crate::stage::{Signal, Stage};
 
@@ -27,12 +27,12 @@ impl Fault for Pause {
         seconds(4)..=seconds(25)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let names = stage.processes.names();
         let name = names.choose(rng).ok_or("there is no process")?;
         self.paused = Some(name.clone());
         stage.processes.signal(name, Signal::STOP)?;
-        Ok(Struck::new(name, ""))
+        Ok(Injected::new(name, ""))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use tokio::task::JoinSet;
 use url::Url;
 
-use super::{Fault, Struck, millis, seconds};
+use super::{Fault, Injected, millis, seconds};
 use crate::Failure;
 use crate::stage::{Peer, Role, Service, Services, Stage, Wire};
 
@@ -62,7 +62,7 @@ impl Fault for Pooler {
         seconds(5)..=seconds(30)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let proxy = stage.wires.proxies.get(&RELAYS).ok_or("relays have no wire to the database")?;
         stage.services.start(Service::Pgbouncer).await?;
         // The other kind may be in between already.
@@ -77,7 +77,7 @@ impl Fault for Pooler {
             let pause = rng.random_range(millis(1_000)..=millis(5_000));
             self.restarting.spawn(restart(stage.services.clone(), pause, rng.random()));
         }
-        Ok(Struck::new(RELAYS.to_string(), if self.restarts { "started again and again" } else { "" }))
+        Ok(Injected::new(RELAYS.to_string(), if self.restarts { "started again and again" } else { "" }))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
@@ -96,7 +96,7 @@ impl Fault for Pooler {
 async fn restart(services: Services, pause: Duration, immediately: bool) {
     loop {
         tokio::time::sleep(pause).await;
-        // One that does not start makes the next strike fail, which the report tells.
+        // One that does not start makes the next inject fail, which the report tells.
         let _ = services.stop(Service::Pgbouncer, immediately).await;
         let _ = services.start(Service::Pgbouncer).await;
     }

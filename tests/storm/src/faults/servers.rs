@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand::rngs::StdRng;
 
-use super::{Fault, Struck, millis, seconds};
+use super::{Fault, Injected, millis, seconds};
 use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Service, Stage};
@@ -70,10 +70,10 @@ impl Fault for Server {
         millis(200)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         self.stopped = true;
         stage.services.stop(self.service, self.manner == Manner::Crash).await?;
-        Ok(Struck::new(self.service.as_str(), ""))
+        Ok(Injected::new(self.service.as_str(), ""))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

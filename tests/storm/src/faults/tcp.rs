@@ -12,7 +12,7 @@ use rand::seq::{IndexedRandom as _, IteratorRandom as _};
 
 pub use proxy::Proxy;
 
-use super::{Fault, Struck, millis, seconds};
+use super::{Fault, Injected, millis, seconds};
 use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Stage, Wire};
@@ -90,10 +90,10 @@ impl Fault for Tcp {
         }
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (&wire, proxy) = stage.wires.proxies.iter().choose(rng).ok_or("there is no wire")?;
         self.hit = Some(wire);
-        Ok(Struck::new(wire.to_string(), apply(self.kind, proxy, rng)))
+        Ok(Injected::new(wire.to_string(), apply(self.kind, proxy, rng)))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

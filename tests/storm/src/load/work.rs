@@ -13,7 +13,7 @@ use super::client::Topics;
 use super::shape::{Item, Mode, PRODUCER_BYTES_MAX, Payload, Shape, Topic};
 use crate::content::{HEADER_PREFIX, content};
 use crate::journal::Sent;
-use crate::shop::Shop;
+use crate::workload::Workload;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(super) enum Tx<'a, DB: outbox::Dialect> {
     Raw(&'a mut Transaction<'static, DB>, &'a Outbox<DB>),
 }
 
-impl<DB: Shop> Tx<'_, DB> {
+impl<DB: Workload> Tx<'_, DB> {
     fn connection(&mut self) -> &mut DB::Connection {
         match self {
             Self::Guarded(tx) => tx.connection(),
@@ -100,7 +100,7 @@ struct Draft {
 }
 
 /// Runs all statements up to the commit, and tells what was written.
-pub(super) async fn work<DB: Shop>(
+pub(super) async fn work<DB: Workload>(
     mut tx: Tx<'_, DB>,
     shape: &Shape,
     given: &Given,
@@ -130,7 +130,7 @@ pub(super) async fn work<DB: Shop>(
             Mode::Batch => batch.push((message, item.derived)),
         }
         if item.undone {
-            <DB as Shop>::undo(tx.connection()).await?;
+            <DB as Workload>::undo(tx.connection()).await?;
             sent.undone_rows.push(item.row.to_string().into());
             sent.undone_messages.push(enqueued.id);
         } else {

@@ -62,7 +62,7 @@ fn latest<T: Eq + Hash>(times: impl Iterator<Item = (T, u64)>) -> HashMap<T, u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use checker::{BusinessRow, Enqueued, Occurrence, OutboxRow, Promise, Tap, Verdict};
+    use checker::{BusinessRow, Enqueued, Occurrence, OutboxRow, Promise, TopicRead, Verdict};
     use uuid::Uuid;
 
     fn id(number: u128) -> Uuid {
@@ -94,7 +94,11 @@ mod tests {
             business: Some(there.iter().map(business).collect()),
             outbox: Some(there.iter().map(row).collect()),
             parked: Some(Vec::new()),
-            tap: Some(Tap { complete: true, occurrences: vec![seen(1), seen(2)], ..Tap::default() }),
+            topic_read: Some(TopicRead {
+                complete: true,
+                occurrences: vec![seen(1), seen(2)],
+                ..TopicRead::default()
+            }),
             ..History::default()
         };
         let went_back = WentBack { at: 100, messages: vec![id(2)], rows: vec!["row 2".into()] };

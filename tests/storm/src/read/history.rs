@@ -1,6 +1,6 @@
 //! Everything together, for the checker.
 
-use checker::{Forgotten, History, Operation, Tap};
+use checker::{Forgotten, History, Operation, TopicRead};
 
 use super::cursor;
 use super::forgotten::{forget, mix_up};
@@ -18,7 +18,7 @@ pub struct Facts {
     /// Whether nothing is on its way any more, or nothing moves that is.
     pub settled: bool,
     /// What the broker has.
-    pub tap: Tap,
+    pub topic_read: TopicRead,
 }
 
 /// Reads both databases and the producers' journals.
@@ -30,7 +30,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
     let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
     let mut read = Vec::new();
     for name in plot.consumers() {
-        let mut consumer = consumers.consumer(name, plot.buried_by(name)).await?;
+        let mut consumer = consumers.consumer(name, plot.dead_lettered_by(name)).await?;
         consumer.topics = Some(vec![plot.topics().main.into()]);
         if !plot.guarded {
             // Nothing is remembered then, and nothing claimed about it.
@@ -46,7 +46,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         parked: Some(producers.parked().await?),
         removed: None,
         forgotten: Forgotten::default(),
-        tap: Some(facts.tap),
+        topic_read: Some(facts.topic_read),
         consumers: read,
         leases: producers.leases().await?,
         leaks: None,

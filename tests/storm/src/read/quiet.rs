@@ -6,7 +6,7 @@ use super::stores::Plain;
 use crate::Failure;
 use crate::setup::Plot;
 use crate::stage::Stage;
-use crate::tap;
+use crate::topic_reader;
 
 /// What is still on its way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -58,11 +58,11 @@ pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
     let left = producers.left().await?;
     let mut undecided = 0;
     for consumer in plot.consumers() {
-        undecided += missing(&left, &consumers.decided(consumer, plot.buried_by(consumer)).await?);
+        undecided += missing(&left, &consumers.decided(consumer, plot.dead_lettered_by(consumer)).await?);
     }
     let messages = left.len() as u64;
     let known = Pending { messages, scheduled, retrying, held, undecided, waiting: 0 };
-    let waiting = if known.is_quiet() { tap::waiting(plot, stage).await? } else { Vec::new() };
+    let waiting = if known.is_quiet() { topic_reader::waiting(plot, stage).await? } else { Vec::new() };
     Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
 }
 

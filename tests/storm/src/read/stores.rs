@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use checker::{
-    Aside, BusinessRow, Consumer, DeadLetter, Digest, Effect, InboxRow, LeaseEvent, OutboxRow, Parked,
+    BusinessRow, Consumer, DeadLetter, Digest, Effect, InboxRow, LeaseEvent, OutboxRow, Parked, ParkedEntry,
 };
 use futures_util::TryStreamExt as _;
 use sqlx::{Connection as _, PgConnection, Row as _, SqliteConnection};
@@ -80,25 +80,25 @@ impl Plain {
         let sql = "SELECT CAST(message_id AS text), state FROM outbox_exception";
         let rows: Vec<(String, String)> = on!(self, c => sqlx::query_as(sql).fetch_all(c).await?);
         let parked = |(id, state): (String, String)| -> Result<Parked, Failure> {
-            let aside = match state.as_str() {
-                "scheduled" => Aside::Scheduled,
-                "retrying" => Aside::Retrying,
-                "held" => Aside::Held,
-                "dead" => Aside::Dead,
-                "discarded" => Aside::Discarded,
+            let state = match state.as_str() {
+                "scheduled" => ParkedEntry::Scheduled,
+                "retrying" => ParkedEntry::Retrying,
+                "held" => ParkedEntry::Held,
+                "dead" => ParkedEntry::Dead,
+                "discarded" => ParkedEntry::Discarded,
                 other => return Err(format!("an exception in state {other:?}").into()),
             };
-            Ok(Parked { id: Uuid::parse_str(&id).map_err(|_| UUID)?, aside })
+            Ok(Parked { id: Uuid::parse_str(&id).map_err(|_| UUID)?, state })
         };
         rows.into_iter().map(parked).collect()
     }
 
-    pub(super) async fn consumer(&mut self, name: &str, buried_by: &str) -> Result<Consumer, Failure> {
+    pub(super) async fn consumer(&mut self, name: &str, dead_lettered_by: &str) -> Result<Consumer, Failure> {
         Ok(Consumer {
             name: name.into(),
             inbox: Some(self.inbox(name).await?),
             effects: Some(self.effects(name).await?),
-            dead_letters: Some(self.dead_letters(buried_by).await?),
+            dead_letters: Some(self.dead_letters(dead_lettered_by).await?),
             ..Consumer::default()
         })
     }
@@ -192,10 +192,14 @@ impl Plain {
     }
 
     /// Reads the messages that a consumer has decided about.
-    pub(super) async fn decided(&mut self, name: &str, buried_by: &str) -> Result<HashSet<String>, Failure> {
+    pub(super) async fn decided(
+        &mut self,
+        name: &str,
+        dead_lettered_by: &str,
+    ) -> Result<HashSet<String>, Failure> {
         let sql = "SELECT message_id FROM effect WHERE consumer = $1 UNION \
                    SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $2 AND message_id IS NOT NULL";
-        self.ids(sql, [name, buried_by]).await
+        self.ids(sql, [name, dead_lettered_by]).await
     }
 
     async fn ids<const N: usize>(

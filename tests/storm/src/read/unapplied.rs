@@ -18,7 +18,7 @@ pub struct Unapplied {
     /// How many of that place the consumer has decided about.
     pub decided: usize,
     /// Whether nothing was decided about behind the first of them: the place is not read any more.
-    pub to_its_end: bool,
+    pub shield: bool,
 }
 
 /// Finds the places, those with most messages first.
@@ -27,7 +27,7 @@ pub fn unapplied(history: &History) -> Vec<Unapplied> {
     let mut places: HashMap<Uuid, &Arc<str>> = HashMap::new();
     // In the order in which the broker has them.
     let mut ids: Vec<Uuid> = Vec::new();
-    for seen in history.tap.iter().flat_map(|tap| &tap.occurrences) {
+    for seen in history.topic_read.iter().flat_map(|topic_reader| &topic_reader.occurrences) {
         let Some(id) = seen.id else { continue };
         places.entry(id).or_insert_with(|| {
             ids.push(id);
@@ -51,11 +51,11 @@ pub fn unapplied(history: &History) -> Vec<Unapplied> {
                 place,
                 count: 0,
                 decided: 0,
-                to_its_end: true,
+                shield: true,
             });
             if decided.contains(id) {
                 unapplied.decided += 1;
-                unapplied.to_its_end &= unapplied.count == 0;
+                unapplied.shield &= unapplied.count == 0;
             } else {
                 unapplied.count += 1;
             }
@@ -68,14 +68,14 @@ pub fn unapplied(history: &History) -> Vec<Unapplied> {
 
 impl std::fmt::Display for Unapplied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { consumer, place, count, decided, to_its_end } = self;
+        let Self { consumer, place, count, decided, shield } = self;
         match place {
             Some(place) => {
                 write!(f, "{consumer} has not applied {count} messages of {place}, and {decided} others")?;
             }
             None => write!(f, "{consumer} has not applied {count} messages that the broker never had")?,
         }
-        if *to_its_end && place.is_some() {
+        if *shield && place.is_some() {
             f.write_str("; nothing behind the first of them was read")?;
         }
         Ok(())
@@ -85,7 +85,7 @@ impl std::fmt::Display for Unapplied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use checker::{Aside, Consumer, DeadLetter, Effect, Occurrence, OutboxRow, Parked, Tap};
+    use checker::{Consumer, DeadLetter, Effect, Occurrence, OutboxRow, Parked, ParkedEntry, TopicRead};
 
     fn id(number: u128) -> Uuid {
         Uuid::from_u128(number)
@@ -109,8 +109,8 @@ mod tests {
             outbox: Some(
                 (1..=11).map(|number| OutboxRow { id: id(number), ..OutboxRow::default() }).collect(),
             ),
-            parked: Some(vec![Parked { id: id(11), aside: Aside::Dead }]),
-            tap: Some(Tap { occurrences: (1..10).map(seen).collect(), ..Tap::default() }),
+            parked: Some(vec![Parked { id: id(11), state: ParkedEntry::Dead }]),
+            topic_read: Some(TopicRead { occurrences: (1..10).map(seen).collect(), ..TopicRead::default() }),
             consumers: vec![consumer],
             ..History::default()
         }
@@ -120,7 +120,7 @@ mod tests {
     fn a_partition_that_is_not_read_is_named_with_its_group() {
         let found = unapplied(&history(&[1, 2, 7, 8, 10]));
         assert_eq!(found.len(), 1);
-        assert!(found[0].to_its_end);
+        assert!(found[0].shield);
         let told = found[0].to_string();
         assert!(
             told.contains("billing") && told.contains("4 messages of t[0]") && told.contains("2 others"),
@@ -135,7 +135,7 @@ mod tests {
             found.iter().map(|place| place.place.as_deref()).collect::<Vec<_>>(),
             [None, Some("t[0]")]
         );
-        assert!(!found[1].to_its_end, "{}", found[1]);
+        assert!(!found[1].shield, "{}", found[1]);
         assert!(found[0].to_string().contains("never had"));
     }
 

@@ -30,7 +30,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
         inner_exchange: None,
         gateway: None,
         confirms: None,
-        tap: None,
+        topic_reader: None,
         mock: None,
     };
     match plot.pair.broker {
@@ -53,9 +53,9 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
             admin.declare_exchange(&plot.name).await?;
             admin.declare_exchange(&inner).await?;
             admin.bind_exchange(&inner, &plot.name, &topic).await?;
-            let tap = format!("{}-tap", plot.name);
+            let topic_reader = format!("{}-topic_reader", plot.name);
             let queues: Vec<String> = plot.consumers().map(|consumer| queue(plot, consumer)).into();
-            for queue in queues.iter().chain([&tap]) {
+            for queue in queues.iter().chain([&topic_reader]) {
                 admin.declare_queue(queue, rabbitmq::QueueOptions::default()).await?;
                 admin.bind(queue, &inner, &topic).await?;
             }
@@ -65,7 +65,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
                 exchange: Some(plot.name.clone()),
                 inner_exchange: Some(inner),
                 confirms: Some(Arc::new(confirms)),
-                tap: Some(tap),
+                topic_reader: Some(topic_reader),
                 ..broker(address, queues)
             })
         }
@@ -100,7 +100,7 @@ pub(super) async fn remove(plot: &Plot, stage: &crate::stage::Stage) -> Result<(
         BrokerKind::MockKafka => {}
         BrokerKind::Rabbitmq => {
             let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(&broker.address)).await?;
-            for queue in broker.topics.iter().flat_map(|topic| &topic.queues).chain(&broker.tap) {
+            for queue in broker.topics.iter().flat_map(|topic| &topic.queues).chain(&broker.topic_reader) {
                 admin.delete_queue(queue).await?;
             }
             admin.delete_exchange(&plot.name).await?;

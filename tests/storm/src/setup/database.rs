@@ -6,8 +6,8 @@ use url::Url;
 
 use super::{ACCOUNTS, Plot, roles};
 use crate::Failure;
-use crate::shop::Shop;
 use crate::stage::Database;
+use crate::workload::Workload;
 
 /// Two databases on a server.
 pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Failure> {
@@ -76,7 +76,7 @@ fn url(plot: &Plot, server: &Url, part: &str) -> Result<String, Failure> {
     Ok(url.to_string())
 }
 
-async fn make_tables<DB: Shop>(
+async fn make_tables<DB: Workload>(
     producers: &mut DB::Connection,
     consumers: &mut DB::Connection,
 ) -> Result<(), Failure> {

@@ -38,7 +38,7 @@ pub struct Plot {
     pub name: String,
     /// Where everything is written.
     pub folder: PathBuf,
-    /// How long faults strike.
+    /// How long faults inject.
     pub length: Duration,
     /// The pause between two operations of one worker.
     pub pause: Duration,
@@ -69,7 +69,7 @@ impl Plot {
     /// Under which name a consumer's messages are put aside: where one reader applies a message under both names, by
     /// that reader.
     #[must_use]
-    pub fn buried_by(&self, consumer: &'static str) -> &'static str {
+    pub fn dead_lettered_by(&self, consumer: &'static str) -> &'static str {
         if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }
     }
 

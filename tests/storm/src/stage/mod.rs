@@ -42,7 +42,7 @@ pub struct Stage {
     pub database: Database,
     /// Where the messages are.
     pub broker: Broker,
-    /// How long faults strike.
+    /// How long faults inject.
     pub length: Duration,
     /// Journals, logs, configurations; faults may keep files here.
     pub folder: PathBuf,

@@ -9,7 +9,7 @@ use storm::faults::database::{backends, locks, long, prepared, restore, rivals, 
 use storm::journal::{SET_BACK, SetBack, WENT_BACK, WentBack};
 use tests::{Backend, Outcome, Stage, trial};
 
-use crate::scene::{heal, strike, until, with_database, with_topic};
+use crate::scene::{heal, inject, until, with_database, with_topic};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::Postgres];
@@ -51,9 +51,9 @@ async fn row_locks_time_others_out(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 8).await?;
     let mut fault = locks::RowLocks::default();
     heal(&mut fault, &stage).await?;
-    let struck = strike(&mut fault, &stage, 1).await?;
+    let injected = inject(&mut fault, &stage, 1).await?;
     let update = "UPDATE account SET name = name";
-    assert_eq!(impatient(&database.url, update).await?.as_deref(), Some("55P03"), "{struck}");
+    assert_eq!(impatient(&database.url, update).await?.as_deref(), Some("55P03"), "{injected}");
     heal(&mut fault, &stage).await?;
     until("the rows are free", async || Ok(impatient(&database.url, update).await?.is_none().then_some(())))
         .await
@@ -63,9 +63,9 @@ async fn a_table_lock_times_others_out(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 1).await?;
     let mut fault = locks::TableLock::default();
     for seed in 0..12 {
-        let struck = strike(&mut fault, &stage, seed).await?;
-        let write = format!("BEGIN; LOCK TABLE {} IN ROW EXCLUSIVE MODE; ROLLBACK", struck.target);
-        assert_eq!(impatient(&database.url, &write).await?.as_deref(), Some("55P03"), "{struck}");
+        let injected = inject(&mut fault, &stage, seed).await?;
+        let write = format!("BEGIN; LOCK TABLE {} IN ROW EXCLUSIVE MODE; ROLLBACK", injected.target);
+        assert_eq!(impatient(&database.url, &write).await?.as_deref(), Some("55P03"), "{injected}");
         heal(&mut fault, &stage).await?;
         until("the table is free", async || {
             Ok(impatient(&database.url, &write).await?.is_none().then_some(()))
@@ -79,7 +79,7 @@ async fn a_table_lock_times_others_out(test: Stage) -> Outcome {
 async fn deadlocks_are_met(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 3).await?;
     let mut fault = rivals::Deadlocks::default();
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     let mut producer = PgConnection::connect(&database.url).await?;
     until("somebody loses", async || {
         let mut transaction = producer.begin().await?;
@@ -106,7 +106,7 @@ async fn deadlocks_are_met(test: Stage) -> Outcome {
 async fn a_serializable_transaction_is_refused(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 1).await?;
     let mut fault = rivals::Conflicts::default();
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     let mut producer = PgConnection::connect(&database.url).await?;
     until("a transaction at REPEATABLE READ comes too late", async || {
         let mut transaction = producer.begin().await?;
@@ -128,10 +128,10 @@ async fn a_serializable_transaction_is_refused(test: Stage) -> Outcome {
 async fn a_long_transaction_holds_an_id(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 1).await?;
     let mut fault = long::LongTransaction::default();
-    let struck = strike(&mut fault, &stage, 1).await?;
+    let injected = inject(&mut fault, &stage, 1).await?;
     let held = "SELECT 'transaction ' || backend_xid FROM pg_stat_activity \
                 WHERE datname = current_database() AND state = 'idle in transaction'";
-    assert_eq!(database.texts(held).await?, [struck.detail]);
+    assert_eq!(database.texts(held).await?, [injected.detail]);
     heal(&mut fault, &stage).await?;
     no_faults_session_is_left(&database).await
 }
@@ -146,13 +146,13 @@ async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
     let mut decisions = Vec::new();
     for seed in 0..6 {
         let before = database.integer(messages).await?;
-        let struck = strike(&mut fault, &stage, seed).await?;
-        assert_eq!(database.integer(waiting).await?, 1, "{struck}");
-        assert_eq!(database.integer(messages).await?, before, "{struck}");
+        let injected = inject(&mut fault, &stage, seed).await?;
+        assert_eq!(database.integer(waiting).await?, 1, "{injected}");
+        assert_eq!(database.integer(messages).await?, before, "{injected}");
         heal(&mut fault, &stage).await?;
-        assert_eq!(database.integer(waiting).await?, 0, "{struck}");
-        let commits = struck.detail.ends_with("commits");
-        assert_eq!(database.integer(messages).await? > before, commits, "{struck}");
+        assert_eq!(database.integer(waiting).await?, 0, "{injected}");
+        let commits = injected.detail.ends_with("commits");
+        assert_eq!(database.integer(messages).await? > before, commits, "{injected}");
         decisions.push(if commits { checker::Outcome::Ok } else { checker::Outcome::Failed });
     }
     assert!(decisions.contains(&checker::Outcome::Ok) && decisions.contains(&checker::Outcome::Failed));
@@ -181,9 +181,9 @@ async fn commits_take_long(test: Stage) -> Outcome {
     let mut fault = slow_commits::SlowCommits::default();
     heal(&mut fault, &stage).await?;
     let mut victim = PgConnection::connect(&database.url).await?;
-    let struck = strike(&mut fault, &stage, 1).await?;
-    assert!(sqlx::query("SELECT 1").execute(&mut victim).await.is_err(), "its settings are old: {struck}");
-    assert!(usual_commit(&database.url).await? >= Duration::from_millis(10), "{struck}");
+    let injected = inject(&mut fault, &stage, 1).await?;
+    assert!(sqlx::query("SELECT 1").execute(&mut victim).await.is_err(), "its settings are old: {injected}");
+    assert!(usual_commit(&database.url).await? >= Duration::from_millis(10), "{injected}");
     heal(&mut fault, &stage).await?;
     until("commits are as fast as before", async || {
         Ok((usual_commit(&database.url).await? < Duration::from_millis(10)).then_some(()))
@@ -194,9 +194,9 @@ async fn commits_take_long(test: Stage) -> Outcome {
 async fn ids_go_back(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 1).await?;
     database.execute("SELECT setval('outbox_message_id_seq', 1000)").await?;
-    let struck = strike(&mut sequence::SequenceReset, &stage, 1).await?;
+    let injected = inject(&mut sequence::SequenceReset, &stage, 1).await?;
     let last = database.integer("SELECT last_value FROM outbox_message_id_seq").await?;
-    assert!((500..1_000).contains(&last) && struck.detail == format!("back to {last}"), "{struck}");
+    assert!((500..1_000).contains(&last) && injected.detail == format!("back to {last}"), "{injected}");
     let mut times: Vec<SetBack> = Vec::new();
     storm::journal::read(&test.folder().join(SET_BACK), |time| times.push(time))?;
     assert!(matches!(times[..], [SetBack { above, up_to }] if above == last && up_to >= 1_000), "{times:?}");
@@ -207,9 +207,9 @@ async fn ids_go_back(test: Stage) -> Outcome {
 async fn commit_something(stage: &storm::stage::Stage) -> Outcome {
     let mut fault = prepared::Prepared::default();
     for seed in 0.. {
-        let struck = strike(&mut fault, stage, seed).await?;
+        let injected = inject(&mut fault, stage, seed).await?;
         heal(&mut fault, stage).await?;
-        if struck.detail.ends_with("commits") {
+        if injected.detail.ends_with("commits") {
             break;
         }
     }
@@ -225,13 +225,13 @@ async fn a_backup_takes_the_place(test: Stage) -> Outcome {
     let mut fault = restore::Restore::default();
     heal(&mut fault, &stage).await?;
     let before = (database.texts(messages).await?, database.texts(rows).await?);
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     commit_something(&stage).await?;
     let after = (database.texts(messages).await?, database.texts(rows).await?);
     assert!(after.0.len() > before.0.len() && after.1.len() > before.1.len());
     let mut client = PgConnection::connect(&database.url).await?;
     let mut waiting = prepared::Prepared::default();
-    strike(&mut waiting, &stage, 1).await?;
+    inject(&mut waiting, &stage, 1).await?;
     assert!(fault.heal(&stage).await.is_err(), "a prepared transaction was passed over");
     sqlx::query("SELECT 1").execute(&mut client).await?;
     heal(&mut waiting, &stage).await?;
@@ -259,12 +259,12 @@ async fn sessions_are_ended(test: Stage) -> Outcome {
     let mut seed = 0;
     until("the victim is among the ended", async || {
         seed += 1;
-        let struck = strike(&mut backends::Terminated, &stage, seed).await?;
+        let injected = inject(&mut backends::Terminated, &stage, seed).await?;
         match sqlx::query("SELECT 1").execute(&mut victim).await {
             Ok(_) => Ok(None),
             Err(error) => {
                 assert!(code(&error).is_none_or(|code| code == "57P01"), "{error}");
-                assert_ne!(struck.detail, "0 ended");
+                assert_ne!(injected.detail, "0 ended");
                 Ok(Some(()))
             }
         }
@@ -279,7 +279,7 @@ async fn statements_are_cancelled(test: Stage) -> Outcome {
     let mut seed = 0;
     until("the victim's statement is among the cancelled", async || {
         seed += 1;
-        strike(&mut backends::Cancelled, &stage, seed).await?;
+        inject(&mut backends::Cancelled, &stage, seed).await?;
         Ok(waiting.is_finished().then_some(()))
     })
     .await?;

@@ -5,7 +5,7 @@ use sqlx::{Connection as _, PgConnection, Postgres, Sqlite};
 use storm::faults::database::disk;
 use tests::{Backend, Outcome, Stage, trial};
 
-use crate::scene::{heal, strike, with_database};
+use crate::scene::{heal, inject, with_database};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -31,11 +31,11 @@ async fn postgres(test: Stage) -> Outcome {
                   SELECT 't', convert_to(repeat('x', 1500), 'UTF8') FROM generate_series(1, 40) AS n";
     let mut fault = disk::PostgresFull::default();
     heal(&mut fault, &stage).await?;
-    let struck = strike(&mut fault, &stage, OUTBOX).await?;
-    assert_eq!(struck.target, "outbox_message");
+    let injected = inject(&mut fault, &stage, OUTBOX).await?;
+    assert_eq!(injected.target, "outbox_message");
     let error = sqlx::query(insert).execute(&mut writer).await.err().ok_or("there was room")?;
     let error = error.into_database_error().ok_or("the session was lost")?;
-    assert_eq!(error.code().as_deref(), Some("53100"), "{struck}: {error}");
+    assert_eq!(error.code().as_deref(), Some("53100"), "{injected}: {error}");
     heal(&mut fault, &stage).await?;
     sqlx::query(insert).execute(&mut writer).await?;
     Ok(())
@@ -47,7 +47,7 @@ async fn sqlite(test: Stage) -> Outcome {
     let insert = "INSERT INTO outbox_message (topic, payload) VALUES ('t', zeroblob(50000))";
     let mut fault = disk::SqliteFull::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     disk::SqliteFull::obey(&mut writer, test.folder()).await?;
     let error = sqlx::query(insert).execute(&mut *writer).await.err().ok_or("there was room")?;
     let error = error.into_database_error().ok_or("not the database's error")?;

@@ -11,7 +11,7 @@ use storm::faults::broker::kafka::Oversize;
 use storm::faults::broker::members::GroupRebalances;
 use tests::{Backend, Outcome, Stage, trial};
 
-use crate::scene::{heal, strike, until, with_topic};
+use crate::scene::{heal, inject, until, with_topic};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::Kafka];
@@ -38,7 +38,7 @@ async fn a_topic_refuses(test: Stage) -> Outcome {
     let stage = with_topic(&test, &address, &topic);
     let mut fault = Oversize::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     // Brokers learn of settings a moment later.
     let refusal = KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge);
     until("it is refused", async || Ok((send().await == Err(refusal.clone())).then_some(()))).await?;
@@ -57,7 +57,7 @@ async fn a_member_joins_and_leaves(test: Stage) -> Outcome {
     stage.broker.groups = vec![topic.clone()];
     let mut fault = GroupRebalances::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     until("it has had partitions twice", async || Ok((fault.joined() >= 2).then_some(()))).await?;
     heal(&mut fault, &stage).await?;
     assert_eq!(fault.joined(), 0);

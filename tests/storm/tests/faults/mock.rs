@@ -14,7 +14,7 @@ use storm::faults::broker::mock::{
 };
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
-use crate::scene::{heal, strike, until, with_topic};
+use crate::scene::{heal, inject, until, with_topic};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::KafkaMock];
@@ -53,15 +53,15 @@ async fn send(producer: &FutureProducer) -> Result<(), rdkafka::error::KafkaErro
     producer.send(record, Duration::ZERO).await.map(drop).map_err(|(error, _)| error)
 }
 
-/// The first seed whose strike says something like this; all others are healed.
-async fn strike_until(
+/// The first seed whose inject says something like this; all others are healed.
+async fn inject_until(
     fault: &mut dyn storm::faults::Fault,
     stage: &storm::stage::Stage,
     wanted: impl Fn(&str) -> bool,
 ) -> Outcome {
     for seed in 0..1_000 {
-        let struck = strike(fault, stage, seed).await?;
-        if wanted(&struck.detail) {
+        let injected = inject(fault, stage, seed).await?;
+        if wanted(&injected.detail) {
             return Ok(());
         }
         heal(fault, stage).await?;
@@ -76,7 +76,7 @@ async fn produce_requests_fail(test: Stage) -> Outcome {
     send(&producer).await?;
     let mut fault = ProduceErrors::default();
     heal(&mut fault, &stage).await?;
-    strike_until(&mut fault, &stage, |detail| detail.ends_with("not enough replicas")).await?;
+    inject_until(&mut fault, &stage, |detail| detail.ends_with("not enough replicas")).await?;
     let error = send(&producer).await.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("NotEnoughReplicas"), "{error}");
     heal(&mut fault, &stage).await?;
@@ -89,7 +89,7 @@ async fn a_producer_meets_a_fatal_error(test: Stage) -> Outcome {
         producer(&address, &[("enable.idempotence", "true"), ("enable.gapless.guarantee", "true")])?;
     send(&producer).await?;
     let mut fault = ProduceErrors::default();
-    strike_until(&mut fault, &stage, |detail| detail.ends_with("out of order sequence number")).await?;
+    inject_until(&mut fault, &stage, |detail| detail.ends_with("out of order sequence number")).await?;
     let error = send(&producer).await.err().ok_or("it did not fail")?;
     assert!(producer.client().fatal_error().is_some(), "{error}");
     heal(&mut fault, &stage).await
@@ -110,7 +110,7 @@ async fn offset_commits_fail(test: Stage) -> Outcome {
     commit().await??;
     let mut fault = FetchErrors::default();
     heal(&mut fault, &stage).await?;
-    strike_until(&mut fault, &stage, |detail| detail.ends_with("offset commit: rebalance in progress"))
+    inject_until(&mut fault, &stage, |detail| detail.ends_with("offset commit: rebalance in progress"))
         .await?;
     let error = commit().await?.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("RebalanceInProgress"), "{error}");
@@ -134,9 +134,9 @@ async fn leaders_move(test: Stage) -> Outcome {
     let before = leaders().await?;
     let mut seen = Vec::new();
     for seed in 0..3 {
-        let struck = strike(&mut LeaderMoves, &stage, seed).await?;
-        assert_eq!(leaders().await?, struck.detail);
-        seen.push(struck.detail);
+        let injected = inject(&mut LeaderMoves, &stage, seed).await?;
+        assert_eq!(leaders().await?, injected.detail);
+        seen.push(injected.detail);
     }
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
     // A client that sees a leader go and come back within a millisecond may leave the partition with the wrong
@@ -149,7 +149,7 @@ async fn a_partition_is_silent(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
     let mut fault = SilentPartition::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     let producer = producer(&address, &[("message.timeout.ms", "1500")])?;
     assert!(send(&producer).await.is_err(), "partition 0 has no leader");
     let other = FutureRecord::<(), _>::to(TOPIC).payload("x").partition(5);
@@ -166,7 +166,7 @@ async fn the_brokers_go_and_come_back(test: Stage) -> Outcome {
     // Without a second try, a connection that is cut is the outcome.
     let retried = producer(&address, &[("retries", "0"), ("reconnect.backoff.max.ms", "100")])?;
     send(&retried).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     let error = send(&retried).await.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("Transport"), "{error}");
     // Nor does a new client get anything through.

@@ -11,7 +11,7 @@ use storm::stage::{Recipe, Role, Stage};
 use tests::{Failure, Outcome, trial};
 use tokio::process::Command;
 
-use crate::scene::{empty, heal, strike, until};
+use crate::scene::{empty, heal, inject, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let clock = ClockJump::from_environment();
@@ -66,7 +66,7 @@ async fn a_killed_one_is_started_again(test: tests::Stage) -> Outcome {
     let stage = empty(&test);
     watch(&stage).await;
     let first = running(&stage).await?;
-    strike(&mut Kill, &stage, 1).await?;
+    inject(&mut Kill, &stage, 1).await?;
     until("another one runs", async || Ok(stage.processes.pid("watch").filter(|pid| *pid != first))).await?;
     heal(&mut Kill, &stage).await
 }
@@ -84,7 +84,7 @@ async fn a_paused_one_stands_still(test: tests::Stage) -> Outcome {
     let pid = running(&stage).await?;
     let mut fault = Pause::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     until("it stands still", async || Ok((state(pid)? == 'T').then_some(()))).await?;
     heal(&mut fault, &stage).await?;
     until("it goes on", async || Ok((state(pid)? != 'T').then_some(()))).await?;
@@ -98,8 +98,8 @@ async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> 
     let seen = watch(&stage).await;
     running(&stage).await?;
     heal(&mut fault, &stage).await?;
-    let struck = strike(&mut fault, &stage, 1).await?;
-    let jump: f64 = struck.detail.trim_end_matches(" s").parse()?;
+    let injected = inject(&mut fault, &stage, 1).await?;
+    let jump: f64 = injected.detail.trim_end_matches(" s").parse()?;
     let off = || -> Result<Option<(f64, f64)>, Failure> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs_f64();
         // Since boot, as the monotonic clock of a process that nobody lies to.

@@ -12,7 +12,7 @@ use storm::faults::broker::rabbitmq::{Full, SilentQueue, Unroutable};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 use url::Url;
 
-use crate::scene::{heal, strike, with_topic};
+use crate::scene::{heal, inject, with_topic};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::Rabbitmq];
@@ -83,13 +83,13 @@ async fn a_full_queue_refuses_and_drains(test: Stage) -> Outcome {
     let scene = Scene::open(&test).await?;
     let mut fault = Full::default();
     heal(&mut fault, &scene.stage).await?;
-    let struck = strike(&mut fault, &scene.stage, 1).await?;
+    let injected = inject(&mut fault, &scene.stage, 1).await?;
     let mut published = 0;
     while let Confirmation::Ack(None) = scene.publish().await? {
         published += 1;
-        assert!(published <= 20, "{struck}");
+        assert!(published <= 20, "{injected}");
     }
-    assert!(matches!(scene.publish().await?, Confirmation::Nack(_)), "{struck}");
+    assert!(matches!(scene.publish().await?, Confirmation::Nack(_)), "{injected}");
     assert!(scene.admin.count(&scene.queue).await? > published, "a refused message is in the other queue");
     heal(&mut fault, &scene.stage).await?;
     assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
@@ -101,7 +101,7 @@ async fn an_unbound_topic_comes_back(test: Stage) -> Outcome {
     assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
     let mut fault = Unroutable::default();
     heal(&mut fault, &scene.stage).await?;
-    strike(&mut fault, &scene.stage, 1).await?;
+    inject(&mut fault, &scene.stage, 1).await?;
     assert!(matches!(scene.publish().await?, Confirmation::Ack(Some(_))), "it was not returned");
     heal(&mut fault, &scene.stage).await?;
     assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
@@ -122,7 +122,7 @@ async fn a_silent_queue_stores_and_confirms_later(test: Stage) -> Outcome {
     assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
     let mut fault = SilentQueue::default();
     heal(&mut fault, &scene.stage).await?;
-    strike(&mut fault, &scene.stage, 1).await?;
+    inject(&mut fault, &scene.stage, 1).await?;
     let mut publishing = std::pin::pin!(scene.publish());
     let silent = tokio::time::timeout(SILENCE, &mut publishing).await;
     assert!(silent.is_err(), "it was confirmed");

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use storm::faults::{Fault, Struck};
+use storm::faults::{Fault, Injected};
 use storm::pair::{BrokerKind, DatabaseKind, Pair};
-use storm::shop::Shop;
 use storm::stage::{Broker, Database, Processes, Services, Stage, Topic, Wires};
+use storm::workload::Workload;
 use tests::{Dialect, Failure, Outcome};
 
 /// A stage without anything but a folder.
@@ -26,7 +26,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
             inner_exchange: None,
             gateway: None,
             confirms: None,
-            tap: None,
+            topic_reader: None,
             mock: None,
         },
         length: Duration::from_secs(240),
@@ -35,7 +35,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
 }
 
 /// A stage with one database for producers and consumers, and these accounts.
-pub(crate) async fn with_database<DB: Dialect + Shop>(
+pub(crate) async fn with_database<DB: Dialect + Workload>(
     test: &tests::Stage,
     accounts: u32,
 ) -> Result<(Stage, tests::Database<DB>), Failure> {
@@ -59,11 +59,11 @@ pub(crate) fn with_topic(test: &tests::Stage, address: &str, topic: &str) -> Sta
 }
 
 /// Strikes with chance from this seed.
-pub(crate) async fn strike(fault: &mut dyn Fault, stage: &Stage, seed: u64) -> Result<Struck, Failure> {
-    fault.strike(stage, &mut StdRng::seed_from_u64(seed)).await
+pub(crate) async fn inject(fault: &mut dyn Fault, stage: &Stage, seed: u64) -> Result<Injected, Failure> {
+    fault.inject(stage, &mut StdRng::seed_from_u64(seed)).await
 }
 
-/// Heals once before any strike and once more afterwards: both do nothing.
+/// Heals once before any inject and once more afterwards: both do nothing.
 pub(crate) async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Outcome {
     fault.heal(stage).await?;
     fault.heal(stage).await

@@ -14,7 +14,7 @@ use storm::pair::{BrokerKind, DatabaseKind, Pair};
 use storm::stage::{Peer, Role, Services, Wire};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
-use crate::scene::{empty, heal, strike, until};
+use crate::scene::{empty, heal, inject, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::Xtask];
@@ -47,7 +47,7 @@ async fn a_database_crashes_and_recovers(test: Stage) -> Outcome {
     heal(fault, &stage).await?;
     let mut session = PgConnection::connect(&url).await?;
     sqlx::query("CREATE TABLE kept (n int)").execute(&mut session).await?;
-    strike(fault, &stage, 1).await?;
+    inject(fault, &stage, 1).await?;
     let error = sqlx::query("SELECT 1").execute(&mut session).await.err().ok_or("the session lives")?;
     assert!(PgConnection::connect(&url).await.is_err(), "it is there after {error}");
     heal(fault, &stage).await?;
@@ -88,7 +88,7 @@ async fn a_standby_takes_the_primarys_place(test: Stage) -> Outcome {
     execute(&url, "INSERT INTO business VALUES ('kept')").await?;
     let mut fault = Promotion::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     execute(&url, "INSERT INTO business VALUES ('lost')").await?;
     let relays = &stage.wires.proxies[&Wire { role: Role::Relay, peer: Peer::Database }];
     relays.redirect("127.0.0.1:1");
@@ -104,6 +104,6 @@ async fn a_standby_takes_the_primarys_place(test: Stage) -> Outcome {
     let mut times: Vec<WentBack> = Vec::new();
     storm::journal::read(&test.folder().join(WENT_BACK), |time| times.push(time))?;
     assert!(matches!(&times[..], [time] if time.rows == ["lost"] && time.messages.is_empty()), "{times:?}");
-    assert!(strike(&mut fault, &stage, 2).await.is_err(), "there is no second standby");
+    assert!(inject(&mut fault, &stage, 2).await.is_err(), "there is no second standby");
     Ok(())
 }

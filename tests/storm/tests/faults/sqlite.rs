@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions as _, Sqlite};
 use storm::faults::database::sqlite::Busy;
 use tests::{Backend, Outcome, Stage, trial};
 
-use crate::scene::{heal, strike, with_database};
+use crate::scene::{heal, inject, with_database};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("sqlite/a_busy_file_refuses_writers", &[Backend::Sqlite], a_busy_file_refuses_writers)]
@@ -21,7 +21,7 @@ async fn a_busy_file_refuses_writers(test: Stage) -> Outcome {
     let mut writer: SqliteConnection = options.connect().await?;
     let mut fault = Busy::default();
     heal(&mut fault, &stage).await?;
-    strike(&mut fault, &stage, 1).await?;
+    inject(&mut fault, &stage, 1).await?;
     let error = sqlx::query("INSERT INTO account VALUES ('a', 0)").execute(&mut writer).await.err();
     let error = error.and_then(sqlx::Error::into_database_error).ok_or("it was not busy")?;
     assert_eq!(error.code().as_deref(), Some("5"), "{error}");

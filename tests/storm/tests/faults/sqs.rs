@@ -11,10 +11,10 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata as _, SdkError};
 use aws_sdk_sqs::operation::send_message_batch::{SendMessageBatchError, SendMessageBatchOutput};
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use libtest_mimic::Trial;
-use storm::faults::broker::sqs::{Gateway, Mood, Trouble};
+use storm::faults::broker::sqs::{Gateway, Mood, SqsErrors};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
-use crate::scene::{empty, heal, strike};
+use crate::scene::{empty, heal, inject};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = &[Backend::Sqs];
@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("sqs/requests_fail_and_are_throttled", needs, requests_fail_and_are_throttled),
         trial("sqs/a_request_is_done_and_not_answered", needs, a_request_is_done_and_not_answered),
         trial("sqs/a_queue_answers_nothing_that_is_sent", needs, a_queue_answers_nothing),
-        trial("sqs/every_trouble_passes", needs, every_trouble_passes),
+        trial("sqs/every_error_passes", needs, every_error_passes),
     ]
 }
 
@@ -138,13 +138,13 @@ async fn a_queue_answers_nothing(test: Stage) -> Outcome {
     Ok(())
 }
 
-async fn every_trouble_passes(test: Stage) -> Outcome {
+async fn every_error_passes(test: Stage) -> Outcome {
     let scene = Scene::open(&test).await?;
     let mut stage = empty(&test);
     stage.broker.gateway = Some(Arc::clone(&scene.gateway));
-    for mut fault in Trouble::all() {
+    for mut fault in SqsErrors::all() {
         heal(&mut fault, &stage).await?;
-        strike(&mut fault, &stage, 1).await?;
+        inject(&mut fault, &stage, 1).await?;
         let before = scene.gateway.spoilt();
         while scene.gateway.spoilt() == before {
             // Its outcome is the fault's business.

@@ -7,7 +7,7 @@ use storm::faults::tcp::{Kind, Tcp};
 use storm::stage::{Peer, Role, Wire};
 use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 
-use crate::scene::{empty, heal, strike, until};
+use crate::scene::{empty, heal, inject, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     [Kind::Cut, Kind::CutInFrame, Kind::AnswersLost, Kind::HalfOpen, Kind::Down]
@@ -31,8 +31,8 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     let mut session = PgConnection::connect(&through).await?;
     let mut fault = Tcp::new(kind);
     heal(&mut fault, &stage).await?;
-    let struck = strike(&mut fault, &stage, 3).await?;
-    assert_eq!(struck.target, "producers–database");
+    let injected = inject(&mut fault, &stage, 3).await?;
+    assert_eq!(injected.target, "producers–database");
     let work = tokio::spawn(async move {
         loop {
             // In one message: a prepared statement would wait for the first answer before it is executed.
@@ -55,7 +55,7 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
         heal(&mut fault, &stage).await?;
     }
     let error = work.await?;
-    assert!(matches!(error, sqlx::Error::Io(_)), "{struck} in {name}: {error}");
+    assert!(matches!(error, sqlx::Error::Io(_)), "{injected} in {name}: {error}");
     heal(&mut fault, &stage).await?;
     PgConnection::connect(&through).await?.close().await?;
     Ok(())

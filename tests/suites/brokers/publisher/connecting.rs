@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brokers::{kafka, rabbitmq, sqs};
 use libtest_mimic::Trial;
-use message::{Connector, Fault, PublishError, Receipts, Scope};
+use message::{Connector, Fault, FaultScope, PublishError, Receipts};
 use tests::{Backend, Broker, Failure, Outcome, Stage, trial};
 use tokio::net::TcpListener;
 
@@ -43,7 +43,7 @@ type Made = Result<Arc<dyn Connector>, Failure>;
 /// Goal: an outage is the broker's fault, so it burns no attempts. Oracle: the error.
 async fn nobody(_: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let error = refusal(broker.unreachable()?.as_ref()).await?;
-    assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session), "{error}");
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
     Ok(())
 }
 
@@ -62,14 +62,14 @@ async fn silent(connector: fn(u16) -> Made) -> Outcome {
     let error = refusal(connector.as_ref()).await;
     server.abort();
     let error = error?;
-    assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session), "{error}");
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
     Ok(())
 }
 
 /// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle: the error.
 async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
     let error = refusal(connector.as_ref()).await?;
-    assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Session), "{error}");
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
     let shown = format!("{error} {error:?} {}", connector.destination());
     assert!(!shown.contains(PASSWORD), "the password is shown: {shown}");
     Ok(())

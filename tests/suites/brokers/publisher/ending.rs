@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Fault, Scope};
+use message::{Fault, FaultScope};
 use tests::facts::Fact;
 use tests::{Broker, Outcome, Stage};
 
@@ -37,7 +37,7 @@ async fn ended(stage: Stage, broker: Arc<dyn Broker>, how: End) -> Outcome {
         match outcome {
             Ok(()) => assert!(confirmed.insert(sample::fact(&messages[number].payload)?)),
             Err(error) => {
-                assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session), "{error}");
+                assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
             }
         }
     }

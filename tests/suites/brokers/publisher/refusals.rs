@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use message::{Fault, Message, PublishError, Scope, Topic};
+use message::{Fault, FaultScope, Message, PublishError, Topic};
 use tests::hostile::NAMES;
 use tests::{Broker, Failure, Outcome, Stage};
 
@@ -18,7 +18,7 @@ pub(crate) async fn missing_topic(stage: Stage, broker: Arc<dyn Broker>) -> Outc
     broker.create_topic(&stage, &there).await?;
     let lost = vec![sample::order(&missing, "key-3", 0)?, sample::order(&missing, "key-4", 0)?];
     for (error, at) in refused_alone(broker.as_ref(), &there, lost).await?.iter().zip(1..) {
-        assert_eq!((error.fault(), error.scope()), (Fault::Operator, Scope::Topic), "{at}: {error}");
+        assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Topic), "{at}: {error}");
         assert!(error.to_string().contains(&missing), "the topic is not named: {error}");
     }
     Ok(())
@@ -37,7 +37,7 @@ pub(crate) async fn hostile_topics(stage: Stage, broker: Arc<dyn Broker>) -> Out
     for (error, message) in
         refused_alone(broker.as_ref(), &there, hostile.clone()).await?.iter().zip(&hostile)
     {
-        assert_ne!(error.scope(), Scope::Session, "{}: {error}", message.topic);
+        assert_ne!(error.scope(), FaultScope::Session, "{}: {error}", message.topic);
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(crate) async fn oversize(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let size = large.payload.len();
     let errors = refused_alone(broker.as_ref(), &topic, vec![large]).await?;
     let error = &errors[0];
-    assert_eq!((error.fault(), error.scope()), (Fault::Message, Scope::Message), "{error}");
+    assert_eq!((error.fault(), error.scope()), (Fault::Message, FaultScope::Message), "{error}");
     let numbers: Vec<usize> = error
         .to_string()
         .split(|c: char| !c.is_ascii_digit())

@@ -45,7 +45,7 @@ pub(crate) async fn unsettled(scene: Scene) -> Outcome {
     }
     let again: BTreeSet<MessageId> = ids(&came).difference(&owed).copied().collect();
     next.close().await?;
-    if scene.broker.key_window() == message::KeyWindow::One {
+    if scene.broker.max_in_flight_per_key() == message::MaxInFlightPerKey::One {
         assert_eq!(again, BTreeSet::new(), "settled, and came again");
         return scene.assert_nothing_is_left().await;
     }

@@ -14,7 +14,7 @@ use tests::{Backend, Failure, Outcome, Stage};
 use super::{attributes, plain_headers, publish};
 use crate::sample;
 
-const APP: &str = "shop";
+const APP: &str = "workload";
 
 /// Goal: a consumer in any language finds what `docs/wire.md` says, with an exchange and an application id
 /// configured. Oracle: a plain client.

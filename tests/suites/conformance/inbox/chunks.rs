@@ -13,7 +13,7 @@ use crate::inbox::{consumer, keyed, message};
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, CrashPoint, DeadLetterQuery, Gathered,
     HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
-    RunError, Scope, Shutdown,
+    RunError, Shutdown, Tenant,
 };
 use message::chunk::{Encoding, Splitter};
 use message::{Chunk, Committed, Message, SizeLimit};
@@ -67,8 +67,8 @@ async fn consume<DB: TestDatabase>(
     let billing = consumer("billing");
     let mut tx = inbox.begin().await.unwrap();
     let mut applied = false;
-    if let Gathered::Whole(whole) = tx.gather(&billing, &Scope::none(), message).await?
-        && let Admission::Fresh(_) = tx.admit(&billing, &Scope::none(), &whole).await?
+    if let Gathered::Whole(whole) = tx.gather(&billing, &Tenant::none(), message).await?
+        && let Admission::Fresh(_) = tx.admit(&billing, &Tenant::none(), &whole).await?
     {
         assert_eq!(whole.chunk, None);
         DB::apply(&mut tx, "billing", &whole).await.unwrap();
@@ -153,7 +153,7 @@ async fn of_the_last_two_chunks_the_second_sees_the_first<DB: TestDatabase>(data
         assert!(!consume(&inbox, chunk).await.unwrap().0);
     }
     let mut tx = inbox.begin().await.unwrap();
-    let gathered = tx.gather(&billing, &Scope::none(), first).await.unwrap();
+    let gathered = tx.gather(&billing, &Tenant::none(), first).await.unwrap();
     assert!(matches!(gathered, Gathered::Kept { .. }), "{gathered:?}");
     let mut racing = {
         let (inbox, last) = (inbox.clone(), last.clone());
@@ -290,7 +290,7 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     let (whole, billing) = (large("one"), consumer("billing"));
     assert!(!consume(&inbox, &chunks_of(&whole)[0]).await.unwrap().0);
     let backoff = Some(inbox::Backoff::MESSAGES);
-    let failures = inbox.record_failure(&billing, &Scope::none(), whole.id, "not yet", backoff).await;
+    let failures = inbox.record_failure(&billing, &Tenant::none(), whole.id, "not yet", backoff).await;
     assert_eq!(failures.unwrap().attempts, 1);
     two_days_pass(database).await;
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 0);
@@ -328,10 +328,10 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     }
     // A consumer that does not gather refuses fragments, alone and in a batch.
     let mut tx = inbox.begin().await.unwrap();
-    let admitted = tx.admit(&billing, &Scope::none(), &chunks[1]).await;
+    let admitted = tx.admit(&billing, &Tenant::none(), &chunks[1]).await;
     assert!(matches!(admitted, Err(AdmitError::Refused(Refusal::Fragment { index: 1, .. }))), "{admitted:?}");
     let other = message("other");
-    let candidates = [&chunks[1], &other].map(|message| Candidate { scope: Scope::none(), message });
+    let candidates = [&chunks[1], &other].map(|message| Candidate { scope: Tenant::none(), message });
     let admitted = tx.admit_batch(&billing, &candidates).await.unwrap();
     assert!(matches!(admitted[..], [Err(Refusal::Fragment { .. }), Ok(Admission::Fresh(_))]), "{admitted:?}");
     tx.rollback().await.unwrap();
@@ -440,16 +440,16 @@ async fn a_chunk_that_was_rolled_back_gives_no_proof<DB: TestDatabase>(database:
     let chunks = chunks_of(&large("one"));
     let mut tx = inbox.begin().await.unwrap();
     DB::sql(&mut tx, "SAVEPOINT before").await.unwrap();
-    let gathered = tx.gather(&billing, &Scope::none(), &chunks[0]).await.unwrap();
+    let gathered = tx.gather(&billing, &Tenant::none(), &chunks[0]).await.unwrap();
     assert!(matches!(gathered, Gathered::Kept { held: 1, .. }), "{gathered:?}");
     DB::sql(&mut tx, "ROLLBACK TO SAVEPOINT before").await.unwrap();
     let committed = tx.commit().await;
     assert!(matches!(committed, Err(CommitError::RolledBack { .. })), "{committed:?}");
-    let confirmed = inbox.confirm(&billing, &Scope::none(), &chunks[0]).await;
+    let confirmed = inbox.confirm(&billing, &Tenant::none(), &chunks[0]).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "{confirmed:?}");
     assert_nothing_waits(&inbox).await;
     assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
-    drop(inbox.confirm(&billing, &Scope::none(), &chunks[0]).await.unwrap());
+    drop(inbox.confirm(&billing, &Tenant::none(), &chunks[0]).await.unwrap());
 }
 
 async fn all_chunks_in_one_transaction_are_proven_together<DB: TestDatabase>(database: &Database<DB>) {
@@ -460,12 +460,12 @@ async fn all_chunks_in_one_transaction_are_proven_together<DB: TestDatabase>(dat
     let mut tx = inbox.begin().await.unwrap();
     let (last, others) = chunks.split_last().unwrap();
     for chunk in others {
-        let gathered = tx.gather(&billing, &Scope::none(), chunk).await.unwrap();
+        let gathered = tx.gather(&billing, &Tenant::none(), chunk).await.unwrap();
         assert!(matches!(gathered, Gathered::Kept { .. }), "{gathered:?}");
     }
-    let gathered = tx.gather(&billing, &Scope::none(), last).await.unwrap();
+    let gathered = tx.gather(&billing, &Tenant::none(), last).await.unwrap();
     assert_eq!(gathered, Gathered::Whole(whole.clone()));
-    let admitted = tx.admit(&billing, &Scope::none(), &whole).await.unwrap();
+    let admitted = tx.admit(&billing, &Tenant::none(), &whole).await.unwrap();
     assert!(matches!(admitted, Admission::Fresh(_)), "{admitted:?}");
     let proofs = tx.commit().await.unwrap();
     assert_eq!(proofs.len(), chunks.len());
@@ -479,7 +479,7 @@ async fn a_whole_that_was_not_admitted_gives_no_proof<DB: TestDatabase>(database
     let mut tx = inbox.begin().await.unwrap();
     let mut is_whole = false;
     for chunk in &chunks_of(&message) {
-        let gathered = tx.gather(&consumer("billing"), &Scope::none(), chunk).await.unwrap();
+        let gathered = tx.gather(&consumer("billing"), &Tenant::none(), chunk).await.unwrap();
         is_whole = matches!(gathered, Gathered::Whole(_));
     }
     assert!(is_whole);

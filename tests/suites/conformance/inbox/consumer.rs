@@ -9,7 +9,7 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::message;
 use inbox::{
     Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason,
-    Received, RedriveOptions, RunError, Scope, Signature, Tx, UnknownKinds,
+    Received, RedriveOptions, RunError, Signature, Tenant, Tx, UnknownKinds,
 };
 use message::{Event, EventType, Malformed, Message, MessageId, Topic};
 use serde::Deserialize;
@@ -158,7 +158,7 @@ async fn a_function_sees_attempt_tenant_and_times<DB: TestDatabase>(database: &D
     let inbox = database.inbox().await;
     let broker = Broker::new([event("order.placed", "x")]);
     let builder =
-        base(&inbox, &broker).try_scope(|_| Scope::new("acme")).on_message("order.placed", third_time::<DB>);
+        base(&inbox, &broker).try_scope(|_| Tenant::new("acme")).on_message("order.placed", third_time::<DB>);
     run_until_drained(builder, &broker).await;
     assert_eq!(effects(database).await, ["attempt 3 of billing for acme"]);
 }

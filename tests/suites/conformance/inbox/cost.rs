@@ -5,12 +5,12 @@
 
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, message};
-use inbox::{Admission, Candidate, Inbox, InboxOptions, InboxTransaction, Scope};
+use inbox::{Admission, Candidate, Inbox, InboxOptions, InboxTransaction, Tenant};
 use libtest_mimic::Trial;
 use message::Message;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::{PgPool, Postgres};
-use tests::tap::{PING, PREPARE, Tap};
+use tests::log_capture::{LogCapture, PING, PREPARE};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -41,7 +41,7 @@ async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Pos
     let billing = consumer("billing");
     let messages: Vec<_> = (0..REMEMBERED).map(|n| message(&n.to_string())).collect();
     let candidates: Vec<_> =
-        messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+        messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
     for batch in candidates.chunks(1_000) {
         let mut tx = inbox.begin().await.unwrap();
         tx.admit_batch(&billing, batch).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Pos
 
 /// Admits a message and applies its effect, if it is fresh.
 async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome {
-    if let Admission::Fresh(_) = tx.admit(&consumer("billing"), &Scope::none(), message).await? {
+    if let Admission::Fresh(_) = tx.admit(&consumer("billing"), &Tenant::none(), message).await? {
         <Postgres as TestDatabase>::apply(tx, "billing", message).await?;
     }
     Ok(())
@@ -77,7 +77,8 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     const LOOK_AND_COMMIT: &str = "SELECT 1 /";
     let database = Postgres::create().await.ok_or("listed only when it is there")?;
     let options = (*database.pool.connect_options()).clone();
-    let (tap, port) = Tap::before(&stage, &format!("{}:{}", options.get_host(), options.get_port())).await?;
+    let (log_capture, port) =
+        LogCapture::before(&stage, &format!("{}:{}", options.get_host(), options.get_port())).await?;
     let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
     // One connection, so that nothing is prepared a second time.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
@@ -85,7 +86,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     let told = async || -> Result<Vec<String>, Failure> {
         // What was rolled back in the background is over once the connection is there again.
         drop(pool.acquire().await?);
-        let said = tap.take().into_iter().filter(|said| said != PING && said != PREPARE);
+        let said = log_capture.take().into_iter().filter(|said| said != PING && said != PREPARE);
         let begin = |said: String| {
             let end = said.find(" WHERE").or_else(|| said.find('(')).unwrap_or(said.len());
             said[..end].trim_end().to_owned()

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use inbox::{
     Action, Admission, Backoff, Candidate, ConsumerName, DeadLetterId, DeadLetterQuery, Dialect, Handler,
     HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
-    Scope, Signature,
+    Signature, Tenant,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 use sqlx::Transaction;
@@ -58,10 +58,14 @@ fn delivery(message: Result<Message, Malformed>) -> Delivery {
     Delivery { token: DeliveryToken(1), message, redelivered: false, origin: String::from("orders[3]@17") }
 }
 
-async fn bury<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message, reason: Reason) -> DeadLetterId {
+async fn store_dead_letter<DB: TestDatabase>(
+    inbox: &Inbox<DB>,
+    message: &Message,
+    reason: Reason,
+) -> DeadLetterId {
     let cause = (reason, String::from("it broke"), 10);
     let delivery = delivery(Ok(message.clone()));
-    let proof = inbox.dead_letter(&billing(), &Scope::none(), &delivery, cause).await.unwrap();
+    let proof = inbox.dead_letter(&billing(), &Tenant::none(), &delivery, cause).await.unwrap();
     assert_eq!(proof.subject(), message.id.as_uuid());
     let letters = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
     letters.iter().rev().find(|letter| letter.message_id == Some(message.id)).unwrap().id
@@ -73,7 +77,7 @@ async fn a_dead_letter_holds_the_whole_message<DB: TestDatabase>(database: &Data
     whole.headers.insert("tenant", "Ä").unwrap();
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     whole.trace = Some(TraceContext::new(parent, Some(String::from("vendor=x"))).unwrap());
-    let id = bury(&inbox, &whole, Reason::Poison).await;
+    let id = store_dead_letter(&inbox, &whole, Reason::Poison).await;
     let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
     let mut stored = letter.message().unwrap();
     assert!((stored.time - whole.time).abs() < Duration::from_millis(1));
@@ -89,12 +93,12 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
 ) {
     let inbox = database.inbox().await;
     let one = message("one");
-    let id = bury(&inbox, &one, Reason::TooOld).await;
-    assert_eq!(bury(&inbox, &one, Reason::TooOld).await, id);
+    let id = store_dead_letter(&inbox, &one, Reason::TooOld).await;
+    assert_eq!(store_dead_letter(&inbox, &one, Reason::TooOld).await, id);
     assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().deliveries, 2);
     let other = message("other payload").with_id(one.id);
     assert_ne!(
-        bury(&inbox, &other, Reason::KeyReused).await,
+        store_dead_letter(&inbox, &other, Reason::KeyReused).await,
         id,
         "two payloads of one id are two dead letters"
     );
@@ -112,14 +116,14 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
 async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (open, given_up) = (message("open"), message("given up"));
-    let id = bury(&inbox, &open, Reason::NoScope).await;
-    let closed = bury(&inbox, &given_up, Reason::NoScope).await;
+    let id = store_dead_letter(&inbox, &open, Reason::NoTenant).await;
+    let closed = store_dead_letter(&inbox, &given_up, Reason::NoTenant).await;
     assert_eq!(inbox.discard(closed, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-    assert_eq!(bury(&inbox, &open, Reason::Poison).await, id);
-    let successor = bury(&inbox, &given_up, Reason::Poison).await;
+    assert_eq!(store_dead_letter(&inbox, &open, Reason::Poison).await, id);
+    let successor = store_dead_letter(&inbox, &given_up, Reason::Poison).await;
     assert_ne!(successor, closed, "nobody looks at what was given up");
     // The function breaks again: what is known stays.
-    assert_eq!(bury(&inbox, &open, Reason::NoScope).await, id);
+    assert_eq!(store_dead_letter(&inbox, &open, Reason::NoTenant).await, id);
     for (id, deliveries) in [(id, 3), (successor, 1)] {
         let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
         assert_eq!((letter.reason, letter.deliveries, letter.resolved), (Reason::Poison, deliveries, None));
@@ -127,7 +131,7 @@ async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(dat
         assert_eq!(redriven, Redriven::Now(Resolution::Applied));
         let copy = delivery(Ok(letter.message().unwrap()));
         let cause = (Reason::TooOld, String::from("it took effect long ago"), 0);
-        drop(inbox.dead_letter(&billing(), &Scope::none(), &copy, cause).await.unwrap());
+        drop(inbox.dead_letter(&billing(), &Tenant::none(), &copy, cause).await.unwrap());
         let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
         assert_eq!((letter.reason, letter.deliveries), (Reason::Poison, deliveries + 1), "as it was closed");
     }
@@ -135,9 +139,9 @@ async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(dat
 
 async fn an_error_is_stored_whatever_it_holds<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
-    let cause = (Reason::NoScope, format!("tenant \0 {}", "ä".repeat(5_000)), 0);
+    let cause = (Reason::NoTenant, format!("tenant \0 {}", "ä".repeat(5_000)), 0);
     let dead = delivery(Ok(message("one")));
-    drop(inbox.dead_letter(&billing(), &Scope::none(), &dead, cause).await.unwrap());
+    drop(inbox.dead_letter(&billing(), &Tenant::none(), &dead, cause).await.unwrap());
     let [letter] = &inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[..] else { panic!("one") };
     assert!(letter.error.starts_with("tenant \u{fffd} ä") && letter.error.len() <= 4_096, "{}", letter.error);
 }
@@ -146,7 +150,7 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (poison, applied) = (message("poison"), message("applied meanwhile"));
     let options = RedriveOptions::default();
-    let id = bury(&inbox, &poison, Reason::Poison).await;
+    let id = store_dead_letter(&inbox, &poison, Reason::Poison).await;
     let racing: Vec<_> = (0..4)
         .map(|_| {
             let inbox = inbox.clone();
@@ -164,9 +168,9 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
     assert_eq!(now, 1);
 
     // One whose dead letter stops no copies, because it was refused and not handled.
-    let id = bury(&inbox, &applied, Reason::TooOld).await;
+    let id = store_dead_letter(&inbox, &applied, Reason::TooOld).await;
     let mut tx = inbox.begin().await.unwrap();
-    drop(tx.admit(&billing(), &Scope::none(), &applied).await.unwrap());
+    drop(tx.admit(&billing(), &Tenant::none(), &applied).await.unwrap());
     DB::apply(&mut tx, "billing", &applied).await.unwrap();
     drop(tx.commit().await.unwrap());
     let redriven = inbox.redrive(&billing(), id, &WORKS, options).await.unwrap();
@@ -176,7 +180,7 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
 
     // The redriven message is known to the inbox, with its result.
     let mut tx = inbox.begin().await.unwrap();
-    let admission = tx.admit(&billing(), &Scope::none(), &poison).await.unwrap();
+    let admission = tx.admit(&billing(), &Tenant::none(), &poison).await.unwrap();
     let Admission::Duplicate(duplicate) = admission else { panic!() };
     assert_eq!(duplicate.result.as_deref(), Some(&b"done"[..]));
 }
@@ -193,7 +197,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
     // One whose day is gone for good, and one that is too old for a short retention only.
     let (gone, late) = (message_of(now - 30 * day, "gone"), message_of(now - 5 * day, "late"));
     for (message, resolution) in [(&gone, Resolution::AppliedLate), (&late, Resolution::Applied)] {
-        let id = bury(&short, message, Reason::TooOld).await;
+        let id = store_dead_letter(&short, message, Reason::TooOld).await;
         let refused = short.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await;
         assert!(matches!(refused, Err(RedriveError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
         let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
@@ -201,7 +205,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
         // Another late delivery finds the closed dead letter, and redriving it again does nothing.
         let cause = (Reason::TooOld, String::from("again"), 0);
         let again = delivery(Ok(message.clone()));
-        drop(short.dead_letter(&billing(), &Scope::none(), &again, cause).await.unwrap());
+        drop(short.dead_letter(&billing(), &Tenant::none(), &again, cause).await.unwrap());
         let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
         assert!(matches!(redriven, Redriven::Before { .. }), "{redriven:?}");
     }
@@ -211,7 +215,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
 async fn a_failed_redrive_leaves_the_dead_letter_open<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let poison = message("poison");
-    let id = bury(&inbox, &poison, Reason::Poison).await;
+    let id = store_dead_letter(&inbox, &poison, Reason::Poison).await;
     let fails = Effect { fails: true };
     let failed = inbox.redrive(&billing(), id, &fails, RedriveOptions::default()).await.unwrap_err();
     assert!(matches!(failed, RedriveError::Handler(_)) && failed.report().ends_with("still broken"));
@@ -232,7 +236,7 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
     };
     let malformed = delivery(Err(malformed));
     let cause = (Reason::Malformed, String::from("no id"), 0);
-    let proof = inbox.dead_letter(&billing(), &Scope::none(), &malformed, cause).await.unwrap();
+    let proof = inbox.dead_letter(&billing(), &Tenant::none(), &malformed, cause).await.unwrap();
     assert_eq!(proof.subject(), malformed.subject());
     let id = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()[0].id;
     let redrive = |name: &str, id| {
@@ -261,8 +265,8 @@ fn signature() -> Signature {
 /// Admits a copy alone and as part of a batch, and says what came of both.
 async fn admitted_again<DB: TestDatabase>(inbox: &Inbox<DB>, copy: &Message) -> [Option<DeadLetterId>; 2] {
     let mut tx = inbox.begin().await.unwrap();
-    let alone = tx.admit(&billing(), &Scope::none(), copy).await.unwrap();
-    let candidates = [Candidate { scope: Scope::none(), message: copy }];
+    let alone = tx.admit(&billing(), &Tenant::none(), copy).await.unwrap();
+    let candidates = [Candidate { scope: Tenant::none(), message: copy }];
     let mut batch = tx.admit_batch(&billing(), &candidates).await.unwrap();
     tx.rollback().await.unwrap();
     [alone, batch.remove(0).unwrap()].map(|admission| match admission {
@@ -275,7 +279,7 @@ async fn a_dead_letter_stops_further_copies_until_it_is_redriven<DB: TestDatabas
     let inbox = database.inbox().await;
     for reason in [Reason::Poison, Reason::Rejected] {
         let dead = message(reason.as_str());
-        let id = bury(&inbox, &dead, reason).await;
+        let id = store_dead_letter(&inbox, &dead, reason).await;
         assert_eq!(admitted_again(&inbox, &dead).await, [Some(id), Some(id)], "open");
         let fails = Effect { fails: true };
         drop(inbox.redrive(&billing(), id, &fails, RedriveOptions::default()).await.unwrap_err());
@@ -296,7 +300,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
         (message("rejected"), Reason::Rejected),
         (early, Reason::FromTheFuture),
     ] {
-        let id = bury(&inbox, &dead, reason).await;
+        let id = store_dead_letter(&inbox, &dead, reason).await;
         assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
         let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
         let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
@@ -306,19 +310,19 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     }
     // One whose day is forgotten is refused by its time.
     let gone = message_of(now - Duration::from_secs(90 * 86_400), "gone");
-    let id = bury(&inbox, &gone, Reason::TooOld).await;
+    let id = store_dead_letter(&inbox, &gone, Reason::TooOld).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
     // One whose day lies further ahead than days are made is refused by its time as well.
     let far = message_of(now + Duration::from_secs(800 * 86_400), "far");
-    let id = bury(&inbox, &far, Reason::FromTheFuture).await;
+    let id = store_dead_letter(&inbox, &far, Reason::FromTheFuture).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
     // One that took effect meanwhile says so.
     let early = message_of(now + Duration::from_secs(7_000), "applied");
-    let id = bury(&inbox, &early, Reason::FromTheFuture).await;
+    let id = store_dead_letter(&inbox, &early, Reason::FromTheFuture).await;
     let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
     let later = Inbox::<DB>::open(database.pool.clone(), wide).await.unwrap();
     let mut tx = later.begin().await.unwrap();
-    drop(tx.admit(&billing(), &Scope::none(), &early).await.unwrap());
+    drop(tx.admit(&billing(), &Tenant::none(), &early).await.unwrap());
     drop(tx.commit().await.unwrap());
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Duplicate));
 }
@@ -326,7 +330,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
 async fn the_record_of_a_dead_letter_is_kept<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let gone = message_of(inbox.window().now - Duration::from_secs(90 * 86_400), "gone");
-    let id = bury(&inbox, &gone, Reason::TooOld).await;
+    let id = store_dead_letter(&inbox, &gone, Reason::TooOld).await;
     let remove = "DELETE FROM inbox_dead_letter";
     let reopen = "UPDATE inbox_dead_letter SET resolution = NULL, resolved_at = NULL";
     let sql = async |statement: &'static str| {
@@ -345,7 +349,7 @@ async fn the_record_of_a_dead_letter_is_kept<DB: TestDatabase>(database: &Databa
 
 async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
-    let (none, message) = (Scope::none(), message("x"));
+    let (none, message) = (Tenant::none(), message("x"));
     assert_eq!(inbox.attempt(&billing(), &none, message.id).await.unwrap(), None);
     let backoff = Backoff::MESSAGES;
     // One that is not counted is noted all the same.

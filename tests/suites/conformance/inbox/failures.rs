@@ -14,7 +14,7 @@ use crate::inbox::{consumer, keyed, message};
 use async_trait::async_trait;
 use inbox::{
     ConsumerBuilder, DeadLetter, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox, Reason,
-    RedriveOptions, Requested, Scope, Signature,
+    RedriveOptions, Requested, Signature, Tenant,
 };
 use message::Message;
 use sqlx::{Postgres, Transaction};
@@ -172,7 +172,7 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
         let tenant = |message: &Message| {
             assert!(!message.payload.starts_with(b"panics"), "on purpose");
             let is_refused = message.payload.starts_with(b"refused");
-            Scope::new(if is_refused { "t".repeat(300) } else { String::from("acme") })
+            Tenant::new(if is_refused { "t".repeat(300) } else { String::from("acme") })
         };
         let consuming = builder(&inbox, &broker, Effect::works()).try_scope(tenant);
         let running = start(in_batches(consuming, batch));
@@ -183,7 +183,7 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
         errors.sort_unstable();
         assert!(errors.len() == 2 && errors[0].contains("300 bytes"), "{errors:?}");
         assert!(errors[1].contains("the scope function panicked"), "{errors:?}");
-        assert!(dead.iter().all(|letter| letter.reason == Reason::NoScope && letter.message().is_err()));
+        assert!(dead.iter().all(|letter| letter.reason == Reason::NoTenant && letter.message().is_err()));
     }
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }

@@ -11,7 +11,7 @@ use crate::inbox::{consumer, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxTransaction,
-    Refusal, Scope,
+    Refusal, Tenant,
 };
 use message::{Committed, Fault, Fingerprint, Message};
 
@@ -43,7 +43,7 @@ async fn admit<DB: TestDatabase>(
     name: &str,
     message: &Message,
 ) -> Result<Admission<DB>, AdmitError> {
-    tx.admit(&consumer(name), &Scope::none(), message).await
+    tx.admit(&consumer(name), &Tenant::none(), message).await
 }
 
 /// The whole way of a consumer. Whether it applied, and the proof.
@@ -163,7 +163,7 @@ async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &D
     let message = message("once each");
     for (name, consumer) in &accepted {
         for (scope, is_fresh) in
-            [(Scope::none(), true), (Scope::new(*name).unwrap(), true), (Scope::none(), false)]
+            [(Tenant::none(), true), (Tenant::new(*name).unwrap(), true), (Tenant::none(), false)]
         {
             let mut tx = inbox.begin().await.unwrap();
             let admission = tx.admit(consumer, &scope, &message).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &D
     let AdmitError::Refused(Refusal::KeyReused { stored, received, id, .. }) = refused else { panic!() };
     assert_eq!((stored, received, id), (Fingerprint::of(&one), Fingerprint::of(&other), one.id));
     tx.rollback().await.unwrap();
-    let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &other).await;
+    let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &other).await;
     assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::KeyReused { .. }))));
 }
 
@@ -248,7 +248,7 @@ async fn what_is_refused_by_its_time_is_counted_once<DB: TestDatabase>(database:
     assert!(admit(&mut tx, &name, &old).await.is_err() && admit(&mut tx, &name, &early).await.is_err());
     assert!(admit(&mut tx, &name, &message("present")).await.is_ok());
     assert_eq!((counted("too_old"), counted("from_the_future")), (1, 1));
-    let candidates = [&old, &early].map(|message| Candidate { scope: Scope::none(), message });
+    let candidates = [&old, &early].map(|message| Candidate { scope: Tenant::none(), message });
     let refused = tx.admit_batch(&consumer(&name), &candidates).await.unwrap();
     assert!(refused.iter().all(Result::is_err));
     assert_eq!((counted("too_old"), counted("from_the_future")), (2, 2));
@@ -263,7 +263,7 @@ async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<
     messages.push(message("another").with_id(messages[5].id));
     messages.push(message_of(inbox.window().oldest_accepted_at() - Duration::from_secs(60), "old"));
     let candidates: Vec<_> =
-        messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+        messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
     let mut tx = inbox.begin().await.unwrap();
     let admissions = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
     for (at, admission) in admissions.iter().enumerate() {
@@ -304,7 +304,7 @@ async fn racing_batches_in_opposite_order_apply_once<DB: TestDatabase>(database:
             }
             tokio::spawn(async move {
                 let candidates: Vec<_> =
-                    messages.iter().map(|message| Candidate { scope: Scope::none(), message }).collect();
+                    messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
                 let mut tx = inbox.begin().await.unwrap();
                 let admissions = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
                 let fresh = admissions.iter().filter(|one| matches!(one, Ok(Admission::Fresh(_)))).count();
@@ -324,7 +324,7 @@ async fn an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit<DB
     database: &Database<DB>,
 ) {
     let inbox = database.inbox().await;
-    let (name, none, message) = (consumer("billing"), Scope::none(), message("own transaction"));
+    let (name, none, message) = (consumer("billing"), Tenant::none(), message("own transaction"));
     let mut tx = database.pool.begin().await.unwrap();
     assert!(matches!(inbox.admit(&mut tx, &name, &none, &message).await.unwrap(), Admission::Fresh(_)));
     let early = inbox.confirm(&name, &none, &message).await;
@@ -354,7 +354,7 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
     assert!(matches!(admit(&mut tx, "billing", &later).await.unwrap(), Admission::Fresh(_)));
     assert!(tx.commit().await.unwrap_err().is_rolled_back());
     for message in [undone, later] {
-        let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
+        let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &message).await;
         assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
     }
 }
@@ -380,7 +380,7 @@ async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Da
     assert!(matches!(admit(&mut tx, "billing", &third).await.unwrap(), Admission::Fresh(_)));
     drop(tx);
     for (message, is_kept) in [(first, true), (second, true), (third, false)] {
-        let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
+        let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &message).await;
         assert_eq!(confirmed.is_ok(), is_kept);
     }
     // An empty one commits nothing and proves nothing.
@@ -408,7 +408,7 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
     assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
     assert!(sqlx::Postgres::sql(&mut tx, "SELECT 1 / 0").await.is_err());
     assert!(matches!(tx.commit().await, Err(CommitError::RolledBack { source: Some(_), .. })));
-    let confirmed = inbox.confirm(&consumer("billing"), &Scope::none(), &message).await;
+    let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &message).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
     database.drop_schema().await;
 }

@@ -19,7 +19,7 @@ mod services;
 use std::time::Duration;
 
 use database::{Database, TestDatabase};
-use inbox::{ConsumerName, Scope};
+use inbox::{ConsumerName, Tenant};
 use message::{EventType, Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 
@@ -49,8 +49,8 @@ pub fn consumer(name: &str) -> ConsumerName {
     ConsumerName::new(name).unwrap()
 }
 
-pub fn scope(name: &str) -> Scope {
-    Scope::new(name).unwrap()
+pub fn scope(name: &str) -> Tenant {
+    Tenant::new(name).unwrap()
 }
 
 pub fn message(payload: &str) -> Message {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, message, message_of};
-use inbox::{Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, Refusal, Scope};
+use inbox::{Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, Refusal, Tenant};
 use message::Message;
 
 cases! { "inbox/retention":
@@ -27,7 +27,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 async fn consume<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message) -> Result<bool, AdmitError> {
     let mut tx = inbox.begin().await.unwrap();
-    let admission = tx.admit(&consumer("billing"), &Scope::none(), message).await?;
+    let admission = tx.admit(&consumer("billing"), &Tenant::none(), message).await?;
     let fresh = matches!(admission, Admission::Fresh(_));
     if fresh {
         DB::apply(&mut tx, "billing", message).await.unwrap();
@@ -49,7 +49,7 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     assert!(short.maintain().await.unwrap().expired > 0);
     assert_eq!(short.maintain().await.unwrap().expired, 0, "nothing is left to forget");
-    let confirmed = long.confirm(&consumer("billing"), &Scope::none(), &old).await;
+    let confirmed = long.confirm(&consumer("billing"), &Tenant::none(), &old).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "the record is gone");
 
     // The first process still believes in 14 days. It may have to look twice, but it never applies.
@@ -122,7 +122,7 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let inbox = database.inbox().await;
     let now = inbox.window().now;
     let mut tx = inbox.begin().await.unwrap();
-    let (name, none) = (consumer("billing"), Scope::none());
+    let (name, none) = (consumer("billing"), Tenant::none());
     assert!(matches!(tx.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
     // Memory begins 14 days ago, so a longer retention changes nothing before that; new days lie ahead.
     sqlx::query("UPDATE inbox_retention SET retained_from = retained_from - interval '30 days'")

@@ -27,7 +27,7 @@ cases! { "inbox/runner":
         a_batch_takes_effect_once_and_its_culprit_is_found,
         a_failing_message_holds_only_its_key_and_dies_at_the_bound,
         refused_and_malformed_deliveries_are_dead_lettered_and_settled,
-        a_message_refused_by_its_time_is_buried_and_counted_once,
+        a_message_refused_by_its_time_is_dead_lettered_and_counted_once,
         a_crash_between_commit_and_settle_is_harmless,
         a_crash_between_effect_and_commit_is_harmless,
         lost_sessions_and_settlements_are_harmless,
@@ -269,7 +269,9 @@ async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: Test
 }
 
 /// Alone and in a batch, which takes what is refused out and once more.
-async fn a_message_refused_by_its_time_is_buried_and_counted_once<DB: TestDatabase>(database: &Database<DB>) {
+async fn a_message_refused_by_its_time_is_dead_lettered_and_counted_once<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
     let counters = tests::Counters::installed();
     let inbox = database.inbox().await;
     for batch in [None, NonZeroUsize::new(4)] {
@@ -465,7 +467,7 @@ async fn an_outage_counts_no_attempt<DB: TestDatabase>(database: &Database<DB>) 
     broker.drained().await;
     running.stop().await;
     assert_eq!(DB::effects(&database.pool, "billing").await, ["patient"]);
-    let left = inbox.attempt(&consumer("billing"), &inbox::Scope::none(), message.id).await.unwrap();
+    let left = inbox.attempt(&consumer("billing"), &inbox::Tenant::none(), message.id).await.unwrap();
     assert_eq!(left, None, "forgotten with the success");
 }
 

@@ -5,7 +5,7 @@
 use std::str::FromStr;
 
 use crate::inbox::{consumer, message};
-use inbox::{Inbox, InboxOptions, Reason, Scope};
+use inbox::{Inbox, InboxOptions, Reason, Tenant};
 use message::{Delivery, DeliveryToken};
 use migrations::{Identifier, Line, Migrator, Roles};
 use sqlx::postgres::PgConnectOptions;
@@ -80,7 +80,7 @@ async fn services_cannot_touch_each_others_records() {
         // Its own records it can write.
         let options = InboxOptions { schema: Some(name.clone()), ..InboxOptions::default() };
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
-        let (own, none) = (consumer("same-name"), Scope::none());
+        let (own, none) = (consumer("same-name"), Tenant::none());
         let mut tx = inbox.begin().await.unwrap();
         drop(tx.admit(&own, &none, &message("applied")).await.unwrap());
         drop(tx.commit().await.unwrap());

@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Router};
-use inbox::Scope;
+use inbox::Tenant;
 use inbox::http::{HeldTransaction, IdempotencyLayer};
 use libtest_mimic::Trial;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use tests::Outcome;
-use tests::tap::{PING, PREPARE, Tap};
+use tests::log_capture::{LogCapture, PING, PREPARE};
 use tower_service::Service as _;
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -100,13 +100,13 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
     let server = format!("{}:{}", options.get_host(), options.get_port());
-    let (tap, port) = Tap::before(&stage, &server).await?;
+    let (log_capture, port) = LogCapture::before(&stage, &server).await?;
     let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
     // One connection, so that nothing is prepared a second time; and no look at it when it is given back, so that whatever
     // comes after an answer belongs to the next request.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
-    let once = IdempotencyLayer::transactional(keys, "/keyed", |_| Scope::new("tenant").ok())?;
+    let once = IdempotencyLayer::transactional(keys, "/keyed", |_| Tenant::new("tenant").ok())?;
     let router = Router::new()
         .route("/keyed", post(keyed).layer(once))
         .route("/bare", post(bare))
@@ -122,10 +122,10 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     ] {
         // Everything of an earlier request is over once the connection is there again.
         drop(pool.acquire().await?);
-        let _ = tap.take();
+        let _ = log_capture.take();
         assert_eq!(send(&router, path, key).await, StatusCode::CREATED);
         drop(pool.acquire().await?);
-        let told: Vec<String> = tap.take().into_iter().filter(|said| said != PING).collect();
+        let told: Vec<String> = log_capture.take().into_iter().filter(|said| said != PING).collect();
         if let Some(expected) = expected {
             let begins = told.len() == expected.len()
                 && told.iter().zip(expected).all(|(said, begin)| said.starts_with(begin));

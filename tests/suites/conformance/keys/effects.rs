@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
-use inbox::Scope;
+use inbox::Tenant;
 use inbox::http::{Effect, HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::keys::OnExpired;
 use outbox::{NewMessage, Outbox};
@@ -55,7 +55,7 @@ async fn with<DB: Keys>(
     path: &'static str,
     handler: axum::routing::MethodRouter<()>,
 ) -> App {
-    let tenant = |_: &axum::http::request::Parts| Scope::new("t1").ok();
+    let tenant = |_: &axum::http::request::Parts| Tenant::new("t1").ok();
     let layer = IdempotencyLayer::transactional(open(db).await, path, tenant).unwrap();
     App { router: axum::Router::new().route(path, handler.layer(layer)), shop: Arc::default() }
 }
@@ -157,7 +157,7 @@ async fn leased<DB: Keys>(
     on_expired: OnExpired,
     handler: axum::routing::MethodRouter<()>,
 ) -> App {
-    let tenant = |_: &axum::http::request::Parts| Scope::new("t1").ok();
+    let tenant = |_: &axum::http::request::Parts| Tenant::new("t1").ok();
     let layer = IdempotencyLayer::leased(open(db).await, path, tenant).unwrap().optional();
     let layer = layer.claim(ClaimOptions::default().on_expired(on_expired));
     App { router: axum::Router::new().route(path, handler.layer(layer)), shop: Arc::default() }
@@ -195,7 +195,7 @@ async fn a_handler_hears_that_its_lease_is_lost<DB: Keys>(db: Database<DB>) {
         assert!(key.is_lost());
         "lost"
     };
-    let tenant = |_: &axum::http::request::Parts| Scope::new("t1").ok();
+    let tenant = |_: &axum::http::request::Parts| Tenant::new("t1").ok();
     let keys = open(&db).await;
     let short = ClaimOptions::default().lease(std::time::Duration::from_secs(1));
     let layer = IdempotencyLayer::leased(keys.clone(), "/wait", tenant).unwrap().claim(short);

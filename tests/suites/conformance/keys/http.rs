@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, post};
 use axum::{Extension, Router};
 use futures_util::stream;
-use inbox::Scope;
+use inbox::Tenant;
 use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
 use tokio::sync::{Mutex, Semaphore};
 use tower_service::Service as _;
@@ -105,8 +105,8 @@ async fn charge(
     "charged".into_response()
 }
 
-fn tenant(request: &Parts) -> Option<Scope> {
-    Scope::new(request.headers.get("x-tenant")?.to_str().ok()?).ok()
+fn tenant(request: &Parts) -> Option<Tenant> {
+    Tenant::new(request.headers.get("x-tenant")?.to_str().ok()?).ok()
 }
 
 pub(super) struct App {

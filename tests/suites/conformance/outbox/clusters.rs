@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use outbox::NewMessage;
-use outbox::log::{EntryId, Fenced, HeldAsk, LogError, LogKeeper, LogOptions, LogStore, QueueName};
+use outbox::log::{CheckpointStore, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName};
 use sqlx::Postgres;
 use tests::cluster::{NEEDS, run};
 use tests::{Cluster, Outcome, Role, Stage, eventually, trial};
@@ -80,17 +80,17 @@ fn log_at(url: &str) -> Arc<dyn LogStore> {
 
 /// A relay that leads, and reads through `log`.
 struct Leader {
-    keeper: Box<dyn LogKeeper>,
+    checkpoint_store: Box<dyn CheckpointStore>,
     epoch: i64,
     follower: Follower,
 }
 
 impl Leader {
     async fn of(log: &Arc<dyn LogStore>) -> Self {
-        let mut keeper = log.keeper(&relay(), "a").await.unwrap();
-        let (lease, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = log.checkpoint_store(&relay(), "a").await.unwrap();
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         let follower = Follower::new(log.reader(&relay()).await.unwrap(), cursor);
-        Self { keeper, epoch: lease.epoch, follower }
+        Self { checkpoint_store, epoch: lease.epoch, follower }
     }
 
     /// Reads all there is.
@@ -99,7 +99,7 @@ impl Leader {
     }
 
     async fn store(&mut self) -> Fenced {
-        self.keeper.checkpoint(self.epoch, &self.follower.cursor(), &[]).await.unwrap()
+        self.checkpoint_store.checkpoint(self.epoch, &self.follower.cursor(), &[]).await.unwrap()
     }
 
     /// Reads all there is, and stores that it is settled.
@@ -122,8 +122,8 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
     cluster.start_pooler("transaction").await?;
     let log = log_at(&Role::Relay.url(&cluster.pooler_url())?);
     // The first client has the session for itself.
-    let mut keeper = log.keeper(&relay(), "a").await?;
-    granted(&mut keeper).await;
+    let mut checkpoint_store = log.checkpoint_store(&relay(), "a").await?;
+    granted(&mut checkpoint_store).await;
     let refused = |error: LogError| {
         assert!(matches!(error, LogError::Operator { .. }), "{error}");
         let words = error.to_string();
@@ -138,7 +138,7 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
         Ok((db.number(sessions).await == 0).then_some(()))
     })
     .await?;
-    refused(keeper.acquire(TTL).await.err().unwrap());
+    refused(checkpoint_store.acquire(TTL).await.err().unwrap());
     Ok(())
 }
 
@@ -150,8 +150,9 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     cluster.execute("SELECT pg_reload_conf()").await?;
     cluster.start_pooler("transaction").await?;
     db.enqueue(orders(0..10)).await;
-    let mut keeper = log_at(&Role::Relay.url(&cluster.pooler_url())?).keeper(&relay(), "a").await?;
-    let (lease, cursor) = granted(&mut keeper).await;
+    let mut checkpoint_store =
+        log_at(&Role::Relay.url(&cluster.pooler_url())?).checkpoint_store(&relay(), "a").await?;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
     let mut kept_reader = log_at(&cluster.pooler_url()).reader(&relay()).await?;
     let mut follower = Follower::new(db.reader().await, cursor.clone());
     assert_eq!(follower.all().await.len(), 10);
@@ -181,7 +182,7 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     for (place, error) in refused.into_iter().enumerate() {
         assert!(error.is_some(), "call {place} was answered");
     }
-    assert_eq!(keeper.renew(lease.epoch, TTL).await?, Fenced::Lost);
+    assert_eq!(checkpoint_store.renew(lease.epoch, TTL).await?, Fenced::Lost);
     // Nothing was stored before the crash: all of it leaves again, and what was written since leaves.
     assert_eq!(Leader::of(&db.log).await.pass().await, keys(0..14));
     Ok(())
@@ -326,7 +327,7 @@ async fn a_subscriber_is_refused_by_name_until_its_subscription_ends(stage: Stag
     db.enqueue(orders(0..10)).await;
     eventually("the rows are replicated", || async { Ok((subscriber.rows().await == 10).then_some(())) })
         .await?;
-    let error = subscriber.log.keeper(&relay(), "a").await.err().unwrap();
+    let error = subscriber.log.checkpoint_store(&relay(), "a").await.err().unwrap();
     assert!(matches!(error, LogError::Operator { .. }), "{error}");
     let words = error.to_string();
     assert!(words.contains("outbox_message") && words.contains("DROP SUBSCRIPTION"), "{words}");

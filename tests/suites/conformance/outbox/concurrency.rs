@@ -26,7 +26,7 @@ cases! { "outbox/concurrency":
 }
 
 async fn follower<DB: TestDialect>(db: &Database<DB>) -> Follower {
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     Follower::new(db.reader().await, cursor)
 }
 
@@ -176,7 +176,7 @@ async fn writer<DB: TestDialect>(
 }
 
 /// Per key the numbers come as 1, 2, 3, …; every row comes once.
-async fn judge<DB: TestDialect>(db: &Database<DB>, entries: &[Entry]) {
+async fn check<DB: TestDialect>(db: &Database<DB>, entries: &[Entry]) {
     let distinct: HashSet<i64> = entries.iter().map(|entry| entry.id.0).collect();
     assert_eq!(distinct.len(), entries.len(), "nothing twice");
     assert_eq!(db.rows().await, i64::try_from(entries.len()).unwrap(), "nothing lost");
@@ -222,7 +222,7 @@ async fn storm<DB: TestDialect>(
     let mut follower = Follower { reader: db.reader().await, ..follower };
     entries.extend(follower.all().await);
     eprintln!("{} entries in {differences} differences", entries.len());
-    judge(&db, &entries).await;
+    check(&db, &entries).await;
     db
 }
 

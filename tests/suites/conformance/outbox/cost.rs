@@ -70,7 +70,7 @@ async fn fill(db: &Database<Postgres>, rows: i64) {
 async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
     on("polls_and_pages_cost_the_same", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;
-        let (_, cursor) = granted(&mut db.keeper("a").await).await;
+        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
         fill(&db, 2_000).await;
         let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
         let mut pages = Vec::new();
@@ -127,7 +127,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
 async fn a_late_row_is_found_without_walking_the_log() {
     on("a_late_row_is_found", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;
-        let (_, cursor) = granted(&mut db.keeper("a").await).await;
+        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
         fill(&db, 50_000).await;
         let mut slow = db.outbox.begin(&db.pool).await.unwrap();
         slow.enqueue(NewMessage::new("slow")).await.unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use outbox::NewMessage;
 use outbox::log::{
-    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError, LogKeeper, LogOptions,
-    Mark, Parked,
+    Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError,
+    LogOptions, Mark, Parked,
 };
 use sqlx::{Postgres, Sqlite};
 
@@ -46,21 +46,24 @@ fn keys(entries: &[outbox::log::Entry]) -> Vec<String> {
 }
 
 /// A relay that has read ten entries and stored its cursor.
-async fn after_ten(db: &Database<Postgres>) -> (Box<dyn LogKeeper>, i64, Follower) {
+async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointStore>, i64, Follower) {
     db.enqueue(orders(0..10)).await;
-    let mut keeper = db.keeper("a").await;
-    let (lease, cursor) = granted(&mut keeper).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
     let mut follower = Follower::new(db.reader().await, cursor);
     assert_eq!(follower.all().await.len(), 10);
     // A poll that finds nothing may move the base.
     assert!(follower.next().await.is_none());
-    assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
-    (keeper, lease.epoch, follower)
+    assert_eq!(
+        checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+        Fenced::Held
+    );
+    (checkpoint_store, lease.epoch, follower)
 }
 
 /// What a relay reads that takes over.
 async fn read_anew(db: &Database<Postgres>) -> Vec<String> {
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     keys(&Follower::new(db.reader().await, cursor).all().await)
 }
 
@@ -89,13 +92,13 @@ async fn rows_are_read_when_the_sequence_has_overtaken_the_cursor_again() {
 
 async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
     each(async |db: Database<Postgres>| {
-        let (keeper, _, mut follower) = after_ten(&db).await;
+        let (checkpoint_store, _, mut follower) = after_ten(&db).await;
         db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
         db.enqueue(orders(10..15)).await;
         let base = follower.cursor().base;
         let error = follower.reader.next_difference(&base).await.unwrap_err();
         assert!(error.to_string().contains("outbox_message_id_seq"), "{error}");
-        drop((keeper, follower));
+        drop((checkpoint_store, follower));
         assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
         db
     })
@@ -117,13 +120,13 @@ async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers() {
 
 async fn a_cursor_of_another_server_is_not_believed() {
     each(async |db: Database<Postgres>| {
-        let (mut keeper, epoch, follower) = after_ten(&db).await;
+        let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
         // As after `migrate up` on a new server and a data-only restore of a log that is empty: the recorded server is the
         // present one, and only the cursor tells that it is not.
         let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
         let foreign = Cursor::at(Mark::new(format!("{floor}@9000000000:9000000000:")));
-        assert_eq!(keeper.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
-        drop((keeper, follower));
+        assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+        drop((checkpoint_store, follower));
         // What this server has written itself is told by its time.
         db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
         db.enqueue(orders(10..12)).await;
@@ -135,7 +138,7 @@ async fn a_cursor_of_another_server_is_not_believed() {
 
 async fn a_cursor_of_another_server_is_told_by_that_servers_name() {
     each(async |db: Database<Postgres>| {
-        let (mut keeper, epoch, follower) = after_ten(&db).await;
+        let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
         let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
         db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
         db.enqueue(orders(10..12)).await;
@@ -144,8 +147,8 @@ async fn a_cursor_of_another_server_is_told_by_that_servers_name() {
             sqlx::query_scalar("SELECT pg_current_snapshot()::text").fetch_one(&db.admin).await.unwrap();
         let there = "1/1/00000000-0000-4000-8000-000000000000";
         let foreign = Cursor::at(Mark::new(format!("{floor}@{seen}@{there}")));
-        assert_eq!(keeper.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
-        drop((keeper, follower));
+        assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+        drop((checkpoint_store, follower));
         assert_eq!(read_anew(&db).await, ["10", "11"]);
         db
     })
@@ -155,8 +158,8 @@ async fn a_cursor_of_another_server_is_told_by_that_servers_name() {
 async fn a_foreign_cursor_hides_nothing_from_another_relay() {
     each(async |db: Database<Postgres>| {
         let other = outbox::log::RelayName::new("other").unwrap();
-        let (mut keeper, epoch, _) = after_ten(&db).await;
-        let (_, cursor) = granted(&mut db.log.keeper(&other, "o").await.unwrap()).await;
+        let (mut checkpoint_store, epoch, _) = after_ten(&db).await;
+        let (_, cursor) = granted(&mut db.log.checkpoint_store(&other, "o").await.unwrap()).await;
         let mut sound = Follower::new(db.log.reader(&other).await.unwrap(), cursor);
         assert_eq!(sound.all().await.len(), 10);
         // As long as it is open no later transaction id counts as finished.
@@ -164,8 +167,8 @@ async fn a_foreign_cursor_hides_nothing_from_another_relay() {
         late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
         db.enqueue(orders(10..12)).await;
         let foreign = Cursor::at(Mark::new("10@9000000000:9000000000:"));
-        assert_eq!(keeper.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
-        let (_, rebased) = granted(&mut db.keeper("a").await).await;
+        assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+        let (_, rebased) = granted(&mut db.checkpoint_store("a").await).await;
         assert_eq!(keys(&sound.all().await), ["10", "11"]);
         late.commit().await.unwrap();
         assert_eq!(keys(&sound.all().await), ["late"]);
@@ -185,8 +188,8 @@ async fn what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up() {
         // A row of another server, as after a restore of data only.
         db.enqueue(orders(10..11)).await;
         db.run("UPDATE outbox_message SET xid = '9000000000' WHERE key = '10'").await;
-        let mut keeper = db.keeper("a").await;
-        let refused = keeper.acquire(TTL).await.map(drop);
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let refused = checkpoint_store.acquire(TTL).await.map(drop);
         late.commit().await.unwrap();
         let again = read_anew(&db).await;
         assert!(["late", "10"].iter().all(|key| again.iter().any(|found| found == key)), "{again:?}");
@@ -211,14 +214,14 @@ async fn somebody_waits_for(db: &Database<Postgres>, table: &str) {
 
 async fn a_relay_that_was_held_up_forgets_nothing_that_is_left_out() {
     each(async |db: Database<Postgres>| {
-        let (mut keeper, _, follower) = after_ten(&db).await;
+        let (mut checkpoint_store, _, follower) = after_ten(&db).await;
         drop(follower);
         let mut rebase = db.admin.begin().await.unwrap();
         sqlx::query("LOCK TABLE outbox_server_run IN ACCESS EXCLUSIVE MODE").execute(&mut *rebase).await.unwrap();
         // With the lease that it took before, which is over when it goes on.
         let held_up = async {
-            if let Acquired::Granted { lease, .. } = keeper.acquire(TTL).await.unwrap() {
-                assert_eq!(keeper.renew(lease.epoch, TTL).await.unwrap(), Fenced::Lost);
+            if let Acquired::Granted { lease, .. } = checkpoint_store.acquire(TTL).await.unwrap() {
+                assert_eq!(checkpoint_store.renew(lease.epoch, TTL).await.unwrap(), Fenced::Lost);
             }
         };
         let meanwhile = async {
@@ -245,8 +248,8 @@ async fn producers_go_on_while_the_sequence_waits_for_a_long_transaction() {
         db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
         let mut long = db.outbox.begin(&db.pool).await.unwrap();
         long.enqueue(NewMessage::new("orders").key("long")).await.unwrap();
-        let mut keeper = db.keeper("a").await;
-        let acquire = keeper.acquire(TTL);
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let acquire = checkpoint_store.acquire(TTL);
         tokio::pin!(acquire);
         let error = loop {
             // As an INSERT has it.
@@ -282,8 +285,8 @@ fn parked(id: i64, message_id: String, state: ExceptionState) -> ExceptionChange
 async fn what_stands_beside_the_log_is_not_read_again_after_a_restore() {
     each(async |db: Database<Postgres>| {
         db.enqueue(orders(0..10)).await;
-        let mut keeper = db.keeper("a").await;
-        let (lease, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         follower.limit.entries_max = 5;
         let page = follower.next().await.unwrap();
@@ -291,22 +294,28 @@ async fn what_stands_beside_the_log_is_not_read_again_after_a_restore() {
         let change = |at: usize, state| parked(id(at).0, id(at).1, state);
         let changes = [change(1, ExceptionState::Dead), change(2, ExceptionState::Discarded)];
         // In the middle of a difference: what it has settled has ids above the base.
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &changes).await.unwrap(), Fenced::Held);
-        assert_eq!(keeper.release(lease.epoch).await.unwrap(), Fenced::Held);
-        drop((keeper, follower));
+        assert_eq!(
+            checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &changes).await.unwrap(),
+            Fenced::Held
+        );
+        assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
+        drop((checkpoint_store, follower));
         db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
-        let mut keeper = db.keeper("b").await;
-        let (lease, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = db.checkpoint_store("b").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         // A discarded one is removed before its row would come again.
         let gone = [ExceptionChange::Resolve(EntryId(id(2).0))];
-        assert_eq!(keeper.checkpoint(lease.epoch, &cursor, &gone).await.unwrap(), Fenced::Held);
+        assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, &gone).await.unwrap(), Fenced::Held);
         let mut follower = Follower::new(db.reader().await, cursor);
         follower.limit.entries_max = 1;
         assert_eq!(keys(&follower.all().await), ["0", "3", "4", "5", "6", "7", "8", "9"]);
         assert_eq!(db.number("SELECT count(*) FROM outbox_exception WHERE state = 'dead'").await, 1);
         // From a mark of this server on nothing is left out any more.
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
-        granted(&mut keeper).await;
+        assert_eq!(
+            checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+            Fenced::Held
+        );
+        granted(&mut checkpoint_store).await;
         assert_eq!(db.number("SELECT count(*) FROM outbox_rebased").await, 0);
         db
     })
@@ -315,23 +324,29 @@ async fn what_stands_beside_the_log_is_not_read_again_after_a_restore() {
 
 async fn a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before() {
     each(async |db: Database<Postgres>| {
-        let (mut keeper, epoch, mut follower) = after_ten(&db).await;
+        let (mut checkpoint_store, epoch, mut follower) = after_ten(&db).await;
         db.enqueue(orders(10..11)).await;
         // Crash recovery empties tables that are not logged.
         db.run("TRUNCATE outbox_server_run").await;
-        assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
+        assert_eq!(checkpoint_store.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
         let park = [parked(1, message::MessageId::new().to_string(), ExceptionState::Dead)];
-        assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &park).await.unwrap(), Fenced::Lost);
-        assert_eq!(keeper.renew(epoch, TTL).await.unwrap(), Fenced::Lost);
+        assert_eq!(
+            checkpoint_store.checkpoint(epoch, &follower.cursor(), &park).await.unwrap(),
+            Fenced::Lost
+        );
+        assert_eq!(checkpoint_store.renew(epoch, TTL).await.unwrap(), Fenced::Lost);
         assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
         let base = follower.cursor().base;
         let error = follower.reader.next_difference(&base).await.unwrap_err();
         assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
         // The same processes go on with a new lease.
-        let (lease, cursor) = granted(&mut keeper).await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         assert_eq!(keys(&follower.all().await), ["10"]);
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        assert_eq!(
+            checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+            Fenced::Held
+        );
         db
     })
     .await;
@@ -353,12 +368,12 @@ async fn a_reader_of_another_server_refuses_the_cursor() {
 async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length() {
     each(async |db: Database<Postgres>| {
         let ttl = Duration::from_secs(1);
-        let mut old = db.keeper("old").await;
+        let mut old = db.checkpoint_store("old").await;
         assert!(matches!(old.acquire(ttl).await.unwrap(), Acquired::Granted { .. }));
         drop(old);
         // The new primary's clock is an hour behind.
         db.run("UPDATE outbox_relay SET lease_until = lease_until + interval '1 hour'").await;
-        let mut standby = db.keeper("standby").await;
+        let mut standby = db.checkpoint_store("standby").await;
         let begun = std::time::Instant::now();
         loop {
             match standby.acquire(ttl).await.unwrap() {
@@ -407,19 +422,22 @@ async fn status_tells_which_server_a_cursor_belongs_to() {
 async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
     each(async |db: Database<Sqlite>| {
         db.enqueue(orders(0..10)).await;
-        let mut keeper = db.keeper("a").await;
-        let (lease, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         assert_eq!(follower.all().await.len(), 10);
         let dead = [parked(2, message::MessageId::new().to_string(), ExceptionState::Dead)];
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &dead).await.unwrap(), Fenced::Held);
+        assert_eq!(
+            checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &dead).await.unwrap(),
+            Fenced::Held
+        );
         db.run("DELETE FROM outbox_message").await;
         // What retention has emptied is no reason.
-        let (lease, _) = granted(&mut keeper).await;
-        assert_eq!(keeper.release(lease.epoch).await.unwrap(), Fenced::Held);
+        let (lease, _) = granted(&mut checkpoint_store).await;
+        assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         db.run("DELETE FROM sqlite_sequence").await;
         db.enqueue(orders(10..12)).await;
-        let error = keeper.acquire(TTL).await.unwrap_err().to_string();
+        let error = checkpoint_store.acquire(TTL).await.unwrap_err().to_string();
         assert!(error.contains("read up to the entry 10") && error.contains("ids up to 2"), "{error}");
         let (_, commands) = error.split_once(" and run ").unwrap();
         for command in commands.split("; ") {
@@ -430,7 +448,7 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             db.run(command).await;
         }
         assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
-        let (_, cursor) = granted(&mut keeper).await;
+        let (_, cursor) = granted(&mut checkpoint_store).await;
         assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
         db
     })

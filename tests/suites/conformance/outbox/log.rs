@@ -19,7 +19,7 @@ cases! { "outbox/log":
 
 async fn a_new_relay_starts_before_the_first_entry<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     db.enqueue((0..20).map(|n| NewMessage::new("orders").json(&n))).await;
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let mut follower = Follower::new(db.reader().await, cursor);
     let entries = follower.all().await;
     assert_eq!(entries.len(), 20);
@@ -32,7 +32,7 @@ async fn a_new_relay_starts_before_the_first_entry<DB: TestDialect>(db: Database
 
 async fn pages_are_cut_by_rows_and_bytes_and_end_exactly<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     db.enqueue((0..14).map(|_| NewMessage::new("orders").payload(vec![0; 100]))).await;
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let mut follower = Follower::new(db.reader().await, cursor);
     let difference = follower.reader.next_difference(&follower.base).await.unwrap().unwrap();
     let mut lengths = Vec::new();
@@ -58,7 +58,7 @@ async fn payloads_of_every_length_come_whole_in_pages_of_bounded_size<DB: TestDi
     let length = |n: usize| [10, 0, 70_000, 1_500, 9_000, 3][n % 6] * (1 + 3 * (n / 30 % 2));
     let payload = |n: usize| -> Vec<u8> { (0..length(n)).map(|byte| (byte * 31 + n) as u8).collect() };
     db.enqueue((0..120).map(|n| NewMessage::new("orders").payload(payload(n)))).await;
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     for (entries_max, bytes_max) in [(1_000, 100_000), (1_000, 8_000), (40, 2 << 20), (1, 1)] {
         let mut follower = Follower::new(db.reader().await, cursor.clone());
         follower.limit = PageLimit { entries_max, bytes_max };
@@ -80,17 +80,17 @@ async fn a_cursor_inside_a_difference_goes_on_where_it_stood<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
     db.enqueue((0..20).map(|n| NewMessage::new("orders").json(&n))).await;
-    let mut keeper = db.keeper("a").await;
-    let (lease, cursor) = granted(&mut keeper).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
     let mut follower = Follower::new(db.reader().await, cursor);
     let first = follower.next().await.unwrap();
     assert_eq!(
-        keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+        checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
         outbox::log::Fenced::Held
     );
     db.enqueue((20..25).map(|n| NewMessage::new("orders").json(&n))).await;
 
-    let (_, cursor) = granted(&mut keeper).await;
+    let (_, cursor) = granted(&mut checkpoint_store).await;
     let mut follower = Follower::new(db.reader().await, cursor);
     let rest = follower.all().await;
     assert_eq!((first.len(), rest.len()), (7, 18));
@@ -109,7 +109,7 @@ async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: Database<
     DB::sql(tx.connection(), "ROLLBACK TO SAVEPOINT inner_one").await.unwrap();
     tx.commit().await.unwrap();
 
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let entries = Follower::new(db.reader().await, cursor).all().await;
     assert_eq!(entries.iter().map(|e| e.key().unwrap()).collect::<Vec<_>>(), ["kept"]);
     db
@@ -129,7 +129,7 @@ async fn rows_of_plain_sql_are_read<DB: TestDialect>(db: Database<DB>) -> Databa
         let insert = format!("INSERT INTO outbox_message (topic, key) VALUES {wrong}");
         assert!(DB::sql(&mut connection, &insert).await.is_err(), "{wrong}");
     }
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let entries = Follower::new(db.reader().await, cursor).all().await;
     let message = entries[0].message.as_ref().unwrap();
     assert_eq!((message.kind.as_str(), message.source.as_str()), ("orders", "/test"));

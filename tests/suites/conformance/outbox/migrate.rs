@@ -129,7 +129,7 @@ async fn the_printed_script_makes_the_same_schema_by_hand_in_a_schema_of_its_own
         db.run("SELECT \"order\".outbox_enqueue('orders', '')").await;
         let options = LogOptions::default().schema(Some(schema));
         let log = outbox::log::open(&db.relay_url(), source(), options).unwrap();
-        let (_, cursor) = granted(&mut log.keeper(&relay(), "a").await.unwrap()).await;
+        let (_, cursor) = granted(&mut log.checkpoint_store(&relay(), "a").await.unwrap()).await;
         let reader = log.reader(&relay()).await.unwrap();
         assert_eq!(crate::outbox::support::Follower::new(reader, cursor).all().await.len(), 2);
         assert_eq!(db.rows().await, 0);
@@ -168,7 +168,7 @@ async fn a_log_from_before_segments_is_taken_over() {
     let again = "INSERT INTO outbox_message (message_id, topic, payload) SELECT message_id, 'orders', '' FROM before LIMIT 1";
     let error = db.admin.execute(again).await.unwrap_err().to_string();
     assert!(error.contains("message_id_key"), "{error}");
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     assert_eq!(crate::outbox::support::Follower::new(db.reader().await, cursor).all().await.len(), 12);
     db.close().await;
 }

@@ -1,11 +1,11 @@
 //! The outbox and its migrations.
 
+mod checkpoint_store;
 mod clusters;
 mod concurrency;
 mod cost;
 mod drift;
 mod histories;
-mod keeper;
 mod log;
 mod metrics;
 mod migrate;
@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cost::trials(),
         drift::trials(),
         histories::trials(),
-        keeper::trials(),
+        checkpoint_store::trials(),
         log::trials(),
         metrics::trials(),
         migrate::trials(),

@@ -40,7 +40,7 @@ cases! { "outbox/producer":
 }
 
 async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<outbox::log::Entry> {
-    let (_, cursor) = granted(&mut db.keeper("a").await).await;
+    let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     Follower::new(db.reader().await, cursor).all().await
 }
 
@@ -95,7 +95,7 @@ async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: Database<DB
 async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     #[derive(Debug)]
     struct Stuck(MessageId);
-    impl message::token::Mint for Stuck {
+    impl message::token::IdGenerator for Stuck {
         fn mint(&self) -> Result<MessageId, message::token::MintError> {
             Ok(self.0)
         }

@@ -21,8 +21,8 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
     on("nothing_is_lost_after_a_restore", |db: Database<Postgres>| async move {
         let keys = |range: std::ops::Range<i32>| range.map(|n| NewMessage::new("orders").key(n.to_string()));
         db.enqueue(keys(0..10)).await;
-        let mut keeper = db.keeper("a").await;
-        let (lease, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         assert_eq!(follower.all().await.len(), 10);
 
@@ -31,11 +31,14 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
         late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
         db.enqueue(keys(11..12)).await;
         assert_eq!(follower.all().await.len(), 1);
-        assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        assert_eq!(
+            checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+            Fenced::Held
+        );
         late.commit().await.unwrap();
         db.enqueue(keys(12..15)).await;
-        assert_eq!(keeper.release(lease.epoch).await.unwrap(), Fenced::Held);
-        drop((follower, keeper));
+        assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
+        drop((follower, checkpoint_store));
 
         // As in a restored dump: the rows' and the cursor's xids are those of another, older cluster.
         let shifted = |cursor: &str| {
@@ -63,8 +66,8 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
         db.run(&format!("UPDATE outbox_message SET {FOREIGN}")).await;
         db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
 
-        let mut keeper = db.keeper("b").await;
-        let (rebased, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = db.checkpoint_store("b").await;
+        let (rebased, cursor) = granted(&mut checkpoint_store).await;
         assert!(rebased.epoch > lease.epoch + 1, "the old holder is fenced off");
         let mut follower = Follower::new(db.reader().await, cursor);
         let entries = follower.all().await;
@@ -75,10 +78,13 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
 
         // A relay that is new in this cluster reads everything.
         let other = outbox::log::RelayName::new("other").unwrap();
-        let (_, cursor) = granted(&mut db.log.keeper(&other, "c").await.unwrap()).await;
+        let (_, cursor) = granted(&mut db.log.checkpoint_store(&other, "c").await.unwrap()).await;
         let reader = db.log.reader(&other).await.unwrap();
         assert_eq!(Follower::new(reader, cursor).all().await.len(), 16);
-        assert_eq!(keeper.checkpoint(rebased.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+        assert_eq!(
+            checkpoint_store.checkpoint(rebased.epoch, &follower.cursor(), &[]).await.unwrap(),
+            Fenced::Held
+        );
         db
     })
     .await;
@@ -88,7 +94,7 @@ async fn rows_from_the_future_are_proof_enough() {
     on("rows_from_the_future", |db: Database<Postgres>| async move {
         db.enqueue([NewMessage::new("orders")]).await;
         db.run(&format!("UPDATE outbox_message SET {FOREIGN}")).await;
-        let (_, cursor) = granted(&mut db.keeper("a").await).await;
+        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
         assert_eq!(Follower::new(db.reader().await, cursor).all().await.len(), 1);
         db
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, TTL, TestDialect, granted, ids, on, relay, source};
 use outbox::log::{
-    Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError, LogKeeper,
+    CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
     LogOptions, Mark, Parked, QueueName, RelayName,
 };
 use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
@@ -53,24 +53,27 @@ fn messages(count: i32) -> impl Iterator<Item = NewMessage> {
 
 /// A relay that reads and stores its cursor.
 struct Relay {
-    keeper: Box<dyn LogKeeper>,
+    checkpoint_store: Box<dyn CheckpointStore>,
     epoch: i64,
     follower: Follower,
 }
 
 impl Relay {
     async fn new<DB: TestDialect>(db: &Database<DB>, name: &RelayName) -> Self {
-        let mut keeper = db.log.keeper(name, "a").await.unwrap();
-        let (lease, cursor) = granted(&mut keeper).await;
+        let mut checkpoint_store = db.log.checkpoint_store(name, "a").await.unwrap();
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
         let follower = Follower::new(db.log.reader(name).await.unwrap(), cursor);
-        Self { keeper, epoch: lease.epoch, follower }
+        Self { checkpoint_store, epoch: lease.epoch, follower }
     }
 
     /// Reads all there is, and passes it.
     async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
         let entries = self.follower.all().await;
         let cursor = self.follower.cursor();
-        assert_eq!(self.keeper.checkpoint(self.epoch, &cursor, changes).await.unwrap(), Fenced::Held);
+        assert_eq!(
+            self.checkpoint_store.checkpoint(self.epoch, &cursor, changes).await.unwrap(),
+            Fenced::Held
+        );
         entries
     }
 }
@@ -139,8 +142,8 @@ async fn a_relay_that_is_behind_is_named_and_can_be_forgotten<DB: TestDialect>(
     gone.follower.next().await.unwrap();
     let park = [ExceptionChange::Park(parked(&entries(&db).await[0], ExceptionState::Dead))];
     let cursor = gone.follower.cursor();
-    assert_eq!(gone.keeper.checkpoint(gone.epoch, &cursor, &park).await.unwrap(), Fenced::Held);
-    assert_eq!(gone.keeper.release(gone.epoch).await.unwrap(), Fenced::Held);
+    assert_eq!(gone.checkpoint_store.checkpoint(gone.epoch, &cursor, &park).await.unwrap(), Fenced::Held);
+    assert_eq!(gone.checkpoint_store.release(gone.epoch).await.unwrap(), Fenced::Held);
     assert!(matches!(refused(false).await, ForgetError::Parked { entries: 1, .. }));
     retention.forget(&audit, true).await.unwrap();
     assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
@@ -154,7 +157,7 @@ async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<Entry> {
     let name = RelayName::new("onlooker").unwrap();
     let mut onlooker = Relay::new(db, &name).await;
     let entries = onlooker.follower.all().await;
-    assert_eq!(onlooker.keeper.release(onlooker.epoch).await.unwrap(), Fenced::Held);
+    assert_eq!(onlooker.checkpoint_store.release(onlooker.epoch).await.unwrap(), Fenced::Held);
     open(db).forget(&name, true).await.unwrap();
     entries
 }
@@ -434,12 +437,15 @@ async fn a_cursor_of_another_history_has_passed_nothing() {
         let there = "1/1/00000000-0000-4000-8000-000000000000";
         for base in [format!("11@{seen}@{there}"), String::from("11@9000000000:9000000000:")] {
             let foreign = Cursor::at(Mark::new(base.as_str()));
-            assert_eq!(main.keeper.checkpoint(main.epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
+            assert_eq!(
+                main.checkpoint_store.checkpoint(main.epoch, &foreign, &[]).await.unwrap(),
+                Fenced::Held
+            );
             assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0, "{base}");
             assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
         }
         // Behind the cursor, then with every id up to the floor given out again.
-        assert_eq!(main.keeper.checkpoint(main.epoch, &sound, &[]).await.unwrap(), Fenced::Held);
+        assert_eq!(main.checkpoint_store.checkpoint(main.epoch, &sound, &[]).await.unwrap(), Fenced::Held);
         db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
         for count in [5, 5] {
             db.enqueue(messages(count)).await;

@@ -328,13 +328,14 @@ async fn services_with_a_schema_each_cannot_touch_each_others_keys() {
 async fn an_observer_sees_states_and_no_content() {
     on("an_observer_sees_states", |db: Database<Postgres>| async move {
         db.enqueue([NewMessage::new("orders")]).await;
-        granted(&mut db.keeper("a").await).await;
+        granted(&mut db.checkpoint_store("a").await).await;
         let url = Role::Observer.url(&db.url).unwrap();
         let admin = outbox::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let relays = admin.relays().await.unwrap();
         assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
         let log = outbox::log::open(url.as_str(), source(), LogOptions::default()).unwrap();
-        let taken = log.keeper(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
+        let taken =
+            log.checkpoint_store(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;
         assert!(taken.is_err(), "an observer leads nothing");
         db
     })

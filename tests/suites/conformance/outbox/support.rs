@@ -9,8 +9,8 @@ use std::time::Duration;
 use message::Source;
 use migrations::{Line, Migrator};
 use outbox::log::{
-    Acquired, Cursor, Difference, Entry, EntryId, Lease, LogKeeper, LogOptions, LogReader, LogStore, Mark,
-    PageLimit, RelayName,
+    Acquired, CheckpointStore, Cursor, Difference, Entry, EntryId, Lease, LogOptions, LogReader, LogStore,
+    Mark, PageLimit, RelayName,
 };
 use outbox::{Dialect, NewMessage, Outbox};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Pool, Postgres, Sqlite};
@@ -100,8 +100,8 @@ impl<DB: TestDialect> Database<DB> {
         self.log.reader(&relay()).await.unwrap()
     }
 
-    pub async fn keeper(&self, holder: &str) -> Box<dyn LogKeeper> {
-        self.log.keeper(&relay(), holder).await.unwrap()
+    pub async fn checkpoint_store(&self, holder: &str) -> Box<dyn CheckpointStore> {
+        self.log.checkpoint_store(&relay(), holder).await.unwrap()
     }
 
     pub async fn close(self) {
@@ -197,8 +197,8 @@ pub async fn on<DB: TestDialect, F: Future<Output = Database<DB>>>(
     }
 }
 
-pub async fn granted(keeper: &mut Box<dyn LogKeeper>) -> (Lease, Cursor) {
-    match keeper.acquire(TTL).await.unwrap() {
+pub async fn granted(checkpoint_store: &mut Box<dyn CheckpointStore>) -> (Lease, Cursor) {
+    match checkpoint_store.acquire(TTL).await.unwrap() {
         Acquired::Granted { lease, cursor, .. } => (lease, cursor),
         Acquired::Busy { holder, .. } => panic!("busy: {holder}"),
     }

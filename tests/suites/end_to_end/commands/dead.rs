@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outbox::NewMessage;
 use serde_json::{Value, json};
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, Stage};
 
 use super::{Ran, column};
@@ -14,24 +14,25 @@ use super::{Ran, column};
 const RELAY: &str = "orders";
 const SIGNED: [&str; 4] = ["--actor", "ann", "--note", "a test"];
 
-/// A shop with dead messages, one for each of these keys, and their ids in the log.
+/// A workload with dead messages, one for each of these keys, and their ids in the log.
 struct Scene<DB: Dialect> {
-    shop: Shop<DB>,
+    workload: Workload<DB>,
     config: Config,
 }
 
 impl<DB: Dialect> Scene<DB> {
     async fn open(stage: &Stage, broker: Arc<dyn Broker>, keys: &[&str]) -> Result<Self, Failure> {
-        let shop = Shop::<DB>::open(stage, broker).await?;
-        let bytes = shop.broker.oversize_bytes().ok_or("every message fits")?;
+        let workload = Workload::<DB>::open(stage, broker).await?;
+        let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
         for key in keys {
-            let mut tx = shop.begin().await?;
-            let message = NewMessage::new(&shop.topic).key(*key).payload("x".repeat(bytes));
-            shop.outbox().enqueue(&mut tx, message).await?;
+            let mut tx = workload.begin().await?;
+            let message = NewMessage::new(&workload.topic).key(*key).payload("x".repeat(bytes));
+            workload.outbox().enqueue(&mut tx, message).await?;
             tx.commit().await?;
         }
-        let config = Config::write(stage, RELAY, &shop.database.relay_url()?, shop.broker.as_ref(), "")?;
-        let scene = Self { shop, config };
+        let config =
+            Config::write(stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
+        let scene = Self { workload, config };
         // Dead messages are left: that is told by the exit code.
         scene.publish().await?.ended(3)?;
         Ok(scene)
@@ -85,13 +86,13 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let requeued = scene.decide(&["requeue", "--id", &entry]).await?;
     assert_eq!(requeued, json!({ "action": "requeue", "decided": [dead[0]["id"]] }));
     scene.publish().await?.ended(3)?;
-    let records = scene.shop.broker.drain(&scene.shop.topic, 1).await?;
+    let records = scene.workload.broker.drain(&scene.workload.topic, 1).await?;
     let payloads: BTreeSet<&[u8]> = records.iter().map(|record| record.payload.as_slice()).collect();
     assert_eq!(payloads, BTreeSet::from([br#"{"key":"a","seq":1}"#.as_slice()]));
 
     let text = scene.dead(&[&["discard", "--key", "b", "--yes"], &SIGNED[..]].concat()).await?.done()?.out;
     assert_eq!(text.trim(), format!("discard: {}", dead[1]["id"]));
-    let topic = scene.shop.topic.as_str();
+    let topic = scene.workload.topic.as_str();
     scene.decide(&["discard", "--topic", topic, "--yes"]).await?;
     assert_eq!(scene.listed("dead").await?, json!([]));
     assert_eq!(scene.decide(&["requeue", "--all"]).await?, json!({ "action": "requeue", "decided": [] }));
@@ -159,7 +160,7 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
     let rows = async || {
         let mut rows = Vec::new();
         for table in ["outbox_relay", "outbox_exception", "outbox_parked"] {
-            rows.push(scene.shop.database.integer(&format!("SELECT count(*) FROM {table}")).await?);
+            rows.push(scene.workload.database.integer(&format!("SELECT count(*) FROM {table}")).await?);
         }
         Ok::<_, Failure>(rows)
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
@@ -21,11 +21,11 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let url = shop.database.relay_url()?;
-    let config = Config::write(&stage, "orders", &url, shop.broker.as_ref(), "")?;
-    let rows = || shop.database.integer("SELECT count(*) FROM outbox_message");
-    shop.place_many(2, 10).await?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
+    let rows = || workload.database.integer("SELECT count(*) FROM outbox_message");
+    workload.place_many(2, 10).await?;
     let unread = Ran::with(&config, &["retention", "--keep", "0s", "--output", "json"]).await?;
     assert!(column(&unread.json()?, "held_back_by").iter().any(|text| !text.is_empty()), "{unread:?}");
     assert_eq!(rows().await?, 10);
@@ -37,9 +37,9 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     let done = Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
     assert!(done.err.contains("orders: 1 segments emptied"), "{done:?}");
     assert_eq!(rows().await?, 0);
-    shop.place("after").await?;
+    workload.place("after").await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
-    assert_eq!(shop.broker.drain(&shop.topic, 11).await?.len(), 11);
+    assert_eq!(workload.broker.drain(&workload.topic, 11).await?.len(), 11);
     Ok(())
 }
 

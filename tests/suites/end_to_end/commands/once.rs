@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox::NewMessage;
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Dialect, Outcome, Stage};
 
 use super::Ran;
@@ -16,20 +16,20 @@ pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
-    let url = shop.database.relay_url()?;
-    let config = Config::write(&stage, "orders", &url, shop.broker.as_ref(), "")?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
-    shop.place_many(5, 100).await?;
-    let mut tx = shop.begin().await?;
-    let later = NewMessage::new(&shop.topic)
+    workload.place_many(5, 100).await?;
+    let mut tx = workload.begin().await?;
+    let later = NewMessage::new(&workload.topic)
         .key("later")
         .json(&1)
         .deliver_at(time::OffsetDateTime::now_utc() + Duration::from_secs(3_600));
-    shop.outbox().enqueue(&mut tx, later).await?;
+    workload.outbox().enqueue(&mut tx, later).await?;
     tx.commit().await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
-    let records = shop.broker.drain(&shop.topic, 100).await?;
+    let records = workload.broker.drain(&workload.topic, 100).await?;
     assert_eq!(records.len(), 100, "each left once, and the scheduled one did not");
     let status = Ran::with(&config, &["status", "--output", "json"]).await?.done()?.json()?;
     assert_eq!((status[0]["state"].as_str(), status[0]["oldest_pending_id"].as_i64()), (Some("idle"), None));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tests::relay_process::Config;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
@@ -15,14 +15,14 @@ pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dial
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let shop = Shop::<DB>::open(&stage, broker).await?;
+    let workload = Workload::<DB>::open(&stage, broker).await?;
     let other = Database::<DB>::migrated(&stage).await?;
-    let section = shop.broker.relay_section().ok_or("no section")?;
+    let section = workload.broker.relay_section().ok_or("no section")?;
     let pipeline = |name: &str, url: &str, section: &str| {
         format!("[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}\n")
     };
     let nobody = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
-    let (url, other) = (shop.database.relay_url()?, other.relay_url()?);
+    let (url, other) = (workload.database.relay_url()?, other.relay_url()?);
     let text = [
         pipeline("no-broker", &other, nobody),
         pipeline("no-database", "postgres://relay@127.0.0.1:1/orders", &section),
@@ -31,9 +31,9 @@ pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dial
     ];
     let config = Config::text(&stage, &text.concat())?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let consumer = shop.consume().await?;
-    shop.place_many(3, 30).await?;
-    shop.settled().await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(3, 30).await?;
+    workload.settled().await?;
     tests::eventually("both cursors have passed everything", || async {
         let status = Ran::with(&config, &["status", "--output", "json"]).await?.ended(3)?.json()?;
         assert_eq!(column(&status, "pipeline"), ["no-broker", "no-database", "orders", "audit"]);

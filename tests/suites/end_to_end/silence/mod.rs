@@ -17,10 +17,10 @@ use message::{Connector, Source};
 use outbox::NewMessage;
 use outbox::log::{LogOptions, RelayName};
 use proxy::AmqpProxy;
-use relay::engine::{Pipeline, Settings};
+use relay::engine::{EngineOptions, Pipeline};
 use sqlx::Postgres;
 use tests::eventually::when;
-use tests::shop::Shop;
+use tests::workload::Workload;
 use tests::{Backend, Broker, Failure, Outcome, Stage, brokers as targets, eventually, trial};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -185,12 +185,13 @@ async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), 
 /// copies; the silent one has a bounded number of copies, and goes on by itself, in the order of its keys.
 /// Oracle: what was handed over and confirmed, counted between engine and broker, in phases with and without silence.
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
-    let shop = Shop::<Postgres>::open(&stage, broker).await?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let (alive, silent) = silencer.topics();
     let tally = Tally::default();
     let connector = Tallied::new(silencer.connector()?, tally.clone());
-    let store = outbox::log::open(&shop.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
-    let settings = Settings { silent_after: SILENT_AFTER, ..Settings::default() };
+    let store =
+        outbox::log::open(&workload.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
+    let settings = EngineOptions { silent_after: SILENT_AFTER, ..EngineOptions::default() };
     let pipeline = Pipeline::new(RelayName::new("orders")?, store, Arc::new(connector), settings);
     let stop = CancellationToken::new();
     let relay = tokio::spawn(pipeline.run(stop.clone()));
@@ -204,11 +205,11 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
             }
             let begun_at = Instant::now();
             for chunk in 0..ALIVE / PER_SILENT {
-                let mut tx = shop.begin().await?;
+                let mut tx = workload.begin().await?;
                 let message = |topic: &String, key: String| NewMessage::new(topic).key(&key).payload("x");
                 let alive = (0..PER_SILENT).map(|number| message(&alive, format!("alive-{}", number % KEYS)));
                 let silent = message(&silent, format!("silent-{}", chunk % KEYS));
-                shop.outbox().enqueue_batch(&mut tx, alive.chain([silent])).await?;
+                workload.outbox().enqueue_batch(&mut tx, alive.chain([silent])).await?;
                 tx.commit().await?;
             }
             alive_len += ALIVE;

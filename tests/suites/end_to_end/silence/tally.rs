@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{
-    Connector, Message, MessageId, Profile, PublishError, Publisher, Receipts, Submission, Ticket,
+    Capabilities, Connector, Message, MessageId, PublishError, Publisher, Receipts, Submission, Ticket,
 };
 
 /// What passed.
@@ -101,7 +101,7 @@ struct TalliedPublisher {
 
 #[async_trait]
 impl Publisher for TalliedPublisher {
-    fn profile(&self) -> Profile {
+    fn profile(&self) -> Capabilities {
         self.inner.profile()
     }
 

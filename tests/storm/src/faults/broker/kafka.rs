@@ -12,7 +12,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
 /// `max.message.bytes` of a topic is lowered, and restored.
@@ -35,12 +35,12 @@ impl Fault for Oversize {
         seconds(1)..=seconds(4)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let bytes = rng.random_range(300..=900_u32);
         self.lowered = Some(topic.clone());
         alter(&stage.broker.address, topic, Some(bytes)).await?;
-        Ok(Struck::new(topic, format!("{bytes} bytes")))
+        Ok(Injected::new(topic, format!("{bytes} bytes")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::task::spawn_blocking;
 
 use crate::Failure;
-use crate::faults::{Fault, Struck, millis, seconds};
+use crate::faults::{Fault, Injected, millis, seconds};
 use crate::stage::Stage;
 
 /// A guest in one of the groups. It reads what it is given and commits nothing: whoever gets its partitions reads it again.
@@ -50,7 +50,7 @@ impl Fault for GroupRebalances {
         seconds(4)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let group = stage.broker.groups.choose(rng).ok_or("there is no group")?.clone();
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let mut config = ClientConfig::new();
@@ -71,7 +71,7 @@ impl Fault for GroupRebalances {
         let rng = StdRng::seed_from_u64(rng.random());
         let thread = std::thread::spawn(move || visits.go_on(rng));
         self.guest = Some(Guest { leaving, joined, thread });
-        Ok(Struck::new(format!("group {group}"), "a member comes and goes"))
+        Ok(Injected::new(format!("group {group}"), "a member comes and goes"))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -24,7 +24,7 @@ use rdkafka::types::RDKafkaRespErr::{
 };
 
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
 /// Brokers of the mock cluster, so that leaders can move.
@@ -65,12 +65,12 @@ impl Fault for ProduceErrors {
         seconds(1)..=seconds(4)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (name, error) = *PRODUCE.choose(rng).ok_or("no error")?;
         let count = rng.random_range(1..=4);
         self.ordered = true;
         mock(stage)?.request_errors(ApiKey::Produce, &vec![error; count])?;
-        Ok(Struck::new("produce", format!("{count} × {name}")))
+        Ok(Injected::new("produce", format!("{count} × {name}")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
@@ -108,12 +108,12 @@ impl Fault for FetchErrors {
         seconds(1)..=seconds(4)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (name, api, error) = *CONSUME.choose(rng).ok_or("no error")?;
         let count = rng.random_range(1..=4);
         mock(stage)?.request_errors(api, &vec![error; count])?;
         self.ordered = Some(api);
-        Ok(Struck::new("consumers", format!("{count} × {name}")))
+        Ok(Injected::new("consumers", format!("{count} × {name}")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
@@ -134,7 +134,7 @@ impl Fault for LeaderMoves {
         "leader-moves"
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let mock = mock(stage)?;
         let mut moved = Vec::new();
@@ -149,7 +149,7 @@ impl Fault for LeaderMoves {
         if moved.is_empty() {
             return Err(format!("no partition of {topic} could be moved").into());
         }
-        Ok(Struck::new(topic, format!("led by {}", moved.join(" "))))
+        Ok(Injected::new(topic, format!("led by {}", moved.join(" "))))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
@@ -173,10 +173,10 @@ impl Fault for BrokerGone {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         self.gone = true;
         mock(stage)?.down()?;
-        Ok(Struck::new("all brokers", ""))
+        Ok(Injected::new("all brokers", ""))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
@@ -209,7 +209,7 @@ impl Fault for SilentPartition {
         seconds(4)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let mock = mock(stage)?;
         let silent = rng.random_range(1..=2);
@@ -222,7 +222,7 @@ impl Fault for SilentPartition {
         }
         self.is_late = true;
         mock.answer_late(BROKERS, SILENCE)?;
-        Ok(Struck::new(topic, format!("{silent} partitions do not answer")))
+        Ok(Injected::new(topic, format!("{silent} partitions do not answer")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

@@ -30,7 +30,7 @@ pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
             Box::new(rabbitmq::SilentQueue::default()),
         ],
         BrokerKind::Sqs | BrokerKind::SqsFifo => {
-            sqs::Trouble::all().into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>).collect()
+            sqs::SqsErrors::all().into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>).collect()
         }
         BrokerKind::MockKafka => vec![
             Box::new(mock::ProduceErrors::default()),

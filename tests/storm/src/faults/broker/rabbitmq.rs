@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::{Broker, Stage};
 
 /// One more queue beside the others that takes few messages (`overflow=reject-publish`): once it is full, the broker
@@ -31,7 +31,7 @@ impl Fault for Full {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let exchange = exchange(&stage.broker)?;
         // Beside the others also when a topic loses its binding meanwhile: alone it would take messages that no consumer
         // reads, the broker would rightly confirm them, and they would go with it.
@@ -45,7 +45,7 @@ impl Fault for Full {
         admin.declare_queue(&queue, options).await?;
         admin.bind(&queue, inner, topic).await?;
         admin.close().await;
-        Ok(Struck::new(topic, format!("nack after {messages_max} messages")))
+        Ok(Injected::new(topic, format!("nack after {messages_max} messages")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
@@ -75,14 +75,14 @@ impl Fault for Unroutable {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (exchange, inner) = (exchange(&stage.broker)?, inner(&stage.broker)?);
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let admin = connect(&stage.broker).await?;
         self.unbound = Some(topic.clone());
         admin.unbind_exchange(inner, exchange, topic).await?;
         admin.close().await;
-        Ok(Struck::new(topic, ""))
+        Ok(Injected::new(topic, ""))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
@@ -100,7 +100,7 @@ impl Fault for Unroutable {
 /// waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
 #[derive(Debug, Default)]
 pub struct SilentQueue {
-    struck: bool,
+    injected: bool,
 }
 
 #[async_trait]
@@ -113,21 +113,21 @@ impl Fault for SilentQueue {
         seconds(4)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         let confirms = stage.broker.confirms.as_ref().ok_or("nothing keeps confirms back")?;
         let topic = &stage.broker.topics.first().ok_or("there is no topic")?.name;
         confirms.silence(true);
-        self.struck = true;
-        Ok(Struck::new(topic, "confirms are kept back"))
+        self.injected = true;
+        Ok(Injected::new(topic, "confirms are kept back"))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.struck
+        if self.injected
             && let Some(confirms) = &stage.broker.confirms
         {
             confirms.silence(false);
         }
-        self.struck = false;
+        self.injected = false;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck};
+use crate::faults::{Fault, Injected};
 use crate::stage::Stage;
 
 /// Ends a part of the sessions (`pg_terminate_backend`).
@@ -19,9 +19,9 @@ impl Fault for Terminated {
         "backends-terminated"
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let ended = hit(stage, rng, "pg_terminate_backend(pid)").await?;
-        Ok(Struck::new("sessions", format!("{ended} ended")))
+        Ok(Injected::new("sessions", format!("{ended} ended")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
@@ -39,9 +39,9 @@ impl Fault for Cancelled {
         "statements-cancelled"
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let cancelled = hit(stage, rng, "state <> 'idle' AND pg_cancel_backend(pid)").await?;
-        Ok(Struck::new("statements", format!("{cancelled} cancelled")))
+        Ok(Injected::new("statements", format!("{cancelled} cancelled")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, millis, seconds};
+use crate::faults::{Fault, Injected, millis, seconds};
 use crate::stage::Stage;
 
 /// PostgreSQL: the outbox, or the inbox, cannot grow by a page. The sizes of files that the sessions of that database may
@@ -45,7 +45,7 @@ impl Fault for PostgresFull {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (url, table) = if rng.random() {
             (&stage.database.producers, "outbox_message")
         } else {
@@ -64,7 +64,7 @@ impl Fault for PostgresFull {
                 }
             }
         });
-        Ok(Struck::new(table, format!("files end at {limit} bytes")))
+        Ok(Injected::new(table, format!("files end at {limit} bytes")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
@@ -167,10 +167,10 @@ impl Fault for SqliteFull {
         millis(500)..=seconds(4)
     }
 
-    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         self.ordered = true;
         tokio::fs::write(Self::order(&stage.folder), "").await?;
-        Ok(Struck::new("producers' file", "no page more"))
+        Ok(Injected::new("producers' file", "no page more"))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

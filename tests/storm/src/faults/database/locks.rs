@@ -11,7 +11,7 @@ use sqlx::postgres::PgConnection;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::{Database, Stage};
 
 /// A session holds some accounts.
@@ -30,7 +30,7 @@ impl Fault for RowLocks {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let accounts = stage.database.accounts;
         let count = rng.random_range(1..=accounts.max(2) / 2);
         // In the order in which producers lock, so that this is no deadlock.
@@ -43,7 +43,7 @@ impl Fault for RowLocks {
             let locked = sqlx::query("SELECT FROM account WHERE name = $1 FOR UPDATE");
             held += locked.bind(Database::account(account)).execute(&mut *holder).await?.rows_affected();
         }
-        Ok(Struck::new("account", format!("{held} rows")))
+        Ok(Injected::new("account", format!("{held} rows")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
@@ -75,7 +75,7 @@ impl Fault for TableLock {
         seconds(1)..=seconds(6)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (url, tables): (_, &[&str]) = if rng.random() {
             (&stage.database.producers, &PRODUCERS)
         } else {
@@ -85,7 +85,7 @@ impl Fault for TableLock {
         let mode = MODES.choose(rng).ok_or("no mode")?;
         let holder = self.holder.insert(session::connect(url).await?);
         session::run(holder, format!("BEGIN; LOCK TABLE {table} IN {mode} MODE")).await?;
-        Ok(Struck::new(*table, mode.to_lowercase()))
+        Ok(Injected::new(*table, mode.to_lowercase()))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnection;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
 /// A session that is idle in a transaction, in the producers' database or the consumers'.
@@ -29,7 +29,7 @@ impl Fault for LongTransaction {
         seconds(10)..=seconds(60)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (url, database) = if rng.random() {
             (&stage.database.producers, "producers' database")
         } else {
@@ -39,7 +39,7 @@ impl Fault for LongTransaction {
         session::run(idle, "BEGIN ISOLATION LEVEL REPEATABLE READ".to_owned()).await?;
         let id: String =
             sqlx::query_scalar("SELECT pg_current_xact_id()::text").fetch_one(&mut *idle).await?;
-        Ok(Struck::new(database, format!("transaction {id}")))
+        Ok(Injected::new(database, format!("transaction {id}")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::session;
 use crate::Failure;
 use crate::clock;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::journal::{Journal, Step};
 use crate::load::Preparation;
 use crate::stage::Stage;
@@ -52,7 +52,7 @@ impl Fault for Prepared {
         seconds(1)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let topic = &stage.broker.topics.first().ok_or("there is no topic")?.name;
         let preparation = Preparation::random(rng, stage.database.accounts);
         let operation = preparation.operation();
@@ -66,7 +66,7 @@ impl Fault for Prepared {
         preparation.prepare(&pool, &waiting.name(), topic, &stage.folder, note).await?;
         pool.close().await;
         let decision = if waiting.commits { "commits" } else { "rolls back" };
-        Ok(Struck::new("account", format!("{} messages, {decision}", preparation.messages())))
+        Ok(Injected::new("account", format!("{} messages, {decision}", preparation.messages())))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ use super::fence::{Fence, beside, lost};
 use super::program::run;
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, millis, seconds};
+use crate::faults::{Fault, Injected, millis, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::{Peer, Role, Service, Stage, Wire};
 
@@ -59,7 +59,7 @@ impl Fault for Promotion {
         seconds(2)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         if self.promoted {
             return Err("the standby is the primary already".into());
         }
@@ -67,7 +67,7 @@ impl Fault for Promotion {
         standby.follow_nobody().await?;
         let address = standby.address.clone();
         self.standby = Some(standby);
-        Ok(Struck::new("producers' database", format!("goes back to a standby at {address}")))
+        Ok(Injected::new("producers' database", format!("goes back to a standby at {address}")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use super::fence::{Fence, beside, lost};
 use super::program::run;
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
@@ -45,14 +45,14 @@ impl Fault for Restore {
         seconds(2)..=seconds(20)
     }
 
-    async fn strike(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         let dump = stage.folder.join("producers.dump");
         let mut command = Command::new("pg_dump");
         command.args(["--format=custom", LOCK_WAIT, "--file"]).arg(&dump);
         run(command.arg("--dbname").arg(&stage.database.producers)).await?;
         let bytes = std::fs::metadata(&dump)?.len();
         self.dump = Some(dump);
-        Ok(Struck::new("producers' database", format!("goes back to a dump of {bytes} bytes")))
+        Ok(Injected::new("producers' database", format!("goes back to a dump of {bytes} bytes")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

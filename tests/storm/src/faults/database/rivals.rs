@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::{Database, Stage};
 
 /// The names of a few accounts, in the order in which producers never lock: descending.
@@ -52,7 +52,7 @@ impl Fault for Deadlocks {
         seconds(3)..=seconds(8)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         for _ in 0..RIVALS {
             let mut session = session::connect(&stage.database.producers).await?;
             let (accounts, met) = (stage.database.accounts, Arc::clone(&self.met));
@@ -70,7 +70,7 @@ impl Fault for Deadlocks {
                 }
             });
         }
-        Ok(Struck::new("account", format!("{RIVALS} rivals")))
+        Ok(Injected::new("account", format!("{RIVALS} rivals")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
@@ -109,7 +109,7 @@ impl Fault for Conflicts {
         seconds(3)..=seconds(8)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let mut session = session::connect(&stage.database.producers).await?;
         let accounts = stage.database.accounts.max(1);
         let mut rng = StdRng::seed_from_u64(rng.random());
@@ -127,7 +127,7 @@ impl Fault for Conflicts {
                 tokio::time::sleep(Duration::from_millis(rng.random_range(1..=10))).await;
             }
         });
-        Ok(Struck::new("account", ""))
+        Ok(Injected::new("account", ""))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck};
+use crate::faults::{Fault, Injected};
 use crate::journal::{Journal, SET_BACK, SetBack};
 use crate::stage::Stage;
 
@@ -24,7 +24,7 @@ impl Fault for SequenceReset {
         "sequence-reset"
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let back: i64 = rng.random_range(1..=500);
         let mut session = session::connect(&stage.database.producers).await?;
         let last: i64 = sqlx::query_scalar("SELECT last_value FROM outbox_message_id_seq")
@@ -36,7 +36,7 @@ impl Fault for SequenceReset {
         let set = "SELECT setval('outbox_message_id_seq', $1)";
         sqlx::query(set).bind(id).execute(&mut session).await?;
         session::end(session).await;
-        Ok(Struck::new("outbox_message_id_seq", format!("back to {id}")))
+        Ok(Injected::new("outbox_message_id_seq", format!("back to {id}")))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
 /// `commit_delay` of both databases, for sessions that begin from now on; the others are ended, so that they begin anew.
@@ -32,12 +32,12 @@ impl Fault for SlowCommits {
         seconds(5)..=seconds(30)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let delay = rng.random_range(DELAY);
         self.slowed = true;
         let micros = delay * 1_000;
         set(stage, &[format!("SET commit_delay = {micros}"), "SET commit_siblings = 0".to_owned()]).await?;
-        Ok(Struck::new("commits", format!("{delay} ms each")))
+        Ok(Injected::new("commits", format!("{delay} ms each")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {

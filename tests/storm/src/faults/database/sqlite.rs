@@ -11,7 +11,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
 /// A connection that holds `BEGIN IMMEDIATE` on the producers' file or the consumers'.
@@ -33,7 +33,7 @@ impl Fault for Busy {
         seconds(1)..=seconds(8)
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (url, file) = if rng.random() {
             (&stage.database.producers, "producers' file")
         } else {
@@ -42,7 +42,7 @@ impl Fault for Busy {
         let options = SqliteConnectOptions::from_str(url)?.create_if_missing(false).busy_timeout(WAIT);
         let writer = self.writer.insert(options.connect().await?);
         sqlx::query("BEGIN IMMEDIATE").execute(writer).await?;
-        Ok(Struck::new(file, ""))
+        Ok(Injected::new(file, ""))
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {

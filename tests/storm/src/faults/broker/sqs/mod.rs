@@ -6,9 +6,9 @@
 //! | `protocol` | what the answers say; pure |
 //! | `trouble` | [`Trouble`]: the faults |
 
+mod errors;
 mod gateway;
 mod protocol;
-mod trouble;
 
+pub use errors::SqsErrors;
 pub use gateway::{Gateway, Mood};
-pub use trouble::Trouble;

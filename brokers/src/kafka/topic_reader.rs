@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// A record as it was read.
 #[derive(Debug)]
-pub struct Tapped {
+pub struct ReadTopic {
     /// The message; nothing for a record that is none.
     pub message: Option<Message>,
     /// When the record was made, in milliseconds since 1970; nothing when the broker does not say.
@@ -36,7 +36,7 @@ pub struct Begun {
 }
 
 /// A reader of topics. Its calls block; each topic is read from a time to what was its end when that was begun.
-pub struct Tap {
+pub struct TopicReader {
     consumer: BaseConsumer,
     timeout: Duration,
     topic: String,
@@ -45,7 +45,7 @@ pub struct Tap {
     heard_at: Instant,
 }
 
-impl Tap {
+impl TopicReader {
     /// A reader of this cluster; the first call connects.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Tap {
         let mut client = config.client()?;
         client
             // The client demands a name. Partitions are assigned and nothing is committed, so no group of it comes to be.
-            .set("group.id", format!("{}-tap", config.client_id))
+            .set("group.id", format!("{}-topic_reader", config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
@@ -124,7 +124,7 @@ impl Tap {
     ///
     /// # Errors
     /// [`AdminError::Refused`] when the cluster refuses or is silent for long.
-    pub fn read(&mut self, records_max: usize) -> Result<Vec<Tapped>, AdminError> {
+    pub fn read(&mut self, records_max: usize) -> Result<Vec<ReadTopic>, AdminError> {
         let mut records = Vec::new();
         while !self.left.is_empty() && records.len() < records_max {
             match self.consumer.poll(POLL) {
@@ -135,7 +135,7 @@ impl Tap {
                     if self.left.get(&record.partition()).is_some_and(|end| record.offset() + 1 >= *end) {
                         self.left.remove(&record.partition());
                     }
-                    records.push(Tapped { message: wire::read(&record).ok(), at_ms });
+                    records.push(ReadTopic { message: wire::read(&record).ok(), at_ms });
                 }
                 // The rest was no records: markers of transactions, or records that compaction has
                 // removed.

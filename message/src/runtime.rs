@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 /// Where tasks run and random numbers come from; by default the real ones. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Host(Option<Arc<dyn Simulated>>);
+pub struct Runtime(Option<Arc<dyn Simulated>>);
 
 /// A simulated process.
 pub trait Simulated: Send + Sync + 'static {
@@ -26,7 +26,7 @@ pub trait Simulated: Send + Sync + 'static {
     fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()>;
 }
 
-impl Host {
+impl Runtime {
     /// A process that only seems to be one.
     #[must_use]
     pub fn simulated(process: Arc<dyn Simulated>) -> Self {
@@ -61,8 +61,8 @@ impl Host {
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Host(simulated)" } else { "Host" })
+        f.write_str(if self.0.is_some() { "Runtime(simulated)" } else { "Runtime" })
     }
 }

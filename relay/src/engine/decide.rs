@@ -1,10 +1,10 @@
 //! Decides about an entry after a failure. Pure.
 
-use message::{Fault, Scope};
+use message::{Fault, FaultScope};
 
 /// The decision about an entry whose publishing was not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NextStep {
     /// Send it again on the next session; nothing is recorded.
     Resend,
     /// Put it beside the log and try again later; its key waits. `attempts` is the new count.
@@ -28,17 +28,19 @@ pub enum Verdict {
 /// * the broker's or the operator's fault with one message: wait, without counting;
 /// * the message's own fault: count, and after `attempts_max` it is dead.
 #[must_use]
-pub fn judge(fault: Fault, scope: Scope, attempts: u32, attempts_max: u32) -> Verdict {
+pub fn decide(fault: Fault, scope: FaultScope, attempts: u32, attempts_max: u32) -> NextStep {
     match (scope, fault) {
-        (Scope::Session, _) => Verdict::Resend,
-        (Scope::Topic, _) => Verdict::Retry { attempts, block_topic: true },
-        (Scope::Message, Fault::Broker | Fault::Operator) => Verdict::Retry { attempts, block_topic: false },
-        (Scope::Message, Fault::Message) => {
+        (FaultScope::Session, _) => NextStep::Resend,
+        (FaultScope::Topic, _) => NextStep::Retry { attempts, block_topic: true },
+        (FaultScope::Message, Fault::Broker | Fault::Operator) => {
+            NextStep::Retry { attempts, block_topic: false }
+        }
+        (FaultScope::Message, Fault::Message) => {
             let attempts = attempts.saturating_add(1);
             if attempts >= attempts_max {
-                Verdict::Dead { attempts }
+                NextStep::Dead { attempts }
             } else {
-                Verdict::Retry { attempts, block_topic: false }
+                NextStep::Retry { attempts, block_topic: false }
             }
         }
     }
@@ -51,28 +53,28 @@ mod tests {
     #[test]
     fn the_table_of_verdicts() {
         use Fault::{Broker, Message, Operator};
-        let retry = |attempts, block_topic| Verdict::Retry { attempts, block_topic };
+        let retry = |attempts, block_topic| NextStep::Retry { attempts, block_topic };
         let table = [
-            (Broker, Scope::Session, 3, Verdict::Resend),
-            (Operator, Scope::Session, 3, Verdict::Resend),
-            (Broker, Scope::Topic, 3, retry(3, true)),
-            (Operator, Scope::Topic, 9, retry(9, true)),
-            (Broker, Scope::Message, 9, retry(9, false)),
-            (Operator, Scope::Message, 9, retry(9, false)),
-            (Message, Scope::Message, 0, retry(1, false)),
-            (Message, Scope::Message, 8, retry(9, false)),
-            (Message, Scope::Message, 9, Verdict::Dead { attempts: 10 }),
-            (Message, Scope::Message, u32::MAX, Verdict::Dead { attempts: u32::MAX }),
+            (Broker, FaultScope::Session, 3, NextStep::Resend),
+            (Operator, FaultScope::Session, 3, NextStep::Resend),
+            (Broker, FaultScope::Topic, 3, retry(3, true)),
+            (Operator, FaultScope::Topic, 9, retry(9, true)),
+            (Broker, FaultScope::Message, 9, retry(9, false)),
+            (Operator, FaultScope::Message, 9, retry(9, false)),
+            (Message, FaultScope::Message, 0, retry(1, false)),
+            (Message, FaultScope::Message, 8, retry(9, false)),
+            (Message, FaultScope::Message, 9, NextStep::Dead { attempts: 10 }),
+            (Message, FaultScope::Message, u32::MAX, NextStep::Dead { attempts: u32::MAX }),
         ];
         for (fault, scope, attempts, expected) in table {
-            assert_eq!(judge(fault, scope, attempts, 10), expected, "{fault} {scope} {attempts}");
+            assert_eq!(decide(fault, scope, attempts, 10), expected, "{fault} {scope} {attempts}");
         }
     }
 
     #[test]
     fn the_brokers_fault_never_burns_an_attempt() {
-        for scope in [Scope::Message, Scope::Topic] {
-            let Verdict::Retry { attempts, .. } = judge(Fault::Broker, scope, 5, 1) else {
+        for scope in [FaultScope::Message, FaultScope::Topic] {
+            let NextStep::Retry { attempts, .. } = decide(Fault::Broker, scope, 5, 1) else {
                 panic!("an outage must not kill a message");
             };
             assert_eq!(attempts, 5);

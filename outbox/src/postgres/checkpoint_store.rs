@@ -10,7 +10,7 @@ use crate::log::changes::Changes;
 use crate::log::exception::ExceptionChange;
 use crate::log::failure::within;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::{Cursor, LogError, LogKeeper, Progress, row, stored};
+use crate::log::{CheckpointStore, Cursor, LogError, Progress, row, stored};
 use crate::postgres::facts::Questions;
 use crate::postgres::history::Decision;
 use crate::postgres::lease::{Held, Wait, Watch};
@@ -21,7 +21,7 @@ use crate::postgres::statements::Statements;
 /// How often to ask again when the lease became free between two questions.
 const ACQUIRE_ATTEMPTS: usize = 3;
 
-pub(super) struct PgKeeper {
+pub(super) struct PgCheckpointStore {
     pub(super) connection: PgConnection,
     pub(super) relay: RelayName,
     pub(super) holder: String,
@@ -37,7 +37,7 @@ pub(super) struct PgKeeper {
 /// How often a lease is taken again after a rebase: the second comparison finds what the first one mended.
 const GRANT_ATTEMPTS: usize = 3;
 
-impl PgKeeper {
+impl PgCheckpointStore {
     /// Takes the lease, and gives the cursor out only when it is of this server's history.
     async fn grant(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..GRANT_ATTEMPTS {
@@ -187,7 +187,7 @@ fn fenced(rows_affected: u64) -> Fenced {
 }
 
 #[async_trait]
-impl LogKeeper for PgKeeper {
+impl CheckpointStore for PgCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         self.grant(ttl).await
     }

@@ -36,7 +36,7 @@ impl Default for RetryPolicy {
 
 /// How one pipeline behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct EngineOptions {
     /// Bytes of messages in memory at most, read but not confirmed. One message larger than this still passes. The
     /// broker's client library holds as much again, and the reader up to three pages. 12 MiB are 40 ms of 300 MB/s,
     /// longer than any broker near by takes to confirm: a larger window only takes memory.
@@ -80,7 +80,7 @@ pub struct Settings {
     pub chunking: Option<Splitter>,
 }
 
-impl Default for Settings {
+impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             window_bytes: 12 << 20,
@@ -104,7 +104,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl EngineOptions {
     /// Whether a message can leave, whole or in chunks.
     ///
     /// # Errors

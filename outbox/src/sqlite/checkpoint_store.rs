@@ -8,14 +8,14 @@ use sqlx::{Connection, SqliteConnection};
 use crate::log::changes::Changes;
 use crate::log::exception::{ExceptionChange, Parked};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::{Cursor, LogError, LogKeeper, Mark, row, stored};
+use crate::log::{CheckpointStore, Cursor, LogError, Mark, row, stored};
 use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::{ACQUIRE, CHECKPOINT, COPY, HOLDER, PARK, POSITION, RELEASE, RENEW, RESOLVE};
 
 /// How often to ask again when the lease became free between two questions.
 const ACQUIRE_ATTEMPTS: usize = 3;
 
-pub(super) struct SqliteKeeper {
+pub(super) struct SqliteCheckpointStore {
     pub(super) connection: SqliteConnection,
     pub(super) relay: RelayName,
     pub(super) holder: String,
@@ -65,7 +65,7 @@ async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -
 }
 
 #[async_trait]
-impl LogKeeper for SqliteKeeper {
+impl CheckpointStore for SqliteCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         let stored: Option<(String, i64)> = sqlx::query_as(POSITION)
             .bind(self.relay.as_str())

@@ -17,16 +17,16 @@ impl Held {
     }
 }
 
-/// Deliveries in lanes by ordering key: of a key, one is ready or being worked on, the others wait behind it.
+/// Deliveries in key_queues by ordering key: of a key, one is ready or being worked on, the others wait behind it.
 /// Deliveries without a key wait for nobody.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(super) struct KeyQueues {
     /// A key is here while one of its deliveries is ready or being worked on; its queue is what waits behind.
     waiting: HashMap<OrderingKey, VecDeque<Held>>,
     ready: VecDeque<Held>,
 }
 
-impl Lanes {
+impl KeyQueues {
     /// Whether a key has a delivery in its lane.
     pub(super) fn is_busy(&self, key: Option<&OrderingKey>) -> bool {
         key.is_some_and(|key| self.waiting.contains_key(key))
@@ -64,7 +64,7 @@ impl Lanes {
     /// Takes out everything that is not being worked on, in the order in which it came.
     pub(super) fn drain(&mut self) -> Vec<Held> {
         let mut drained: Vec<_> = self.ready.drain(..).collect();
-        // Lanes whose first delivery was only ready are free; the others stay busy until their work has ended.
+        // KeyQueues whose first delivery was only ready are free; the others stay busy until their work has ended.
         let mut freed: Vec<_> =
             drained.iter().filter_map(|held| self.waiting.remove(held.key()?)).flatten().collect();
         drained.append(&mut freed);
@@ -97,38 +97,38 @@ mod tests {
 
     #[test]
     fn a_key_has_one_delivery_at_a_time_and_others_pass() {
-        let mut lanes = Lanes::default();
+        let mut key_queues = KeyQueues::default();
         for (number, key) in [(1, "a"), (2, "a"), (3, "b"), (4, ""), (5, "")] {
-            lanes.push(held(number, key));
+            key_queues.push(held(number, key));
         }
-        let first = lanes.next().unwrap();
+        let first = key_queues.next().unwrap();
         assert_eq!(first.delivery.token.0, 1);
         assert_eq!(
-            [token(lanes.next()), token(lanes.next()), token(lanes.next())],
+            [token(key_queues.next()), token(key_queues.next()), token(key_queues.next())],
             [Some(3), Some(4), Some(5)]
         );
-        assert_eq!(token(lanes.next()), None);
-        lanes.finished(&first);
-        let second = lanes.next().unwrap();
+        assert_eq!(token(key_queues.next()), None);
+        key_queues.finished(&first);
+        let second = key_queues.next().unwrap();
         assert_eq!(second.delivery.token.0, 2);
-        assert!(lanes.is_busy(second.key()));
-        lanes.finished(&second);
-        assert!(!lanes.is_busy(second.key()) && lanes.is_busy(held(0, "b").key()));
+        assert!(key_queues.is_busy(second.key()));
+        key_queues.finished(&second);
+        assert!(!key_queues.is_busy(second.key()) && key_queues.is_busy(held(0, "b").key()));
     }
 
     #[test]
     fn draining_leaves_the_lanes_of_running_work_busy() {
-        let mut lanes = Lanes::default();
+        let mut key_queues = KeyQueues::default();
         for (number, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "")] {
-            lanes.push(held(number, key));
+            key_queues.push(held(number, key));
         }
-        let running = lanes.next().unwrap();
-        let drained: Vec<_> = lanes.drain().into_iter().map(|held| held.delivery.token.0).collect();
+        let running = key_queues.next().unwrap();
+        let drained: Vec<_> = key_queues.drain().into_iter().map(|held| held.delivery.token.0).collect();
         assert_eq!(drained, [2, 3, 4, 5]);
-        assert!(lanes.is_busy(running.key()) && !lanes.is_busy(held(0, "b").key()));
-        lanes.push(held(6, "a"));
-        assert_eq!(token(lanes.next()), None, "the key is still being worked on");
-        lanes.finished(&running);
-        assert_eq!(token(lanes.next()), Some(6));
+        assert!(key_queues.is_busy(running.key()) && !key_queues.is_busy(held(0, "b").key()));
+        key_queues.push(held(6, "a"));
+        assert_eq!(token(key_queues.next()), None, "the key is still being worked on");
+        key_queues.finished(&running);
+        assert_eq!(token(key_queues.next()), Some(6));
     }
 }

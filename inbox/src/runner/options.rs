@@ -1,4 +1,4 @@
-//! Settings of the runner, which it takes besides its parts.
+//! RunnerOptions of the runner, which it takes besides its parts.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::backoff::Backoff;
 
 /// How a consumer behaves; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct RunnerOptions {
     /// Deliveries in hand at most.
     pub prefetch: NonZeroUsize,
     /// Messages per transaction at most; each has its own without.
@@ -37,7 +37,7 @@ const fn non_zero(value: usize) -> NonZeroUsize {
     }
 }
 
-impl Default for Settings {
+impl Default for RunnerOptions {
     fn default() -> Self {
         Self {
             prefetch: non_zero(256),

@@ -40,7 +40,7 @@ pub(crate) enum Decision {
 }
 
 /// Decides about a claim.
-pub(crate) fn judge(found: Found, asked: &Asked) -> Decision {
+pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
     let now = found.read_at;
     let has_outcome = |record: &Record| matches!(record.state, State::Ended(_)) && !record.has_expired(now);
     if !found.is_held && !found.record.as_ref().is_some_and(has_outcome) {
@@ -110,8 +110,8 @@ mod tests {
         Found { is_held: true, read_at: NOW, record }
     }
 
-    fn judged(record: Option<Record>, on_expired: OnExpired) -> Decision {
-        judge(found(record), &Asked { fingerprint: fingerprint(7), holder: MINE, on_expired })
+    fn decided(record: Option<Record>, on_expired: OnExpired) -> Decision {
+        decide(found(record), &Asked { fingerprint: fingerprint(7), holder: MINE, on_expired })
     }
 
     #[test]
@@ -131,10 +131,10 @@ mod tests {
             (State::Ended(Ending::Failed), OTHER, replay(Ending::Failed), replay(Ending::Failed)),
         ] {
             let record = || Some(record(state, holder));
-            assert_eq!(judged(record(), OnExpired::TakeOver), taken_over, "{state:?} {holder}");
-            assert_eq!(judged(record(), OnExpired::Refuse), refused, "{state:?} {holder}");
+            assert_eq!(decided(record(), OnExpired::TakeOver), taken_over, "{state:?} {holder}");
+            assert_eq!(decided(record(), OnExpired::Refuse), refused, "{state:?} {holder}");
         }
-        assert_eq!(judged(None, OnExpired::Refuse), Decision::Take { attempt: 1 });
+        assert_eq!(decided(None, OnExpired::Refuse), Decision::Take { attempt: 1 });
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
             State::Ended(Ending::Succeeded),
         ] {
             let record = Record { fingerprint: fingerprint(8), ..record(state, OTHER) };
-            let decision = judged(Some(record), OnExpired::TakeOver);
+            let decision = decided(Some(record), OnExpired::TakeOver);
             assert_eq!(decision, Decision::Conflict { stored: fingerprint(8) }, "{state:?}");
         }
     }
@@ -159,26 +159,26 @@ mod tests {
             (State::InProgress { lease_until: BEFORE }, Decision::Stuck { since: BEFORE }),
         ] {
             let record = Record { expires_at: NOW, ..record(state, OTHER) };
-            assert_eq!(judged(Some(record), OnExpired::Refuse), expected, "{state:?}");
+            assert_eq!(decided(Some(record), OnExpired::Refuse), expected, "{state:?}");
         }
     }
 
     #[test]
     fn what_an_operator_gave_up_is_never_run() {
         let record = Record { outcome: None, ..record(State::Ended(Ending::Failed), OTHER) };
-        assert_eq!(judged(Some(record), OnExpired::TakeOver), Decision::Discarded { decided_at: BEFORE });
+        assert_eq!(decided(Some(record), OnExpired::TakeOver), Decision::Discarded { decided_at: BEFORE });
     }
 
     #[test]
     fn a_lease_that_was_left_to_an_operator_is_taken_over_by_nobody() {
         let lapsed = Record { refuses: true, ..record(State::InProgress { lease_until: BEFORE }, OTHER) };
-        assert_eq!(judged(Some(lapsed), OnExpired::TakeOver), Decision::Stuck { since: BEFORE });
+        assert_eq!(decided(Some(lapsed), OnExpired::TakeOver), Decision::Stuck { since: BEFORE });
     }
 
     #[test]
     fn of_a_key_that_a_transaction_holds_only_an_outcome_is_told() {
         let asked = Asked { fingerprint: fingerprint(7), holder: MINE, on_expired: OnExpired::TakeOver };
-        let busy = |record| judge(Found { is_held: false, ..found(record) }, &asked);
+        let busy = |record| decide(Found { is_held: false, ..found(record) }, &asked);
         let in_flight = Decision::InFlight { retry_after: BUSY_RETRY_AFTER };
         let ended = record(State::Ended(Ending::Succeeded), OTHER);
         assert!(matches!(busy(Some(ended.clone())), Decision::Replay { .. }));

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 
 use super::gateway::{Gateway, Mood};
 use crate::Failure;
-use crate::faults::{Fault, Struck, seconds};
+use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
 /// Longer than a request may take, and than a lease.
@@ -18,17 +18,17 @@ const SILENT_QUEUE: &str = "silent-queue";
 
 /// The gateway is in a bad mood for a while. Of two at once the later one counts.
 #[derive(Debug)]
-pub struct Trouble {
+pub struct SqsErrors {
     name: &'static str,
     mood: fn(f64) -> Mood,
-    struck: bool,
+    injected: bool,
 }
 
-impl Trouble {
+impl SqsErrors {
     /// One of each kind.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let new = |name, mood| Self { name, mood, struck: false };
+        let new = |name, mood| Self { name, mood, injected: false };
         vec![
             new("partial-batch", Mood::Partial as fn(f64) -> Mood),
             new("partial-batch-done", Mood::PartialDone),
@@ -41,7 +41,7 @@ impl Trouble {
 }
 
 #[async_trait]
-impl Fault for Trouble {
+impl Fault for SqsErrors {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -50,17 +50,17 @@ impl Fault for Trouble {
         if self.name == SILENT_QUEUE { seconds(4)..=seconds(20) } else { seconds(2)..=seconds(8) }
     }
 
-    async fn strike(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Struck, Failure> {
+    async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let percent = rng.random_range(10..=80_u8);
         gateway(stage)?.set((self.mood)(f64::from(percent) / 100.0));
-        self.struck = true;
-        Ok(Struck::new("sqs", format!("{percent} %")))
+        self.injected = true;
+        Ok(Injected::new("sqs", format!("{percent} %")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.struck {
+        if self.injected {
             gateway(stage)?.set(Mood::Fair);
-            self.struck = false;
+            self.injected = false;
         }
         Ok(())
     }

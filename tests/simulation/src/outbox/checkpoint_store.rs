@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::LeaseEvent;
-use outbox::log::{Acquired, Cursor, ExceptionChange, Fenced, Lease, LogError, LogKeeper};
+use outbox::log::{Acquired, CheckpointStore, Cursor, ExceptionChange, Fenced, Lease, LogError};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -13,14 +13,14 @@ use crate::fault::{Call, Moment};
 use crate::process::ProcessId;
 use crate::world::{State, pass};
 
-pub(super) struct Keeper {
+pub(super) struct SimulatedCheckpointStore {
     pub(super) connection: Connection,
     /// The history in which the lease was granted.
     pub(super) history: u64,
 }
 
 #[async_trait]
-impl LogKeeper for Keeper {
+impl CheckpointStore for SimulatedCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         let process = self.connection.process;
         let acquire = |state: &mut State| (state.acquire(process, ttl), state.outbox.history);

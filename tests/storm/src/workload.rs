@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres, Sqlite, SqliteConnection};
 use crate::faults::database::disk::SqliteFull;
 
 /// The statements of the business.
-pub trait Shop: outbox::Dialect + inbox::dialect::Dialect {
+pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
     /// Makes the producers' tables.
     fn create_business(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 
@@ -78,9 +78,9 @@ const INSERT_ROW: &str =
 const APPLY: &str = "INSERT INTO effect (consumer, scope, message_id, key, payload, headers) \
      VALUES ($1, $2, $3, $4, $5, $6)";
 
-macro_rules! shop {
+macro_rules! workload {
     ($database:ty, $place:literal, $settle:expr) => {
-        impl Shop for $database {
+        impl Workload for $database {
             async fn create_business(connection: &mut Self::Connection) -> sqlx::Result<()> {
                 for statement in CREATE_BUSINESS {
                     sqlx::query(statement).execute(&mut *connection).await?;
@@ -138,8 +138,8 @@ macro_rules! shop {
     };
 }
 
-shop!(Postgres, "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", settle_in_postgres);
-shop!(Sqlite, "INTEGER PRIMARY KEY AUTOINCREMENT", settle_in_sqlite);
+workload!(Postgres, "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", settle_in_postgres);
+workload!(Sqlite, "INTEGER PRIMARY KEY AUTOINCREMENT", settle_in_sqlite);
 
 async fn settle_in_postgres(connection: &mut PgConnection, serializable: bool, _: &Path) -> sqlx::Result<()> {
     let statements = if serializable {

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::id::MessageId;
 
 /// Makes message ids, one after the other. Pass one to `outbox::OutboxBuilder::ids`.
-pub trait Mint: Send + Sync + fmt::Debug + 'static {
+pub trait IdGenerator: Send + Sync + fmt::Debug + 'static {
     /// The next id. It does not block.
     ///
     /// # Errors
@@ -18,7 +18,7 @@ pub trait Mint: Send + Sync + fmt::Debug + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessIds;
 
-impl Mint for ProcessIds {
+impl IdGenerator for ProcessIds {
     fn mint(&self) -> Result<MessageId, MintError> {
         Ok(MessageId::new())
     }

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Scope};
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
 use message::{Delivery, MessageId, Settlement, Subscription};
 use outbox::{NewMessage, Outbox};
 use serde_json::json;
@@ -40,7 +40,7 @@ CREATE TABLE effect (n IDENTITY PRIMARY KEY, fact TEXT NOT NULL);
 CREATE TABLE repeated (n IDENTITY PRIMARY KEY, fact TEXT NOT NULL);";
 
 /// A service that places orders, and one that applies them.
-pub struct Shop<DB: Dialect> {
+pub struct Workload<DB: Dialect> {
     /// Orders, outbox, inbox and effects.
     pub database: Database<DB>,
     /// Where orders go.
@@ -50,7 +50,7 @@ pub struct Shop<DB: Dialect> {
     outbox: Outbox<DB>,
 }
 
-impl<DB: Dialect> Clone for Shop<DB> {
+impl<DB: Dialect> Clone for Workload<DB> {
     fn clone(&self) -> Self {
         Self {
             database: self.database.clone(),
@@ -61,8 +61,8 @@ impl<DB: Dialect> Clone for Shop<DB> {
     }
 }
 
-impl<DB: Dialect> Shop<DB> {
-    /// A shop with its own database and topic.
+impl<DB: Dialect> Workload<DB> {
+    /// A workload with its own database and topic.
     ///
     /// # Errors
     /// Database or broker refused or are away.
@@ -86,7 +86,7 @@ impl<DB: Dialect> Shop<DB> {
         &self.outbox
     }
 
-    /// An order of this shop: the next number of its key, and its message.
+    /// An order of this workload: the next number of its key, and its message.
     ///
     /// # Errors
     /// The database's or the outbox'.
@@ -169,7 +169,7 @@ impl<DB: Dialect> Shop<DB> {
         let (stop, stopped) = watch::channel(false);
         let work = Work {
             inbox,
-            consumer: ConsumerName::new("shop")?,
+            consumer: ConsumerName::new("workload")?,
             broker: Arc::clone(&self.broker),
             topic: self.topic.clone(),
             stopped,
@@ -278,7 +278,7 @@ impl<DB: Dialect> Work<DB> {
     }
 
     async fn session(&self) -> Outcome {
-        let mut subscription = self.broker.subscribe("shop", &self.topic).await?;
+        let mut subscription = self.broker.subscribe("workload", &self.topic).await?;
         while !self.is_stopped() {
             let deliveries = subscription.receive(BATCH, WAIT).await?;
             let mut told = Instant::now();
@@ -300,7 +300,7 @@ impl<DB: Dialect> Work<DB> {
         let order: serde_json::Value = serde_json::from_slice(&message.payload)?;
         let (key, seq) = (order["key"].as_str().ok_or("an order without a key")?, &order["seq"]);
         let mut tx = self.inbox.begin().await?;
-        let table = match tx.admit(&self.consumer, &Scope::none(), message).await? {
+        let table = match tx.admit(&self.consumer, &Tenant::none(), message).await? {
             Admission::Fresh(_) => "effect",
             Admission::Duplicate(_) => "repeated",
         };

@@ -13,7 +13,7 @@ use super::options::NodeOptions;
 use crate::dialect::Dialect;
 use crate::telemetry;
 
-/// A request of the handle to its keeper.
+/// A request of the handle to its renewal.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Renew now.
@@ -23,14 +23,14 @@ pub(super) enum Command {
 }
 
 /// The task behind a node. No call to the database is ever dropped half-way.
-pub(super) struct Keeper<DB: Dialect> {
+pub(super) struct Renewal<DB: Dialect> {
     pub(super) pool: Pool<DB>,
     pub(super) statements: DB::Statements,
     pub(super) options: NodeOptions,
     pub(super) shared: Arc<Shared>,
 }
 
-impl<DB: Dialect> Keeper<DB> {
+impl<DB: Dialect> Renewal<DB> {
     /// Until the last handle is gone.
     pub(super) async fn run(self, mut commands: mpsc::Receiver<Command>) {
         loop {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use message::{Delivery, Fault, Host, Subscriber, Subscription, SubscriptionError};
+use message::{Delivery, Fault, Runtime, Subscriber, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
 use crate::attempts::error_text;
@@ -46,24 +46,24 @@ impl std::fmt::Debug for SubscriptionFactory {
     }
 }
 
-/// An event of the link to the broker.
+/// An event of the broker_session to the broker.
 pub(super) enum Event {
     Deliveries(Vec<Delivery>),
     Up,
     Lost,
 }
 
-pub(super) struct Link {
+pub(super) struct BrokerSession {
     factory: SubscriptionFactory,
     subscription: Option<Box<dyn Subscription>>,
     making: Option<BoxFuture<'static, Made>>,
     failures: u32,
     retry_at: Instant,
-    host: Host,
+    host: Runtime,
 }
 
-impl Link {
-    pub(super) fn new(factory: SubscriptionFactory, host: Host) -> Self {
+impl BrokerSession {
+    pub(super) fn new(factory: SubscriptionFactory, host: Runtime) -> Self {
         Self { factory, subscription: None, making: None, failures: 0, retry_at: Instant::now(), host }
     }
 

@@ -14,7 +14,7 @@ mod whole;
 
 use std::path::PathBuf;
 
-use checker::{Digest, Occurrence, Tap};
+use checker::{Digest, Occurrence, TopicRead};
 
 use self::whole::Wholes;
 use crate::Failure;
@@ -43,7 +43,7 @@ pub async fn read(
     stage: &Stage,
     follower: Option<Follower>,
     waiting: &[Waiting],
-) -> Result<Tap, Failure> {
+) -> Result<TopicRead, Failure> {
     let (broker, topic) = (&stage.broker, plot.topics().main);
     let occurrences = match plot.pair.broker {
         BrokerKind::MockKafka => match follower {
@@ -52,12 +52,12 @@ pub async fn read(
         },
         BrokerKind::Kafka => kafka::read(broker.address.clone(), topic).await?,
         BrokerKind::Rabbitmq => {
-            rabbitmq::drain(&broker.address, broker.tap.as_deref().unwrap_or_default()).await?
+            rabbitmq::drain(&broker.address, broker.topic_reader.as_deref().unwrap_or_default()).await?
         }
         BrokerKind::Sqs | BrokerKind::SqsFifo => deliveries(plot, stage)?,
     };
     let complete = is_complete(plot.pair.broker, waiting);
-    Ok(Tap { ordered: plot.pair.broker.keeps_order(), complete, occurrences })
+    Ok(TopicRead { ordered: plot.pair.broker.keeps_order(), complete, occurrences })
 }
 
 /// Whether nothing is missing of what was read.

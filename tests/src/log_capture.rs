@@ -20,9 +20,9 @@ pub const PREPARE: &str = "(prepare)";
 
 /// The round trips of all connections, in the order in which they were begun.
 #[derive(Debug, Clone, Default)]
-pub struct Tap(Arc<Mutex<Vec<String>>>);
+pub struct LogCapture(Arc<Mutex<Vec<String>>>);
 
-impl Tap {
+impl LogCapture {
     /// Listens before a server (`host:port`) until the test ends; returns its own port. The client must not ask for TLS.
     ///
     /// # Errors
@@ -30,8 +30,8 @@ impl Tap {
     pub async fn before(stage: &Stage, server: &str) -> Result<(Self, u16), Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        let (tap, server) = (Self::default(), server.to_owned());
-        let reading = tap.clone();
+        let (log_capture, server) = (Self::default(), server.to_owned());
+        let reading = log_capture.clone();
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(reading.clone().connect(client, server.clone()));
@@ -41,7 +41,7 @@ impl Tap {
             listening.abort();
             Ok(())
         });
-        Ok((tap, port))
+        Ok((log_capture, port))
     }
 
     /// The round trips since this was asked last.

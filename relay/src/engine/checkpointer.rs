@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use message::crash_points::reached;
-use outbox::log::{Fenced, Lease, LogError, LogKeeper};
+use outbox::log::{CheckpointStore, Fenced, Lease, LogError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::crash_points;
 use crate::engine::machine::Checkpoint;
-use crate::engine::settings::Settings;
+use crate::engine::options::EngineOptions;
 
-/// A command of the driver to the keeper.
+/// A command of the driver to the checkpointer.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Store this.
@@ -26,16 +26,16 @@ pub(crate) struct Stored;
 
 /// How keeping the lease ended.
 #[derive(Debug)]
-pub(crate) enum KeeperEnd {
+pub(crate) enum CheckpointerEnd {
     /// Given back on request, or the driver went away.
     Released,
     /// Another process has taken over.
     Lost,
 }
 
-/// The keeper's end of its channels.
-pub(crate) struct Keeper {
-    pub(crate) log: Box<dyn LogKeeper>,
+/// The checkpointer's end of its channels.
+pub(crate) struct Checkpointer {
+    pub(crate) log: Box<dyn CheckpointStore>,
     pub(crate) lease: Lease,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) reports: mpsc::UnboundedSender<Stored>,
@@ -45,14 +45,14 @@ pub(crate) struct Keeper {
     pub(crate) renew_interval: Duration,
 }
 
-impl Keeper {
-    pub(crate) fn intervals(settings: &Settings) -> (Duration, Duration) {
+impl Checkpointer {
+    pub(crate) fn intervals(settings: &EngineOptions) -> (Duration, Duration) {
         (settings.lease_trust(), settings.renew_interval())
     }
 
     /// Runs until the lease is lost or given back, or the database fails. Checkpoints are bounded, so that a renewal
     /// waits for one of them at most. A connection of its own would not help it: both write the relay's row.
-    pub(crate) async fn run(mut self) -> Result<KeeperEnd, LogError> {
+    pub(crate) async fn run(mut self) -> Result<CheckpointerEnd, LogError> {
         let mut renewal = tokio::time::interval_at(Instant::now() + self.renew_interval, self.renew_interval);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -62,22 +62,22 @@ impl Keeper {
                     let asked_at = Instant::now();
                     match self.log.renew(self.lease.epoch, self.lease.ttl).await? {
                         Fenced::Held => _ = self.trusted_until.send(asked_at + self.trust),
-                        Fenced::Lost => return Ok(KeeperEnd::Lost),
+                        Fenced::Lost => return Ok(CheckpointerEnd::Lost),
                     }
                 }
                 command = self.commands.recv() => match command {
                     Some(Command::Store(checkpoint)) => {
                         if self.store(checkpoint).await? == Fenced::Lost {
-                            return Ok(KeeperEnd::Lost);
+                            return Ok(CheckpointerEnd::Lost);
                         }
                     }
                     Some(Command::Release) => {
                         return Ok(match self.log.release(self.lease.epoch).await? {
-                            Fenced::Held => KeeperEnd::Released,
-                            Fenced::Lost => KeeperEnd::Lost,
+                            Fenced::Held => CheckpointerEnd::Released,
+                            Fenced::Lost => CheckpointerEnd::Lost,
                         });
                     }
-                    None => return Ok(KeeperEnd::Released),
+                    None => return Ok(CheckpointerEnd::Released),
                 },
             }
         }

@@ -79,7 +79,7 @@ impl Log {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", servers).set("reconnect.backoff.max.ms", "500");
         // A group is demanded, even by a client that never uses it.
-        config.set("group.id", format!("{topic}-tap")).set("enable.auto.commit", "false");
+        config.set("group.id", format!("{topic}-topic_reader")).set("enable.auto.commit", "false");
         let consumer: BaseConsumer = config.create()?;
         let mut list = TopicPartitionList::new();
         for partition in 0..PARTITIONS {

@@ -27,7 +27,7 @@ fn context() -> Context {
 fn wrong(change: impl FnOnce(&mut Seen)) -> Vec<(Place, Kind)> {
     let mut seen = good();
     change(&mut seen);
-    judge(&seen, &context()).unwrap().wrong
+    reconcile(&seen, &context()).unwrap().wrong
 }
 
 fn at(seen: &mut Seen, stage: Stage) {
@@ -36,7 +36,10 @@ fn at(seen: &mut Seen, stage: Stage) {
 
 #[test]
 fn a_message_that_took_effect_once_is_fine() {
-    assert_eq!(judge(&good(), &context()), Some(Judged { fate: Some(Fate::Published), wrong: vec![] }));
+    assert_eq!(
+        reconcile(&good(), &context()),
+        Some(Reconciled { fate: Some(MessageState::Published), wrong: vec![] })
+    );
 }
 
 #[test]
@@ -100,20 +103,20 @@ fn one_effect_for_each_scope_is_not_doubled() {
 fn nothing_is_said_of_what_lies_outside() {
     let mut seen = good();
     let other = Context { topics: BTreeSet::from([String::from("invoices")]), ..context() };
-    assert_eq!(judge(&seen, &other), None);
+    assert_eq!(reconcile(&seen, &other), None);
     // Not this consumer's topic.
     seen.inboxes[0] = Applied::default();
     let mut narrow = context();
     narrow.inboxes[0].topics = BTreeSet::from([String::from("invoices")]);
-    assert_eq!(judge(&seen, &narrow).unwrap().wrong, []);
+    assert_eq!(reconcile(&seen, &narrow).unwrap().wrong, []);
     // Forgotten on purpose, and not read at the broker.
     let mut forgetful = context();
     forgetful.inboxes[0].remembers_from = Some(Uuid::from_u128(101));
     forgetful.broker_from = Some(Uuid::from_u128(101));
     seen.broker = None;
-    assert_eq!(judge(&seen, &forgetful).unwrap().wrong, []);
+    assert_eq!(reconcile(&seen, &forgetful).unwrap().wrong, []);
     // Older than the outbox.
     seen.outbox = None;
     let pruned = Context { outbox_from: Some(Uuid::from_u128(101)), ..context() };
-    assert_eq!(judge(&seen, &pruned), None);
+    assert_eq!(reconcile(&seen, &pruned), None);
 }

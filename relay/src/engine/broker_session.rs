@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Connector, Host, Profile, PublishError, Publisher, Receipt, Receipts, Submission};
+use message::{Capabilities, Connector, PublishError, Publisher, Receipt, Receipts, Runtime, Submission};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
 use crate::engine::backoff;
-use crate::engine::settings::RetryPolicy;
+use crate::engine::options::RetryPolicy;
 
 /// How long connecting may take: DNS, TCP, TLS, authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,11 +24,11 @@ const RECEIPTS_MAX: usize = 4_096;
 /// Batches between the driver and the publisher: enough that the publisher never waits for the driver.
 const BATCHES: usize = 4;
 
-/// An event on the link.
+/// An event on the broker_session.
 #[derive(Debug)]
-pub(crate) enum LinkEvent {
+pub(crate) enum BrokerEvent {
     /// A session is open.
-    Up(Profile),
+    Up(Capabilities),
     /// Receipts of the session.
     Receipts(Vec<Receipt>),
     /// The session is over; its outstanding receipts will not come.
@@ -59,23 +59,23 @@ enum State {
     Open(Session),
 }
 
-/// The link to one broker.
-pub(crate) struct Link {
+/// The broker_session to one broker.
+pub(crate) struct BrokerSession {
     connector: Arc<dyn Connector>,
     state: State,
     retry: RetryPolicy,
     failures: u32,
     trusted_until: watch::Receiver<Instant>,
-    host: Host,
+    host: Runtime,
 }
 
-impl Link {
+impl BrokerSession {
     /// Starts connecting at once.
     pub(crate) fn new(
         connector: Arc<dyn Connector>,
         retry: RetryPolicy,
         trusted_until: watch::Receiver<Instant>,
-        host: Host,
+        host: Runtime,
     ) -> Self {
         let state = connecting(&connector, &host);
         Self { connector, state, retry, failures: 0, trusted_until, host }
@@ -89,7 +89,7 @@ impl Link {
         }
     }
 
-    /// Begins to end the session; its last receipts still come, then [`LinkEvent::Ended`].
+    /// Begins to end the session; its last receipts still come, then [`BrokerEvent::Ended`].
     pub(crate) fn close(&mut self) {
         if let State::Open(session) = &mut self.state
             && session.listen_until.is_none()
@@ -105,7 +105,7 @@ impl Link {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> LinkEvent {
+    pub(crate) async fn next(&mut self) -> BrokerEvent {
         loop {
             match &mut self.state {
                 State::Waiting(until) => {
@@ -128,10 +128,10 @@ impl Link {
                         () = tokio::time::sleep_until(until) => 0,
                     };
                     if count > 0 {
-                        return LinkEvent::Receipts(receipts);
+                        return BrokerEvent::Receipts(receipts);
                     }
                     self.state = State::Waiting(Instant::now() + self.pause());
-                    return LinkEvent::Ended;
+                    return BrokerEvent::Ended;
                 }
             }
         }
@@ -148,7 +148,7 @@ impl Link {
         backoff::delay(&quick, self.failures, self.host.uniform()).min(OUTAGE_PAUSE_MAX)
     }
 
-    fn connected(&mut self, outcome: Result<Connected, PublishError>) -> LinkEvent {
+    fn connected(&mut self, outcome: Result<Connected, PublishError>) -> BrokerEvent {
         match outcome {
             Ok((publisher, receipts)) => {
                 let profile = publisher.profile();
@@ -158,12 +158,12 @@ impl Link {
                 let task = AbortOnDropHandle::new(self.host.spawn(run));
                 self.state =
                     State::Open(Session { batches, receipts, closing, listen_until: None, _task: task });
-                LinkEvent::Up(profile)
+                BrokerEvent::Up(profile)
             }
             Err(error) => {
                 let pause = self.pause();
                 self.state = State::Waiting(Instant::now() + pause);
-                LinkEvent::Refused { error, pause }
+                BrokerEvent::Refused { error, pause }
             }
         }
     }
@@ -176,7 +176,7 @@ fn far_away() -> Instant {
     Instant::now() + Duration::from_secs(86_400)
 }
 
-fn connecting(connector: &Arc<dyn Connector>, host: &Host) -> State {
+fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
     let connector = Arc::clone(connector);
     State::Connecting(AbortOnDropHandle::new(host.spawn(async move {
         let (sender, receipts) = Receipts::channel();

@@ -1,4 +1,4 @@
-//! Carries a plan out: faults strike, stay and are healed.
+//! Carries a plan out: faults inject, stay and are healed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::Failure;
 use crate::clock;
 use crate::faults::Fault;
-use crate::plan::{Kind, Strike};
+use crate::plan::{Kind, PlannedFault};
 use crate::stage::Stage;
 
-/// What became of a strike.
+/// What became of a inject.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Record {
-    /// When it struck: see [`crate::clock`].
+    /// When it injected: see [`crate::clock`].
     pub struck_at: u64,
     /// When it was healed.
     pub healed_at: u64,
@@ -33,18 +33,18 @@ pub struct Record {
 type Shared = Arc<Mutex<Box<dyn Fault>>>;
 
 /// The faults of a storm.
-pub struct Tempest {
+pub struct FaultInjector {
     faults: Vec<(&'static str, Shared)>,
 }
 
-/// A strike takes no longer.
+/// A inject takes no longer.
 const STRIKE: Duration = Duration::from_secs(60);
 /// Healing takes no longer: a server that has to recover, and another one that is not there until it has.
 const HEAL: Duration = Duration::from_secs(150);
 /// Between two tries.
 const HEAL_AGAIN: Duration = Duration::from_millis(500);
 
-impl Tempest {
+impl FaultInjector {
     /// These faults.
     #[must_use]
     pub fn new(faults: Vec<Box<dyn Fault>>) -> Self {
@@ -62,28 +62,28 @@ impl Tempest {
         kinds
     }
 
-    /// Carries the plan out; calls `tell` for each strike. Returns when the storm is over and all is healed. What could
+    /// Carries the plan out; calls `tell` for each inject. Returns when the storm is over and all is healed. What could
     /// not be healed in its time is healed then.
     ///
     /// # Errors
     /// Something could not be healed in the end either.
-    pub async fn rage(
+    pub async fn run(
         &self,
         stage: &Arc<Stage>,
-        strikes: &[Strike],
+        injected: &[PlannedFault],
         length: Duration,
         tell: impl Fn(&str),
     ) -> Result<Vec<Record>, Failure> {
         let begun = Instant::now();
         let mut running: JoinSet<Record> = JoinSet::new();
         let mut records = Vec::new();
-        for strike in strikes {
-            sleep_until(begun + strike.at).await;
-            let Some((_, fault)) = self.faults.iter().find(|(name, _)| *name == strike.fault) else {
+        for inject in injected {
+            sleep_until(begun + inject.at).await;
+            let Some((_, fault)) = self.faults.iter().find(|(name, _)| *name == inject.fault) else {
                 continue;
             };
-            tell(strike.fault);
-            running.spawn(one(Arc::clone(stage), Arc::clone(fault), strike.clone(), begun + length));
+            tell(inject.fault);
+            running.spawn(one(Arc::clone(stage), Arc::clone(fault), inject.clone(), begun + length));
             while let Some(done) = running.try_join_next() {
                 records.push(done?);
             }
@@ -100,26 +100,26 @@ impl Tempest {
     }
 }
 
-async fn one(stage: Arc<Stage>, fault: Shared, strike: Strike, end: Instant) -> Record {
+async fn one(stage: Arc<Stage>, fault: Shared, inject: PlannedFault, end: Instant) -> Record {
     let mut fault = fault.lock().await;
-    let mut rng = StdRng::seed_from_u64(strike.seed);
+    let mut rng = StdRng::seed_from_u64(inject.seed);
     let struck_at = clock::now();
-    // On a slow machine the strikes of one fault queue up; those left over would make the storm longer without end.
+    // On a slow machine the injected of one fault queue up; those left over would make the storm longer without end.
     if Instant::now() >= end {
         let what = "its turn came after the storm".to_owned();
-        return Record { struck_at, healed_at: struck_at, fault: strike.fault, what, happened: false };
+        return Record { struck_at, healed_at: struck_at, fault: inject.fault, what, happened: false };
     }
-    let struck = timeout(STRIKE, fault.strike(&stage, &mut rng)).await;
-    let (mut what, happened) = match struck {
-        Ok(Ok(struck)) => (struck.to_string(), true),
+    let injected = timeout(STRIKE, fault.inject(&stage, &mut rng)).await;
+    let (mut what, happened) = match injected {
+        Ok(Ok(injected)) => (injected.to_string(), true),
         Ok(Err(error)) => (error.to_string(), false),
         Err(_) => (format!("it did not happen within {STRIKE:?}"), false),
     };
-    sleep(strike.lasts.min(end.saturating_duration_since(Instant::now()))).await;
+    sleep(inject.lasts.min(end.saturating_duration_since(Instant::now()))).await;
     if let Err(error) = heal(&mut **fault, &stage).await {
         what.push_str(&format!("; {error}"));
     }
-    Record { struck_at, healed_at: clock::now(), fault: strike.fault, what, happened }
+    Record { struck_at, healed_at: clock::now(), fault: inject.fault, what, happened }
 }
 
 async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let (sender, receiver) = tokio::sync::oneshot::channel();
-/// let work = message::to_its_end(async move {
+/// let work = message::shield(async move {
 ///     tokio::task::yield_now().await;
 ///     sender.send("done").ok();
 /// });
@@ -25,11 +25,11 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// assert_eq!(receiver.await, Ok("done"));
 /// # });
 /// ```
-pub fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> ToItsEnd<T> {
+pub fn shield<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> ToItsEnd<T> {
     ToItsEnd { work: Some(Box::pin(work)) }
 }
 
-/// See [`to_its_end`].
+/// See [`shield`].
 #[must_use = "it runs when it is awaited, or dropped"]
 pub struct ToItsEnd<T: Send + 'static> {
     /// Gone once it has ended, or panicked.
@@ -76,7 +76,7 @@ mod tests {
         let ended = Arc::new(AtomicUsize::new(0));
         let work = |pauses: u32| {
             let ended = Arc::clone(&ended);
-            to_its_end(async move {
+            shield(async move {
                 for _ in 0..pauses {
                     tokio::task::yield_now().await;
                 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_the_callers_and_ends_it() {
-        let caught = tokio::spawn(to_its_end(async { panic!("expected by a test") })).await;
+        let caught = tokio::spawn(shield(async { panic!("expected by a test") })).await;
         assert!(caught.is_err_and(|error: tokio::task::JoinError| error.is_panic()));
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct Applied {
 /// The facts about the places that decide which findings count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Context {
-    /// Only messages of these topics are judged; all where there are none.
+    /// Only messages of these topics are reconciled; all where there are none.
     pub(super) topics: BTreeSet<String>,
     /// The smallest id in the outbox; of smaller ones nothing can be said.
     pub(super) outbox_from: Option<Uuid>,
@@ -128,7 +128,7 @@ impl Kind {
 
 /// The state of a message at the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum MessageState {
     Published,
     Pending,
     Parked,
@@ -136,19 +136,19 @@ pub(super) enum Fate {
 
 /// The verdict about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct Reconciled {
     /// Nothing for what is not in the outbox, or older than all of it.
-    pub(super) fate: Option<Fate>,
+    pub(super) fate: Option<MessageState>,
     pub(super) wrong: Vec<(Place, Kind)>,
 }
 
 /// Decides about one message; nothing about one that is not asked about.
-pub(super) fn judge(seen: &Seen, context: &Context) -> Option<Judged> {
+pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
     match &seen.outbox {
         Some(stored) if !is_among(&context.topics, &stored.topic) => None,
-        Some(stored) => Some(judge_stored(seen, stored, context)),
+        Some(stored) => Some(reconcile_stored(seen, stored, context)),
         None if context.outbox_from.is_none_or(|from| seen.id < from) => None,
-        None => Some(Judged { fate: None, wrong: phantoms(seen) }),
+        None => Some(Reconciled { fate: None, wrong: phantoms(seen) }),
     }
 }
 
@@ -163,16 +163,16 @@ fn phantoms(seen: &Seen) -> Vec<(Place, Kind)> {
     broker.chain(inboxes.map(|(place, _)| Place::Inbox(place))).map(|place| (place, Kind::Phantom)).collect()
 }
 
-fn judge_stored(seen: &Seen, stored: &Stored, context: &Context) -> Judged {
+fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconciled {
     use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
     let fate = match stored.stage {
-        Stage::Passed => Fate::Published,
-        Stage::Ahead | Stage::Beside(Scheduled | Retrying) => Fate::Pending,
-        Stage::Beside(Held | Dead | Discarded) => Fate::Parked,
+        Stage::Passed => MessageState::Published,
+        Stage::Ahead | Stage::Beside(Scheduled | Retrying) => MessageState::Pending,
+        Stage::Beside(Held | Dead | Discarded) => MessageState::Parked,
     };
     let mut wrong = Vec::new();
     let is_read = context.broker_from.is_some_and(|from| seen.id >= from);
-    let is_lost = fate == Fate::Published && is_read && seen.broker.is_none();
+    let is_lost = fate == MessageState::Published && is_read && seen.broker.is_none();
     if is_lost {
         wrong.push((Place::Broker, Kind::Unpublished));
     }
@@ -180,17 +180,22 @@ fn judge_stored(seen: &Seen, stored: &Stored, context: &Context) -> Judged {
         wrong.push((Place::Broker, Kind::Altered));
     }
     for (place, (applied, inbox)) in seen.inboxes.iter().zip(&context.inboxes).enumerate() {
-        let is_due = fate == Fate::Published && !is_lost && is_among(&inbox.topics, &stored.topic);
+        let is_due = fate == MessageState::Published && !is_lost && is_among(&inbox.topics, &stored.topic);
         let remembers = inbox.remembers_from.is_none_or(|from| seen.id >= from);
-        let kinds = judge_inbox(applied, inbox, is_due, remembers).into_iter();
+        let kinds = reconcile_inbox(applied, inbox, is_due, remembers).into_iter();
         let altered = is_altered(applied.remembered.as_ref(), stored).then_some(Kind::Altered);
         wrong.extend(kinds.flatten().chain(altered).map(|kind| (Place::Inbox(place), kind)));
     }
-    Judged { fate: Some(fate), wrong }
+    Reconciled { fate: Some(fate), wrong }
 }
 
 /// At most one thing is wrong with presence, and one with number.
-fn judge_inbox(applied: &Applied, inbox: &InboxContext, is_due: bool, remembers: bool) -> [Option<Kind>; 2] {
+fn reconcile_inbox(
+    applied: &Applied,
+    inbox: &InboxContext,
+    is_due: bool,
+    remembers: bool,
+) -> [Option<Kind>; 2] {
     let scopes = applied.remembered.as_ref().map_or(0, |copies| copies.times);
     let presence = match (scopes, applied.effects) {
         (0, 1..) if remembers => Some(Kind::Unremembered),
@@ -209,5 +214,5 @@ fn is_altered(copies: Option<&Copies>, stored: &Stored) -> bool {
 }
 
 #[cfg(test)]
-#[path = "judge_tests.rs"]
+#[path = "reconcile_tests.rs"]
 mod tests;

@@ -5,31 +5,31 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use message::{KeyWindow, OrderingKey, Ticket};
+use message::{MaxInFlightPerKey, OrderingKey, Ticket};
 
 /// The queue of entries to submit.
 #[derive(Debug)]
-pub struct Lanes {
-    window: KeyWindow,
+pub struct KeyQueues {
+    window: MaxInFlightPerKey,
     ready: VecDeque<Ticket>,
     /// Keys with an entry that is ready or in flight, and those waiting behind it.
-    lanes: HashMap<OrderingKey, VecDeque<Ticket>>,
+    key_queues: HashMap<OrderingKey, VecDeque<Ticket>>,
 }
 
-impl Lanes {
-    /// Empty lanes.
+impl KeyQueues {
+    /// Empty key_queues.
     #[must_use]
-    pub fn new(window: KeyWindow) -> Self {
-        Self { window, ready: VecDeque::new(), lanes: HashMap::new() }
+    pub fn new(window: MaxInFlightPerKey) -> Self {
+        Self { window, ready: VecDeque::new(), key_queues: HashMap::new() }
     }
 
     /// Queues an entry behind all others of its key.
     pub fn push(&mut self, ticket: Ticket, key: Option<&OrderingKey>) {
         match (self.window, key) {
-            (KeyWindow::One, Some(key)) => match self.lanes.get_mut(key) {
+            (MaxInFlightPerKey::One, Some(key)) => match self.key_queues.get_mut(key) {
                 Some(waiting) => waiting.push_back(ticket),
                 None => {
-                    self.lanes.insert(key.clone(), VecDeque::new());
+                    self.key_queues.insert(key.clone(), VecDeque::new());
                     self.ready.push_back(ticket);
                 }
             },
@@ -37,23 +37,23 @@ impl Lanes {
         }
     }
 
-    /// Marks a key as having an entry in flight already (when the lanes are rebuilt in the middle of a session).
+    /// Marks a key as having an entry in flight already (when the key_queues are rebuilt in the middle of a session).
     pub fn occupy(&mut self, key: Option<&OrderingKey>) {
-        if let (KeyWindow::One, Some(key)) = (self.window, key) {
-            self.lanes.entry(key.clone()).or_default();
+        if let (MaxInFlightPerKey::One, Some(key)) = (self.window, key) {
+            self.key_queues.entry(key.clone()).or_default();
         }
     }
 
     /// The entry at the head of its key is settled: the next one of the key becomes ready.
     pub fn settled(&mut self, key: Option<&OrderingKey>) {
-        if self.window == KeyWindow::Pipelined {
+        if self.window == MaxInFlightPerKey::Pipelined {
             return;
         }
         let Some(key) = key else { return };
-        match self.lanes.get_mut(key).map(VecDeque::pop_front) {
+        match self.key_queues.get_mut(key).map(VecDeque::pop_front) {
             Some(Some(next)) => self.ready.push_back(next),
             Some(None) => {
-                self.lanes.remove(key);
+                self.key_queues.remove(key);
             }
             None => {}
         }
@@ -72,7 +72,7 @@ impl Lanes {
 
     /// How many messages of one key may be in flight.
     #[must_use]
-    pub fn window(&self) -> KeyWindow {
+    pub fn window(&self) -> MaxInFlightPerKey {
         self.window
     }
 
@@ -91,39 +91,39 @@ mod tests {
         OrderingKey::new(text).unwrap()
     }
 
-    fn drain(lanes: &mut Lanes) -> Vec<u64> {
-        std::iter::from_fn(|| lanes.pop()).map(|ticket| ticket.0).collect()
+    fn drain(key_queues: &mut KeyQueues) -> Vec<u64> {
+        std::iter::from_fn(|| key_queues.pop()).map(|ticket| ticket.0).collect()
     }
 
     #[test]
     fn one_per_key_and_many_keys_at_once() {
         let (a, b) = (key("a"), key("b"));
-        let mut lanes = Lanes::new(KeyWindow::One);
+        let mut key_queues = KeyQueues::new(MaxInFlightPerKey::One);
         for (ticket, key) in [(1, Some(&a)), (2, Some(&a)), (3, Some(&b)), (4, None), (5, None)] {
-            lanes.push(Ticket(ticket), key);
+            key_queues.push(Ticket(ticket), key);
         }
-        assert_eq!(drain(&mut lanes), [1, 3, 4, 5]);
-        lanes.settled(Some(&a));
-        assert_eq!(drain(&mut lanes), [2]);
-        lanes.settled(Some(&a));
-        lanes.push(Ticket(6), Some(&a));
-        assert_eq!(drain(&mut lanes), [6], "an empty lane is forgotten");
+        assert_eq!(drain(&mut key_queues), [1, 3, 4, 5]);
+        key_queues.settled(Some(&a));
+        assert_eq!(drain(&mut key_queues), [2]);
+        key_queues.settled(Some(&a));
+        key_queues.push(Ticket(6), Some(&a));
+        assert_eq!(drain(&mut key_queues), [6], "an empty lane is forgotten");
     }
 
     #[test]
     fn entries_that_may_not_leave_keep_their_places() {
-        let mut lanes = Lanes::new(KeyWindow::Pipelined);
-        (1..=4).for_each(|ticket| lanes.push(Ticket(ticket), None));
-        assert_eq!(lanes.pop_where(|ticket| ticket.0 == 3), Some(Ticket(3)));
-        assert_eq!(lanes.pop_where(|_| false), None);
-        assert_eq!(drain(&mut lanes), [1, 2, 4]);
+        let mut key_queues = KeyQueues::new(MaxInFlightPerKey::Pipelined);
+        (1..=4).for_each(|ticket| key_queues.push(Ticket(ticket), None));
+        assert_eq!(key_queues.pop_where(|ticket| ticket.0 == 3), Some(Ticket(3)));
+        assert_eq!(key_queues.pop_where(|_| false), None);
+        assert_eq!(drain(&mut key_queues), [1, 2, 4]);
     }
 
     #[test]
     fn a_pipelined_publisher_takes_everything_in_order() {
         let a = key("a");
-        let mut lanes = Lanes::new(KeyWindow::Pipelined);
-        (1..=4).for_each(|ticket| lanes.push(Ticket(ticket), Some(&a)));
-        assert_eq!(drain(&mut lanes), [1, 2, 3, 4]);
+        let mut key_queues = KeyQueues::new(MaxInFlightPerKey::Pipelined);
+        (1..=4).for_each(|ticket| key_queues.push(Ticket(ticket), Some(&a)));
+        assert_eq!(drain(&mut key_queues), [1, 2, 3, 4]);
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 use outbox::NewMessage;
-use outbox::admin::{self, DecideError, Decision, Decree};
+use outbox::admin::{self, DecideError, Decision, OperatorDecision};
 use outbox::log::{
     Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions, PageLimit,
     Parked,
 };
 
-cases! { "outbox/keeper":
+cases! { "outbox/checkpoint_store":
     every {
         a_held_lease_is_busy_and_an_expired_one_is_taken_over,
         a_fenced_holder_changes_nothing,
@@ -32,7 +32,7 @@ cases! { "outbox/keeper":
 async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
-    let (mut a, mut b) = (db.keeper("a").await, db.keeper("b").await);
+    let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (first, _) = granted(&mut a).await;
     let Acquired::Busy { holder, expires_in } = b.acquire(TTL).await.unwrap() else {
         panic!("granted twice")
@@ -53,7 +53,7 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
 
 async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     db.enqueue((0..3).map(|n| NewMessage::new("orders").json(&n))).await;
-    let (mut a, mut b) = (db.keeper("a").await, db.keeper("b").await);
+    let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (zombie, cursor) = granted(&mut a).await;
     let mut follower = Follower::new(db.reader().await, cursor.clone());
     follower.all().await;
@@ -72,7 +72,7 @@ async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: Database<DB>) -> D
 }
 
 async fn a_released_lease_is_free_at_once<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    let (mut a, mut b) = (db.keeper("a").await, db.keeper("b").await);
+    let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (lease, cursor) = granted(&mut a).await;
     assert_eq!(a.release(lease.epoch).await.unwrap(), Fenced::Held);
     assert_eq!(a.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
@@ -99,12 +99,12 @@ fn parked(id: i64, state: ExceptionState, due_in: Option<Duration>) -> Parked {
 async fn with_parked<DB: TestDialect>(
     db: &Database<DB>,
     changes: &[ExceptionChange],
-) -> (Box<dyn outbox::log::LogKeeper>, i64, Cursor) {
+) -> (Box<dyn outbox::log::CheckpointStore>, i64, Cursor) {
     db.enqueue((1..=5).map(|n| NewMessage::new("orders").key(format!("key-{n}")).json(&n))).await;
-    let mut keeper = db.keeper("a").await;
-    let (lease, cursor) = granted(&mut keeper).await;
-    assert_eq!(keeper.checkpoint(lease.epoch, &cursor, changes).await.unwrap(), Fenced::Held);
-    (keeper, lease.epoch, cursor)
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
+    assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, changes).await.unwrap(), Fenced::Held);
+    (checkpoint_store, lease.epoch, cursor)
 }
 
 async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
@@ -117,7 +117,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
         park(4, ExceptionState::Dead, None),
         park(99, ExceptionState::Retrying, None),
     ];
-    let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
     let mut reader = db.reader().await;
     let due = reader.read_due(None, SMALL).await.unwrap();
     // Both at the same time, or one after the other: the order is that of the times.
@@ -147,7 +147,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
     assert_eq!(page.iter().map(|e| e.id.0).collect::<Vec<_>>(), [4]);
 
     let resolve = [ExceptionChange::Resolve(EntryId(1)), ExceptionChange::Resolve(EntryId(99))];
-    assert_eq!(keeper.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
+    assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
     assert!(reader.read_due(None, SMALL).await.unwrap().exceptions.is_empty());
     assert_eq!(
         db.number("SELECT count(*) FROM outbox_parked").await,
@@ -163,14 +163,14 @@ async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: Databa
         key => NewMessage::new("orders").key(format!("key-{key}")).json(&n),
     };
     db.enqueue((1..=30).map(message)).await;
-    let mut keeper = db.keeper("a").await;
-    let (lease, cursor) = granted(&mut keeper).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
     let park = |id: i64| {
         let key = (id % 3 != 0).then(|| format!("key-{}", id % 3));
         ExceptionChange::Park(Parked { key, ..parked(id, ExceptionState::Held, None) })
     };
     let changes: Vec<_> = (1..=30).map(park).collect();
-    assert_eq!(keeper.checkpoint(lease.epoch, &cursor, &changes).await.unwrap(), Fenced::Held);
+    assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, &changes).await.unwrap(), Fenced::Held);
 
     let mut reader = db.reader().await;
     let names = reader.held_queues(None, 100).await.unwrap();
@@ -202,11 +202,11 @@ async fn a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked<DB: 
 ) -> Database<DB> {
     let at = time::OffsetDateTime::now_utc() + Duration::from_secs(600);
     db.enqueue([NewMessage::new("orders").key("key-1").json(&1).deliver_at(at)]).await;
-    let mut keeper = db.keeper("a").await;
-    let (lease, cursor) = granted(&mut keeper).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
     // As if it had been read an hour ago.
     let late = ExceptionChange::Park(parked(1, ExceptionState::Scheduled, Some(Duration::from_secs(4200))));
-    assert_eq!(keeper.checkpoint(lease.epoch, &cursor, &[late]).await.unwrap(), Fenced::Held);
+    assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, &[late]).await.unwrap(), Fenced::Held);
     let next = db.reader().await.read_due(None, SMALL).await.unwrap().next_in.unwrap();
     assert!(next > Duration::from_secs(500) && next <= Duration::from_secs(600), "{next:?}");
     db
@@ -231,11 +231,11 @@ async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: Database<DB>) -
 async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let park = |id, state| ExceptionChange::Park(parked(id, state, None));
     let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
-    let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
     let held = [park(4, ExceptionState::Held)];
-    assert_eq!(keeper.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
+    assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
-    let decree = |decision| Decree { decision, actor: "ops".into(), note: "topic repaired".into() };
+    let decree = |decision| OperatorDecision { decision, actor: "ops".into(), note: "topic repaired".into() };
     let decide = async |id, decision| admin.decide(&relay(), EntryId(id), decree(decision)).await;
 
     let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(1), 10).await.unwrap();
@@ -274,7 +274,7 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Databas
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     assert_eq!(admin.relays().await.unwrap(), []);
     let changes = [ExceptionChange::Park(parked(1, ExceptionState::Dead, None))];
-    let (mut keeper, epoch, cursor) = with_parked(&db, &changes).await;
+    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
     let status = admin.relays().await.unwrap().remove(0);
     assert_eq!((status.relay.as_str(), status.epoch), ("main", epoch));
     let holder = status.holder.unwrap();
@@ -286,11 +286,11 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Databas
     let mut follower = Follower::new(db.reader().await, cursor);
     follower.limit.entries_max = 2;
     follower.next().await.unwrap();
-    assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    assert_eq!(checkpoint_store.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
     let backlog = admin.relays().await.unwrap().remove(0).backlog;
     assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (3, EntryId(3)));
     follower.all().await;
-    assert_eq!(keeper.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    assert_eq!(checkpoint_store.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
     let backlog = admin.relays().await.unwrap().remove(0).backlog;
     assert_eq!((backlog.entries_max, backlog.oldest), (0, None));
     assert_eq!(admin.blocker().await.unwrap(), None);
@@ -312,11 +312,14 @@ async fn the_transaction_that_holds_rows_back_is_named() {
 
             // Once committed, its row is the oldest that is not settled, although the cursor stands behind its id.
             db.enqueue([NewMessage::new("orders")]).await;
-            let mut keeper = db.keeper("a").await;
-            let (lease, cursor) = granted(&mut keeper).await;
+            let mut checkpoint_store = db.checkpoint_store("a").await;
+            let (lease, cursor) = granted(&mut checkpoint_store).await;
             let mut follower = Follower::new(db.reader().await, cursor);
             assert_eq!(follower.all().await.len(), 1);
-            assert_eq!(keeper.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+            assert_eq!(
+                checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
+                Fenced::Held
+            );
             assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
             tx.commit().await.unwrap();
             let backlog = admin.relays().await.unwrap().remove(0).backlog;
