@@ -3,7 +3,7 @@
 use crate::{
     bench,
     cargo::{cargo, step},
-    demo, deny, fuzz, mutants, report, storm, test,
+    demo, deny, fuzz, mutants, package, report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{process::ExitCode, time::Instant};
@@ -26,6 +26,8 @@ enum Check {
     Features,
     /// Documentation of our crates, warnings are errors.
     Doc,
+    /// Every published package packed, without compiling it, and what is in it.
+    Package,
     /// Licences, bans, sources and known vulnerabilities of all dependencies.
     Deny,
     /// Every fuzz target for ten seconds.
@@ -92,6 +94,7 @@ impl Check {
                 "documentation",
                 cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
             ),
+            Self::Package => package::check(),
             Self::Deny => {
                 let ignored = deny::run()?.map(|why| Ignored { what: "advisories", why });
                 return Ok(ignored.into_iter().collect());

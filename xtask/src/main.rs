@@ -9,6 +9,7 @@ mod demo;
 mod deny;
 mod fuzz;
 mod mutants;
+mod package;
 mod report;
 mod require;
 mod services;

@@ -100,7 +100,10 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     cargo::step("building the tests", &mut build)?;
 
     // Beforehand: a test that built them itself would have the time of one test for it.
-    cargo::step("building the relay", &mut cargo(["build", "--package", "relay", "--bin", "relay"])?)?;
+    cargo::step(
+        "building the relay",
+        &mut cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?,
+    )?;
     let mut examples = cargo(["build", "--package", "examples", "--bins"])?;
     cargo::step("building the examples", examples.args(["--features", "crash-points"]))?;
 
