@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check that must pass before a merge.
 
 use crate::{
-    bench,
+    adapter, bench,
     cargo::{cargo, step},
     demo, deny, fuzz, mutants, package, report, storm, test,
 };
@@ -85,9 +85,17 @@ impl Check {
     /// Runs the check and returns the parts that could not run; usually there are none.
     fn run(self, summary: &mut Option<test::Summary>) -> Result<Vec<Ignored>, String> {
         match self {
-            Self::Fmt => step("formatting", &mut cargo(["fmt", "--all", "--check"])?),
+            Self::Fmt => {
+                step("formatting", &mut cargo(["fmt", "--all", "--check"])?)?;
+                step("formatting of the adapter", &mut adapter::cargo(["fmt", "--check"])?)
+            }
             Self::Clippy => {
-                step("lints", &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?)
+                step(
+                    "lints",
+                    &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?,
+                )?;
+                let lints = ["clippy", "--all-targets", "--", "-D", "warnings"];
+                step("lints of the adapter", &mut adapter::cargo(lints)?)
             }
             Self::Features => features(),
             Self::Doc => step(

@@ -1,5 +1,6 @@
 //! The task runner of laptop and CI: `cargo xtask <task>`.
 
+mod adapter;
 mod backends;
 mod bench;
 mod cargo;

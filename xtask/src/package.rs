@@ -14,8 +14,18 @@ use std::{
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 9] =
-    ["brokers", "checker", "inbox", "message", "migrations", "outbox", "proxy", "relay", "testkit"];
+const LIBRARIES: [&str; 10] = [
+    "brokers",
+    "checker",
+    "conformance",
+    "inbox",
+    "message",
+    "migrations",
+    "outbox",
+    "proxy",
+    "relay",
+    "testkit",
+];
 
 /// Files that every package needs besides its code.
 const REQUIRED: [&str; 2] = ["LICENSE", "README.md"];

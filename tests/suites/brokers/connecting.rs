@@ -1,26 +1,21 @@
-//! Sessions that cannot be opened: whose fault, and how soon it is told.
+//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how soon it is told.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brokers::{kafka, rabbitmq, sqs};
+use conformance::publisher::refusal;
 use libtest_mimic::Trial;
-use message::{Connector, Fault, PublishError, Receipts, Scope};
-use tests::{Backend, Broker, Failure, Outcome, Stage, trial};
+use message::{Connector, Fault, Scope};
+use tests::{Backend, Failure, Outcome, trial};
 use tokio::net::TcpListener;
-
-use crate::target::{PUBLISHERS, on};
 
 /// What connecting is allowed to take in these cases.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
-/// What may come on top: starting threads and clients on a busy machine.
-const SLACK: Duration = Duration::from_secs(4);
 const PASSWORD: &str = "wr0ng-s3cret";
 
-pub(super) fn trials() -> Vec<Trial> {
-    let mut trials: Vec<Trial> = PUBLISHERS
-        .map(|target| on("publisher", "nobody_at_the_address_is_the_brokers_fault", target, nobody))
-        .into();
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
     for (backend, connector) in [
         (Backend::Kafka, silent_kafka as fn(u16) -> Made),
         (Backend::Rabbitmq, silent_rabbitmq),
@@ -39,13 +34,6 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 type Made = Result<Arc<dyn Connector>, Failure>;
-
-/// Goal: an outage is the broker's fault, so it burns no attempts. Oracle: the error.
-async fn nobody(_: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    let error = refusal(broker.unreachable()?.as_ref()).await?;
-    assert_eq!((error.fault(), error.scope()), (Fault::Broker, Scope::Session), "{error}");
-    Ok(())
-}
 
 /// Goal: a server that takes the connection and says nothing is given up after the connect timeout.
 /// Oracle: the error and the clock.
@@ -73,17 +61,6 @@ async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
     let shown = format!("{error} {error:?} {}", connector.destination());
     assert!(!shown.contains(PASSWORD), "the password is shown: {shown}");
     Ok(())
-}
-
-/// The error of an attempt that must fail, and must do so in time.
-async fn refusal(connector: &dyn Connector) -> Result<PublishError, Failure> {
-    let (sender, _receipts) = Receipts::channel();
-    let begun = Instant::now();
-    let attempt = tokio::time::timeout(TIMEOUT + SLACK, connector.connect(sender)).await;
-    match attempt.map_err(|_| format!("no verdict after {:?}", begun.elapsed()))? {
-        Ok(_) => Err("it connected".into()),
-        Err(error) => Ok(error),
-    }
 }
 
 fn millis() -> u64 {

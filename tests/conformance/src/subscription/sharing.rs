@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use message::{MessageId, Subscription};
-use tests::Outcome;
 
 use crate::consuming::{KEYS, Scene, WAIT, settle, within};
-use crate::sample;
+use crate::{Outcome, sample};
 
 /// Deliveries per call: so few that something is left for the other member.
 const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");

@@ -3,27 +3,30 @@
 
 use std::collections::BTreeSet;
 
-use message::{Connector, KeyWindow, Message, OrderingKey, PublishError, Scope};
-use tests::Failure;
-
+use crate::Failure;
 use crate::session::{Answer, End, PATIENCE, Session};
+use message::{Connector, KeyWindow, Message, OrderingKey, PublishError, Scope};
 
 /// More sessions than any case needs; beyond it the adapter goes in circles.
 const SESSIONS_MAX: usize = 20;
 
 /// What became of all messages.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub struct Sent {
     /// The numbers of the messages that the broker holds.
-    pub(crate) confirmed: BTreeSet<usize>,
+    pub confirmed: BTreeSet<usize>,
     /// The others, with their verdicts.
-    pub(crate) refused: Vec<(usize, PublishError)>,
+    pub refused: Vec<(usize, PublishError)>,
     /// How many sessions it took.
-    pub(crate) sessions: usize,
+    pub sessions: usize,
 }
 
-/// Sends everything until each message is confirmed or refused.
-pub(crate) async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
+/// Sends everything until each message is confirmed or refused. Not cancel-safe.
+///
+/// # Errors
+/// A session breaks its contract: a receipt that is missing or too many, a success behind a failure; or twenty sessions
+/// were not enough.
+pub async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
     let mut desk = Desk { messages, states: vec![State::Waiting; messages.len()], refused: Vec::new() };
     for sessions in 1..=SESSIONS_MAX {
         let session = Session::open(connector).await?;

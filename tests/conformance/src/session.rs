@@ -6,18 +6,19 @@ use std::time::Duration;
 use message::{
     Connector, KeyWindow, Message, PublishError, Publisher, Receipt, Receipts, Submission, Ticket,
 };
-use tests::Failure;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::Failure;
+
 /// How long a receipt may take; only ever used up by a failing test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which message, by the caller's number, and what became of it.
-pub(crate) type Answer = (usize, Result<(), PublishError>);
+pub type Answer = (usize, Result<(), PublishError>);
 
 /// How a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// Closed, with so much time for what is in flight.
     Close(Duration),
     /// Dropped.
@@ -25,7 +26,7 @@ pub(crate) enum End {
 }
 
 /// An open session and what it owes.
-pub(crate) struct Session {
+pub struct Session {
     publisher: Box<dyn Publisher>,
     receipts: UnboundedReceiver<Receipt>,
     owed: BTreeMap<Ticket, usize>,
@@ -33,24 +34,30 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) async fn open(connector: &dyn Connector) -> Result<Self, Failure> {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// The connector's error.
+    pub async fn open(connector: &dyn Connector) -> Result<Self, Failure> {
         let (sender, receipts) = Receipts::channel();
         let publisher = connector.connect(sender).await?;
         Ok(Self { publisher, receipts, owed: BTreeMap::new(), last_ticket: 0 })
     }
 
     /// How many messages of one key may be in flight.
-    pub(crate) fn key_window(&self) -> KeyWindow {
+    #[must_use]
+    pub fn key_window(&self) -> KeyWindow {
         self.publisher.profile().key_window
     }
 
     /// How many receipts have not come yet.
-    pub(crate) fn owed(&self) -> usize {
+    #[must_use]
+    pub fn owed(&self) -> usize {
         self.owed.len()
     }
 
-    /// Hands messages over, each with the caller's own number.
-    pub(crate) async fn submit(&mut self, messages: impl IntoIterator<Item = (usize, Message)>) {
+    /// Hands messages over, each with the caller's own number. Not cancel-safe.
+    pub async fn submit(&mut self, messages: impl IntoIterator<Item = (usize, Message)>) {
         let mut batch = Vec::new();
         for (number, message) in messages {
             self.last_ticket += 1;
@@ -61,8 +68,11 @@ impl Session {
         self.publisher.submit(batch).await;
     }
 
-    /// The next receipt.
-    pub(crate) async fn answer(&mut self) -> Result<Answer, Failure> {
+    /// Waits for the next receipt, at most [`PATIENCE`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// None came, one came too many, or the session ended and owes some.
+    pub async fn answer(&mut self) -> Result<Answer, Failure> {
         let receipt = tokio::time::timeout(PATIENCE, self.receipts.recv())
             .await
             .map_err(|_| format!("{} receipts do not come", self.owed.len()))?
@@ -70,8 +80,11 @@ impl Session {
         note(&mut self.owed, receipt)
     }
 
-    /// Ends the session; the receipts that were still owed, all of them, and no other one.
-    pub(crate) async fn end(self, how: End) -> Result<Vec<Answer>, Failure> {
+    /// Ends the session; returns the receipts that were still owed, all of them, and no other one. Not cancel-safe.
+    ///
+    /// # Errors
+    /// A receipt is missing after [`PATIENCE`], or one came too many.
+    pub async fn end(self, how: End) -> Result<Vec<Answer>, Failure> {
         let Self { publisher, mut receipts, mut owed, .. } = self;
         match how {
             End::Close(grace) => publisher.close(grace).await,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::trial::Failure;
+use crate::Failure;
 
 /// How long a condition may take to become true. Generous: it is only ever used up by a failing test.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use message::{Delivery, MessageId, Settlement};
-use tests::Outcome;
 
 use crate::consuming::{KEYS, Scene, handle, ids, receive, settle};
-use crate::sample;
+use crate::{Outcome, sample};
 
 /// Goal: everything comes once, and a new member of the group is not given what is settled.
 /// Oracle: the ids that were sent; messages sent later, which come to the new member and are all it is given.
@@ -45,12 +44,12 @@ pub(crate) async fn unsettled(scene: Scene) -> Outcome {
     }
     let again: BTreeSet<MessageId> = ids(&came).difference(&owed).copied().collect();
     next.close().await?;
-    if scene.broker.key_window() == message::KeyWindow::One {
+    if scene.capabilities.settles_singly {
         assert_eq!(again, BTreeSet::new(), "settled, and came again");
         return scene.assert_nothing_is_left().await;
     }
-    // Kafka knows one offset per partition: what is done behind an unsettled one comes again, now or at the next
-    // member, and the inbox knows it.
+    // One place for many messages, such as an offset: what is done behind an unsettled one comes again, now or at
+    // the next member, and the inbox knows it.
     scene.assert_only_these_are_left(&ids(&deliveries)).await
 }
 

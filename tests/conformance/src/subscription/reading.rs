@@ -1,15 +1,11 @@
 //! Records read as messages, and those that are none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use brokers::sqs::{Config, Connector, Subscriber};
 use message::{ContentType, EventType, Malformed, Message, Topic};
-use tests::brokers::Record;
-use tests::{Backend, Failure, Outcome};
 
 use crate::consuming::{Scene, handle};
-use crate::{relaying, sample, sqs};
+use crate::{Foreign, Outcome, sample};
 
 /// Goal: the whole message arrives as it was sent, whatever its payload. Oracle: equality of every field.
 pub(crate) async fn round_trip(scene: Scene) -> Outcome {
@@ -46,7 +42,7 @@ pub(crate) async fn round_trip(scene: Scene) -> Outcome {
 pub(crate) async fn malformed(scene: Scene) -> Outcome {
     let ids = [None, Some("order-7"), Some("0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55")];
     for id in ids {
-        scene.broker.put(&scene.topic, foreign(scene.broker.backend(), id)).await?;
+        scene.broker.put(&scene.topic, &foreign(id)).await?;
     }
     let mut member = scene.subscribe().await?;
     let deliveries = handle(&mut member, ids.len()).await?;
@@ -58,8 +54,7 @@ pub(crate) async fn malformed(scene: Scene) -> Outcome {
         check_evidence(&scene, &malformed)?;
         problems.insert(malformed.problem);
     }
-    // In memory there is no wire: it hands out the problem that was put there.
-    if scene.broker.backend() != Backend::Memory {
+    if scene.capabilities.has_wire {
         let problems = problems.into_iter().collect::<Vec<_>>().join("\n");
         for part in ["no id", "\"order-7\"", "0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55"] {
             assert!(problems.contains(part), "{part} is not in: {problems}");
@@ -70,23 +65,14 @@ pub(crate) async fn malformed(scene: Scene) -> Outcome {
 
 const FOREIGN: &str = "not an order";
 
-/// A record of a foreign producer, in the names of the broker's CloudEvents binding.
-fn foreign(backend: Backend, id: Option<&str>) -> Record {
-    let prefix = match backend {
-        Backend::Kafka | Backend::KafkaMock => "ce_",
-        Backend::Rabbitmq => "cloudEvents_",
-        _ => "",
-    };
-    let attributes = [
-        ("specversion", Some("1.0")),
-        ("type", Some("t")),
-        ("datacontenttype", Some("text/plain")),
-        ("id", id),
-    ];
-    let named = |(name, value): (&str, Option<&str>)| Some((format!("{prefix}{name}"), value?.to_owned()));
-    let mut headers: BTreeMap<String, String> = attributes.into_iter().filter_map(named).collect();
-    headers.insert(String::from("tenant"), String::from("acme"));
-    Record { key: Some(String::from("k")), message_id: None, headers, payload: FOREIGN.into() }
+/// A record of a foreign producer.
+fn foreign(id: Option<&str>) -> Foreign {
+    Foreign {
+        id: id.map(str::to_owned),
+        key: String::from("k"),
+        header: (String::from("tenant"), String::from("acme")),
+        payload: FOREIGN.into(),
+    }
 }
 
 fn check_evidence(scene: &Scene, malformed: &Malformed) -> Outcome {
@@ -95,29 +81,4 @@ fn check_evidence(scene: &Scene, malformed: &Malformed) -> Outcome {
     let tenant = malformed.headers.iter().find(|(name, _)| name == "tenant");
     assert_eq!(tenant.map(|(_, value)| value.as_str()), Some("acme"), "{:?}", malformed.headers);
     Ok(())
-}
-
-/// Goal: a topic that `queues` sends to a queue arrives there, and the delivery's topic is the queue's name, whether
-/// the consumer names the queue or its URL. Oracle: equality of everything else.
-pub(crate) async fn queue_of_a_topic(scene: Scene) -> Outcome {
-    let queues = BTreeMap::from([(String::from("order.placed"), scene.topic.clone())]);
-    let config = Config { queues, ..sqs::config(Backend::Sqs.address()?) };
-    let connector = Arc::new(Connector::new(&config)?);
-    let url = sqs::url(&sqs::plain().await?, &scene.topic).await?;
-    for queue in [scene.topic.clone(), url] {
-        let sent = sample::complete("order.placed")?;
-        let outcome = relaying::send(connector.as_ref(), std::slice::from_ref(&sent)).await?;
-        assert_eq!(outcome.confirmed.len(), 1, "{:?}", outcome.refused);
-        let mut member = Subscriber::new(&config, queue)?.subscribe().await?;
-        let arrived = only(handle(&mut member, 1).await?)?;
-        member.close().await?;
-        let topic = Topic::new(scene.topic.as_str())?;
-        assert_eq!(arrived, Message { topic, ..sent });
-    }
-    Ok(())
-}
-
-fn only(deliveries: Vec<message::Delivery>) -> Result<Message, Failure> {
-    let [delivery] = <[_; 1]>::try_from(deliveries).map_err(|all| format!("{} deliveries", all.len()))?;
-    Ok(delivery.message.map_err(|malformed| malformed.problem)?)
 }

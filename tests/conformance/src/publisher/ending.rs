@@ -5,29 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, Scope};
-use tests::facts::Fact;
-use tests::{Broker, Outcome, Stage};
 
-use crate::sample;
+use crate::facts::Fact;
 use crate::session::{End, Session};
+use crate::{Broker, Capabilities, Outcome, sample};
 
 const COUNT: usize = 300;
 
 /// Goal: closing without any patience answers everything. Oracle: as for [`ended`].
-pub(crate) async fn close(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    ended(stage, broker, End::Close(Duration::ZERO)).await
+pub(crate) async fn close(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
+    ended(broker, End::Close(Duration::ZERO)).await
 }
 
 /// Goal: dropping a session answers everything. Oracle: as for [`ended`].
-pub(crate) async fn drop(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    ended(stage, broker, End::Drop).await
+pub(crate) async fn drop(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
+    ended(broker, End::Drop).await
 }
 
 /// Goal: what is in flight when a session ends has exactly one receipt each: `Ok` only for what the broker holds,
 /// and unknown, the broker's fault, for the rest. Oracle: the session counts; the records as a plain client reads them.
-async fn ended(stage: Stage, broker: Arc<dyn Broker>, how: End) -> Outcome {
-    let topic = broker.topic_name(&stage, "ending");
-    broker.create_topic(&stage, &topic).await?;
+async fn ended(broker: Arc<dyn Broker>, how: End) -> Outcome {
+    let topic = broker.topic_name("ending");
+    broker.create_topic(&topic).await?;
     let mut session = Session::open(broker.connector()?.as_ref()).await?;
     // A key of its own for each, so that all may be in flight.
     let messages = sample::orders(&topic, COUNT, 1)?;
@@ -41,9 +40,9 @@ async fn ended(stage: Stage, broker: Arc<dyn Broker>, how: End) -> Outcome {
             }
         }
     }
-    let records = broker.drain(&topic, confirmed.len()).await?;
+    let payloads = broker.payloads(&topic, confirmed.len()).await?;
     let stored: BTreeSet<Fact> =
-        records.iter().map(|record| sample::fact(&record.payload)).collect::<Result<_, _>>()?;
+        payloads.iter().map(|payload| sample::fact(payload)).collect::<Result<_, _>>()?;
     let missing: Vec<&Fact> = confirmed.difference(&stored).collect();
     assert!(missing.is_empty(), "confirmed and not there: {missing:?}");
     Ok(())

@@ -7,10 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use message::{Delivery, Subscription, SubscriptionError};
-use tests::{Failure, Outcome};
 
 use crate::consuming::{KEYS, Scene, handle, settle};
-use crate::sample;
+use crate::{Failure, Outcome, sample};
 
 /// Calls that are dropped or ended early, at most.
 const CALLS: u64 = 400;
