@@ -20,7 +20,7 @@
 //! | [`fault`] | [`Fault`] and [`Scope`]: whose fault a failure is, and how far it reaches |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
-//! | [`host`] | [`Host`]: where tasks run and random numbers come from |
+//! | `host` (feature `testing`) | [`Host`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod chunk;
@@ -30,6 +30,9 @@ pub mod event;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;
+#[cfg(not(feature = "testing"))]
+mod host;
+#[cfg(feature = "testing")]
 pub mod host;
 pub mod id;
 pub mod limits;

@@ -5,10 +5,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Event, Malformed, Message, MessageId, Subscriber};
+use message::{Event, Malformed, Message, Subscriber};
 use serde::de::DeserializeOwned;
 
-use super::crash::{CrashHook, CrashPoint};
+use super::crash::CrashHook;
 use super::drive::RunError;
 use super::kinds::{Kinds, UnknownKinds};
 use super::link::SubscriptionFactory;
@@ -35,8 +35,8 @@ pub struct ConsumerBuilder<DB: Dialect> {
     foreign: Option<Foreign>,
     scope_of: ScopeOf,
     settings: Settings,
-    guarded: bool,
-    crash: Option<CrashHook>,
+    pub(super) guarded: bool,
+    pub(super) crash: Option<CrashHook>,
 }
 
 /// A reason why a consumer cannot be built. The program's fault.
@@ -355,22 +355,6 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;
-        self
-    }
-
-    /// Switches the guard off, to show what happens without an inbox.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn without_guard(mut self) -> Self {
-        self.guarded = false;
-        self
-    }
-
-    /// Calls a test's hook at the moments where a crash must do no harm.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn crash_hook(mut self, hook: impl Fn(CrashPoint, MessageId) + Send + Sync + 'static) -> Self {
-        self.crash = Some(CrashHook(Arc::new(hook)));
         self
     }
 

@@ -27,14 +27,20 @@ mod settings;
 mod shutdown;
 mod single;
 mod store;
+#[cfg(feature = "testing")]
+mod testing;
 mod worker;
 
 pub use builder::{BuildError, Consumer, ConsumerBuilder};
+#[cfg(feature = "testing")]
 pub use crash::CrashPoint;
 pub use drive::RunError;
 pub use kinds::UnknownKinds;
 pub use link::SubscriptionFactory;
+#[cfg(feature = "testing")]
 pub use parts::{Parts, Runner};
+#[cfg(feature = "testing")]
 pub use settings::Settings;
 pub use shutdown::{Shutdown, StopSignal};
+#[cfg(feature = "testing")]
 pub use store::{Admitted, Store};
