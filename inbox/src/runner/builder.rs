@@ -215,7 +215,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// before it is dead-lettered. `Some` is consumed as that message; `None`, or a panic, leaves the
     /// delivery malformed.
     ///
-    /// A redelivery must yield the same id: derive it with [`MessageId::derived`] from the event's own
+    /// A redelivery must yield the same id: derive it with
+    /// [`MessageId::derived`](message::MessageId::derived) from the event's own
     /// time and id, never from the clock. That time decides whether the inbox still accepts the
     /// message: one older than its retention is refused, as is one from the future.
     ///
