@@ -18,4 +18,5 @@ pub const AFTER_SETTLE: &str = "inbox::after_settle";
 
 /// All of them. The first is a place of [`Inbox::admit`](crate::Inbox::admit) too, the others of the
 /// [runner](crate::Consumer).
+#[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [AFTER_ADMIT, AFTER_EFFECT, AFTER_COMMIT, AFTER_SETTLE];

@@ -103,7 +103,7 @@ struct PartitionCache {
     reading: Reading,
     days: BTreeSet<Day>,
     /// How far a test has moved the clock ahead of the database's.
-    #[cfg(feature = "test-clock")]
+    #[cfg(feature = "testing")]
     ahead: Duration,
 }
 
@@ -125,7 +125,7 @@ impl<DB: Dialect> Inbox<DB> {
             measured: Instant::now(),
             reading,
             days: BTreeSet::new(),
-            #[cfg(feature = "test-clock")]
+            #[cfg(feature = "testing")]
             ahead: Duration::ZERO,
         };
         let inbox = Self(Arc::new(Inner { pool, statements, options, memory: Mutex::new(memory) }));
@@ -157,7 +157,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub fn window(&self) -> Window {
         let memory = self.memory();
         let now = memory.reading.now + memory.measured.elapsed();
-        #[cfg(feature = "test-clock")]
+        #[cfg(feature = "testing")]
         let now = now + memory.ahead;
         let retained_from = memory.reading.retained_from.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
         let InboxOptions { retention, skew_max, .. } = self.0.options;
@@ -166,7 +166,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Moves the clock by which this handle and its clones validate ids and forget days, further ahead of the database's. For
     /// tests: production has one clock, the database's.
-    #[cfg(feature = "test-clock")]
+    #[cfg(feature = "testing")]
     pub fn advance(&self, by: Duration) {
         let mut memory = self.memory();
         memory.ahead = memory.ahead.saturating_add(by);

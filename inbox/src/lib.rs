@@ -21,7 +21,7 @@
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
 //! | [`reconcile`] | an inbox compared with what happened elsewhere |
 //! | [`telemetry`] | every metric |
-//! | [`crash_points`] | places at which a test ends the process |
+//! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`dialect`] | PostgreSQL and SQLite |
 //!
 //! ```no_run
@@ -38,6 +38,8 @@
 //! # drop(proofs); Ok(()) }
 //! ```
 
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
 
@@ -45,6 +47,9 @@ mod attempts;
 mod backoff;
 mod batch;
 mod chunks;
+#[cfg(not(feature = "testing"))]
+mod crash_points;
+#[cfg(feature = "testing")]
 pub mod crash_points;
 pub mod day;
 mod dead_letter;
@@ -97,12 +102,12 @@ pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;
 pub use retention::Maintained;
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub use runner::CrashPoint;
 pub use runner::{
     BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, StopSignal, SubscriptionFactory, UnknownKinds,
 };
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.

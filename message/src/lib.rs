@@ -20,7 +20,7 @@
 //! | [`fault`] | [`Fault`] and [`FaultScope`]: whose fault a failure is, and how far it reaches |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
-//! | [`host`] | [`Runtime`]: where tasks run and random numbers come from |
+//! | `runtime` (feature `testing`) | [`Runtime`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod chunk;
@@ -30,12 +30,15 @@ pub mod event;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;
+#[cfg(feature = "testing")]
 pub mod id;
 pub mod limits;
 pub mod loopback;
 pub mod message;
 pub mod proof;
 pub mod publisher;
+#[cfg(not(feature = "testing"))]
+mod runtime;
 pub mod runtime;
 mod shield;
 pub mod subscription;

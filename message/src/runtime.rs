@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 pub struct Runtime(Option<Arc<dyn Simulated>>);
 
 /// A simulated process.
+#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "reachable for simulations"))]
 pub trait Simulated: Send + Sync + 'static {
     /// A random number in `0.0..1.0`.
     fn uniform(&self) -> f64;
@@ -28,6 +29,7 @@ pub trait Simulated: Send + Sync + 'static {
 
 impl Runtime {
     /// A process that only seems to be one.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn simulated(process: Arc<dyn Simulated>) -> Self {
         Self(Some(process))

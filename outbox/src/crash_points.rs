@@ -18,4 +18,5 @@ pub const AFTER_COMMIT: &str = "outbox::after_commit";
 
 /// All of them. The first two are places of [`Outbox::enqueue`](crate::Outbox::enqueue) too, the others of
 /// [`OutboxTransaction`](crate::OutboxTransaction) and [`Outbox::transaction`](crate::Outbox::transaction) only.
+#[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [BEFORE_ENQUEUE, AFTER_ENQUEUE, BEFORE_COMMIT, AFTER_COMMIT];

@@ -32,8 +32,10 @@
 //! | [`postgres`], [`sqlite`] | the dialects, with the same set of files |
 //! | [`dialect`] | [`Dialect`]: what producers need of a database |
 //! | [`address`] | [`Address`](address::Address): where a database is |
-//! | [`crash_points`] | places at which a test ends the process |
+//! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`connect`] | from a URL to connection options |
+
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
@@ -41,6 +43,9 @@ compile_error!("choose a database: switch the feature `postgres` or `sqlite` on"
 pub mod address;
 pub mod admin;
 pub mod connect;
+#[cfg(not(feature = "testing"))]
+mod crash_points;
+#[cfg(feature = "testing")]
 pub mod crash_points;
 pub mod dialect;
 mod drift;

@@ -26,6 +26,7 @@ pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
 pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
 
 /// All of them. [`AFTER_CHUNK`] takes messages in chunks.
+#[cfg(feature = "testing")]
 pub const ALL: [&str; 7] = [
     AFTER_READ,
     BEFORE_PUBLISH,

@@ -7,16 +7,21 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
-//! | [`crash_points`] | places at which a test ends the process |
+//! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`demo`] | `relay demo`: exactly-once effects through crashes, shown and checked |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`telemetry`] | the one table of log events and metrics |
 
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+
 #[cfg(feature = "program")]
 pub mod cli;
 #[cfg(feature = "program")]
 pub mod config;
+#[cfg(not(feature = "testing"))]
+mod crash_points;
+#[cfg(feature = "testing")]
 pub mod crash_points;
 #[cfg(feature = "program")]
 pub mod demo;

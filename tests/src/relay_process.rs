@@ -207,7 +207,9 @@ fn build() -> Result<PathBuf, String> {
     let target = profile.parent().ok_or("this test does not lie in a target folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = std::process::Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "relay", "--bin", "relay", "--target-dir"]).arg(target);
+    build
+        .args(["build", "--quiet", "--package", "outbox-toolkit-relay", "--bin", "relay", "--target-dir"])
+        .arg(target);
     if profile.ends_with("release") {
         build.arg("--release");
     }

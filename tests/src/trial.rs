@@ -6,17 +6,12 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use conformance::{Failure, Outcome};
 use futures_util::FutureExt as _;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::backends::{Backend, all_are_required, missing};
 use crate::stage::Stage;
-
-/// Why a test failed.
-pub type Failure = Box<dyn Error + Send + Sync>;
-
-/// The outcome of a test.
-pub type Outcome = Result<(), Failure>;
 
 /// No test may take longer; each one alone takes a few seconds.
 const DEADLINE: Duration = Duration::from_secs(150);

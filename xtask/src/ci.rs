@@ -1,9 +1,9 @@
 //! `cargo xtask ci`: every check that must pass before a merge.
 
 use crate::{
-    bench,
+    adapter, bench,
     cargo::{cargo, step},
-    demo, deny, fuzz, mutants, report, storm, test,
+    demo, deny, fuzz, mutants, package, report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{process::ExitCode, time::Instant};
@@ -26,6 +26,8 @@ enum Check {
     Features,
     /// Documentation of our crates, warnings are errors.
     Doc,
+    /// Every published package packed, without compiling it, and what is in it.
+    Package,
     /// Licences, bans, sources and known vulnerabilities of all dependencies.
     Deny,
     /// Every fuzz target for ten seconds.
@@ -83,15 +85,24 @@ impl Check {
     /// Runs the check and returns the parts that could not run; usually there are none.
     fn run(self, summary: &mut Option<test::Summary>) -> Result<Vec<Ignored>, String> {
         match self {
-            Self::Fmt => step("formatting", &mut cargo(["fmt", "--all", "--check"])?),
+            Self::Fmt => {
+                step("formatting", &mut cargo(["fmt", "--all", "--check"])?)?;
+                step("formatting of the adapter", &mut adapter::cargo(["fmt", "--check"])?)
+            }
             Self::Clippy => {
-                step("lints", &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?)
+                step(
+                    "lints",
+                    &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?,
+                )?;
+                let lints = ["clippy", "--all-targets", "--", "-D", "warnings"];
+                step("lints of the adapter", &mut adapter::cargo(lints)?)
             }
             Self::Features => features(),
             Self::Doc => step(
                 "documentation",
                 cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
             ),
+            Self::Package => package::check(),
             Self::Deny => {
                 let ignored = deny::run()?.map(|why| Ignored { what: "advisories", why });
                 return Ok(ignored.into_iter().collect());

@@ -111,7 +111,7 @@ impl Run {
 
 fn execute(options: &Demo) -> Result<Vec<Run>, String> {
     let release = options.release.then_some("--release");
-    let mut build = cargo(["build", "--package", "relay"])?;
+    let mut build = cargo(["build", "--package", "outbox-toolkit-relay"])?;
     // stdout belongs to the result.
     let built = build.args(release).stdout(Stdio::null()).status();
     let built = built.map_err(|error| format!("cannot run cargo: {error}"))?;

@@ -1,5 +1,6 @@
 //! The task runner of laptop and CI: `cargo xtask <task>`.
 
+mod adapter;
 mod backends;
 mod bench;
 mod cargo;
@@ -9,6 +10,7 @@ mod demo;
 mod deny;
 mod fuzz;
 mod mutants;
+mod package;
 mod report;
 mod require;
 mod services;

@@ -143,8 +143,8 @@ impl Stage {
         }
         let xtask =
             std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
-        let mut build = cargo(["build", "--package", "storm", "--package", "relay"])?;
-        build.args(["--features", "storm/crash-points,relay/crash-points"]);
+        let mut build = cargo(["build", "--package", "storm", "--package", "outbox-toolkit-relay"])?;
+        build.args(["--features", "storm/crash-points,outbox-toolkit-relay/crash-points"]);
         if release {
             build.arg("--release");
         }

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace against the real components.
 
 use crate::{
+    adapter,
     backends::Backends,
     cargo::{self, cargo},
     cargo_output::{Suite, Suites},
@@ -100,7 +101,10 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     cargo::step("building the tests", &mut build)?;
 
     // Beforehand: a test that built them itself would have the time of one test for it.
-    cargo::step("building the relay", &mut cargo(["build", "--package", "relay", "--bin", "relay"])?)?;
+    cargo::step(
+        "building the relay",
+        &mut cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?,
+    )?;
     let mut examples = cargo(["build", "--package", "examples", "--bins"])?;
     cargo::step("building the examples", examples.args(["--features", "crash-points"]))?;
 
@@ -115,7 +119,14 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     if *require == Require::All {
         tests.env(REQUIRE_VARIABLE, "all");
     }
-    let suites = stream(tests, &mut std::io::stdout())?;
+    let mut suites = stream(tests, &mut std::io::stdout())?;
+    // The conformance suite on an adapter outside the workspace.
+    let mut tests = adapter::cargo(["test", "--no-fail-fast"])?;
+    tests.args(&options.filter);
+    if !options.arguments.is_empty() {
+        tests.arg("--").args(&options.arguments);
+    }
+    suites.extend(stream(tests, &mut std::io::stdout())?);
     println!("\n{}", table(&suites));
     Ok(Summary::of(&suites))
 }

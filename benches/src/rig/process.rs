@@ -42,7 +42,7 @@ impl RelayProcess {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| {
-                format!("cannot run {} (build it: `cargo build --package relay`): {error}", program.display())
+                format!("cannot run {} (build it: `cargo build --bin relay`): {error}", program.display())
             })?;
         let pid = child.id().ok_or("the relay has ended at once")?;
         Ok(Self { child, pid, folder })

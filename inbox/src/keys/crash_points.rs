@@ -10,6 +10,7 @@
 /// The key is held; nothing was done.
 pub const AFTER_CLAIM: &str = "keys::after_claim";
 /// The handler has answered; its outcome is not written.
+#[cfg(any(feature = "http", feature = "testing"))]
 pub const AFTER_EFFECT: &str = "keys::after_effect";
 /// The outcome is written, not committed. Only of keys that a transaction holds.
 pub const AFTER_OUTCOME: &str = "keys::after_outcome";
@@ -17,4 +18,5 @@ pub const AFTER_OUTCOME: &str = "keys::after_outcome";
 pub const AFTER_COMPLETE: &str = "keys::after_complete";
 
 /// All of them. The second is a place of the HTTP layer.
+#[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [AFTER_CLAIM, AFTER_EFFECT, AFTER_OUTCOME, AFTER_COMPLETE];

@@ -19,7 +19,7 @@
 //! | [`ClaimError`], [`CompleteError`] | what can go wrong |
 //! | [`StuckKey`] | what an operator has to decide about |
 //! | [`Maintained`] | what is done in the background |
-//! | [`crash_points`] | places at which a test ends the process |
+//! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -44,6 +44,9 @@
 mod admin;
 mod claim;
 mod claimed;
+#[cfg(not(feature = "testing"))]
+pub(crate) mod crash_points;
+#[cfg(feature = "testing")]
 pub mod crash_points;
 pub(crate) mod decide;
 mod error;

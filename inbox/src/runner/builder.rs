@@ -5,11 +5,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Event, Malformed, Message, MessageId, Subscriber};
+use message::{Event, Malformed, Message, Subscriber};
 use serde::de::DeserializeOwned;
 
 use super::broker_session::SubscriptionFactory;
-use super::crash::{CrashHook, CrashPoint};
+use super::crash::CrashHook;
 use super::drive::RunError;
 use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
@@ -35,8 +35,8 @@ pub struct ConsumerBuilder<DB: Dialect> {
     foreign: Option<Foreign>,
     scope_of: ScopeOf,
     settings: RunnerOptions,
-    guarded: bool,
-    crash: Option<CrashHook>,
+    pub(super) guarded: bool,
+    pub(super) crash: Option<CrashHook>,
 }
 
 /// A reason why a consumer cannot be built. The program's fault.
@@ -215,7 +215,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// before it is dead-lettered. `Some` is consumed as that message; `None`, or a panic, leaves the
     /// delivery malformed.
     ///
-    /// A redelivery must yield the same id: derive it with [`MessageId::derived`] from the event's own
+    /// A redelivery must yield the same id: derive it with
+    /// [`MessageId::derived`](message::MessageId::derived) from the event's own
     /// time and id, never from the clock. That time decides whether the inbox still accepts the
     /// message: one older than its retention is refused, as is one from the future.
     ///
@@ -355,22 +356,6 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;
-        self
-    }
-
-    /// Switches the guard off, to show what happens without an inbox.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn without_guard(mut self) -> Self {
-        self.guarded = false;
-        self
-    }
-
-    /// Calls a test's hook at the moments where a crash must do no harm.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn crash_hook(mut self, hook: impl Fn(CrashPoint, MessageId) + Send + Sync + 'static) -> Self {
-        self.crash = Some(CrashHook(Arc::new(hook)));
         self
     }
 

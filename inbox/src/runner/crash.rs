@@ -11,7 +11,6 @@ use std::sync::Arc;
 use message::MessageId;
 
 /// A moment at which a crash must do no harm.
-#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashPoint {
     /// The effect is written, not committed.

@@ -27,14 +27,20 @@ mod parts;
 mod shutdown;
 mod single;
 mod store;
+#[cfg(feature = "testing")]
+mod testing;
 mod worker;
 
 pub use broker_session::SubscriptionFactory;
 pub use builder::{BuildError, Consumer, ConsumerBuilder};
+#[cfg(feature = "testing")]
 pub use crash::CrashPoint;
 pub use drive::RunError;
 pub use kinds::UnknownKinds;
+#[cfg(feature = "testing")]
 pub use options::RunnerOptions;
+#[cfg(feature = "testing")]
 pub use parts::{Parts, Runner};
 pub use shutdown::{Shutdown, StopSignal};
+#[cfg(feature = "testing")]
 pub use store::{Admitted, Store};

@@ -116,6 +116,7 @@ impl Pipeline {
     }
 
     /// Takes tasks and random numbers from `host`: for simulations.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_host(mut self, host: Runtime) -> Self {
         self.host = host;
@@ -123,6 +124,7 @@ impl Pipeline {
     }
 
     /// Shows the state of the engine to `observer` after every step: for simulations. It must not block.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);

@@ -1,36 +1,31 @@
 //! What the relay relies on in every publisher, and what consumers rely on in every subscription: one trial per case
-//! and broker.
+//! and broker. The cases are those of the crate `conformance`, which adapters of other people pass too; and:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`publisher`] | receipts, order, refusals, the end of a session, connecting |
+//! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` wants them |
+//! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
-//! | [`subscription`] | settling, releasing, sharing, dropped calls, malformed records |
+//! | [`queues`] | which queue of SQS a topic leads to |
 //! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
 //! | [`quorum`] | what RabbitMQ's quorum queues count against a message |
-//! | [`target`] | the brokers as data |
-//! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting as the relay does |
-//! | [`consuming`] | receiving and settling as a consumer does |
-//! | [`sample`] | the messages |
 //! | [`sqs`] | what the shared harness does not have: plain SQS |
 
-mod consuming;
+mod connecting;
+mod harness;
 mod kafka_group;
-mod publisher;
+mod queues;
 mod quorum;
-mod relaying;
-mod sample;
-mod session;
 mod sqs;
-mod subscription;
 mod target;
 mod wire;
 
 fn main() -> std::process::ExitCode {
     let trials = [
-        publisher::trials(),
+        target::trials(),
+        connecting::trials(),
         wire::trials(),
-        subscription::trials(),
+        queues::trials(),
         quorum::trials(),
         kafka_group::trials(),
     ];

@@ -15,8 +15,8 @@ use sqlx::{Sqlite, Transaction};
 use tests::{Backend, Broker, Database, Failure, Outcome, Stage, brokers, eventually, trial};
 use tokio::sync::Semaphore;
 
-use crate::consuming::receive;
-use crate::{relaying, sample};
+use conformance::consuming::receive;
+use conformance::{relaying, sample};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let on = |name: &str| format!("quorum/rabbitmq/{name}");

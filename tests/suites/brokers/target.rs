@@ -1,23 +1,26 @@
-//! The brokers as data.
+//! The brokers as data, and the cases that run on each.
 
 use std::sync::Arc;
 
+use conformance::{Capabilities, Case, Order};
 use libtest_mimic::Trial;
 use message::MaxInFlightPerKey;
 use tests::brokers::Memory;
-use tests::{Backend, Broker, Failure, Outcome, Stage, brokers, trial};
+use tests::{Backend, Broker, Failure, brokers, trial};
+
+use crate::harness::Harness;
 
 /// A broker, and how it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+enum Target {
     /// As the harness opens it.
     Shared(Backend),
     /// The in-memory broker whose sessions take any number of messages of one key.
     MemoryPipelined,
 }
 
-/// What publishers are tested on.
-pub(crate) const PUBLISHERS: [Target; 7] = [
+/// Brokers whose publishers and subscriptions are tested. Every case applies that their capabilities allow.
+const TARGETS: [Target; 7] = [
     Target::Shared(Backend::Memory),
     Target::MemoryPipelined,
     Target::Shared(Backend::KafkaMock),
@@ -27,13 +30,20 @@ pub(crate) const PUBLISHERS: [Target; 7] = [
     Target::Shared(Backend::SqsFifo),
 ];
 
-/// What subscriptions are tested on.
-pub(crate) const SUBSCRIPTIONS: [Backend; 6] =
-    [Backend::Memory, Backend::KafkaMock, Backend::Kafka, Backend::Rabbitmq, Backend::Sqs, Backend::SqsFifo];
+/// Every case on every broker that can run it.
+pub(crate) fn trials() -> Vec<Trial> {
+    let of = |target: Target| {
+        let applies = move |case: &Case| target.publishes_only().is_none_or(|suite| case.suite == suite);
+        let can = target.capabilities();
+        let cases = conformance::cases().into_iter().filter(applies);
+        cases.filter(move |case| case.lacks(&can).is_none()).map(move |case| target.trial(case))
+    };
+    TARGETS.into_iter().flat_map(of).collect()
+}
 
 impl Target {
     /// The word in the names of trials.
-    pub(crate) fn as_str(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Shared(backend) => backend.as_str(),
             Self::MemoryPipelined => "memory-pipelined",
@@ -41,33 +51,46 @@ impl Target {
     }
 
     /// What it needs to run.
-    pub(crate) fn backend(self) -> Backend {
+    fn backend(self) -> Backend {
         match self {
             Self::Shared(backend) => backend,
             Self::MemoryPipelined => Backend::Memory,
         }
     }
 
+    /// The one suite that applies, where it is not all of them: the pipelined broker in memory differs from the other
+    /// one in its publishers only.
+    fn publishes_only(self) -> Option<&'static str> {
+        (self == Self::MemoryPipelined).then_some("publisher")
+    }
+
+    fn capabilities(self) -> Capabilities {
+        let backend = self.backend();
+        Capabilities {
+            order: if backend == Backend::Sqs { Order::Free } else { Order::PerKey },
+            // Kafka knows one offset for a partition.
+            settles_singly: !matches!(backend, Backend::Kafka | Backend::KafkaMock),
+            // The harness reads fixed partitions of the mock, because its group join takes three seconds: no members.
+            shares_work: backend != Backend::KafkaMock,
+            limits_size: backend != Backend::Memory,
+            // It hands out the problem that was put there.
+            has_wire: backend != Backend::Memory,
+        }
+    }
+
     /// A connection to it, or a new one in this process.
-    pub(crate) async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
+    async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
         match self {
             Self::Shared(backend) => brokers::open(backend).await,
             Self::MemoryPipelined => Ok(Arc::new(Memory::new(MaxInFlightPerKey::Pipelined))),
         }
     }
-}
 
-/// One case on one broker. The topic is made by the case: some need it to be missing.
-pub(crate) fn on<F>(
-    suite: &str,
-    case: &str,
-    target: Target,
-    body: impl FnOnce(Stage, Arc<dyn Broker>) -> F + Send + 'static,
-) -> Trial
-where
-    F: Future<Output = Outcome>,
-{
-    trial(format!("{suite}/{}/{case}", target.as_str()), &[target.backend()], move |stage| async move {
-        body(stage, target.open().await?).await
-    })
+    fn trial(self, case: Case) -> Trial {
+        let name = format!("{}/{}/{}", case.suite, self.as_str(), case.name);
+        trial(name, &[self.backend()], move |stage| async move {
+            let broker = self.open().await?;
+            case.run(Arc::new(Harness::new(stage, broker)), self.capabilities()).await
+        })
+    }
 }

@@ -1,7 +1,7 @@
 //! Programs that can find a breakage.
 
 use super::copy::Copy;
-use crate::backends::Backends;
+use crate::{backends::Backends, package};
 use std::{
     fmt,
     process::{Command, Output},
@@ -19,7 +19,7 @@ pub(super) struct Finder {
 enum Kind {
     /// The random schedules of the simulation.
     Simulation,
-    /// Unit tests: a package, and what the names of its tests contain.
+    /// Unit tests: a crate, and what the names of its tests contain.
     Unit,
     /// The cases of the conformance suite whose names contain the argument.
     Conformance,
@@ -80,7 +80,7 @@ impl Finder {
             let known = Kind::ALL.map(Kind::word).join(", ");
             format!("{word:?} finds nothing; known are {known}")
         })?;
-        let arguments: Vec<String> = words.collect();
+        let mut arguments: Vec<String> = words.collect();
         let expected = match kind {
             Kind::Simulation => 0..=0,
             Kind::Conformance | Kind::Brokers => 1..=1,
@@ -89,6 +89,9 @@ impl Finder {
         };
         if !expected.contains(&arguments.len()) {
             return Err(format!("{word} takes {} to {} arguments", expected.start(), expected.end()));
+        }
+        if kind == Kind::Unit {
+            arguments[0] = package::name(&arguments[0]);
         }
         Ok(Self { kind, arguments })
     }
@@ -125,7 +128,8 @@ impl Finder {
             Kind::Conformance => "test --package tests --test conformance --no-run",
             Kind::Brokers => "test --package tests --test brokers --no-run",
             Kind::Storm => {
-                "build --package storm --package relay --features storm/crash-points,relay/crash-points"
+                "build --package storm --package outbox-toolkit-relay \
+                 --features storm/crash-points,outbox-toolkit-relay/crash-points"
             }
         };
         let mut build: Vec<&str> = words.split(' ').collect();
@@ -197,6 +201,8 @@ mod tests {
         let finder = Finder::read("unit storm verdict").expect("read");
         assert_eq!(finder.command(), ["test", "--lib", "--package", "storm", "verdict"]);
         assert_eq!(finder.build(), ["test", "--lib", "--no-run", "--package", "storm"]);
+        let finder = Finder::read("unit relay due").expect("read");
+        assert_eq!(finder.command(), ["test", "--lib", "--package", "outbox-toolkit-relay", "due"]);
         assert!(Finder::read("storm postgres").is_err());
         assert!(Finder::read("luck").unwrap_err().contains("luck"));
         assert!(Finder::read("").is_err());

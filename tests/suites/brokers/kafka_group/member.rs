@@ -7,8 +7,8 @@ use message::{Message, MessageId, Subscription};
 use tests::eventually::when;
 use tests::{Backend, Failure, Outcome, Stage, eventually};
 
-use crate::consuming::{BATCH, WAIT, ids, settle, within};
-use crate::{relaying, sample};
+use conformance::consuming::{BATCH, WAIT, ids, settle, within};
+use conformance::{relaying, sample};
 
 /// How many messages a member fetches ahead: far fewer than there are.
 pub(crate) const PREFETCH: usize = 20;

@@ -12,8 +12,8 @@ use rdkafka::{Offset, Timestamp, TopicPartitionList};
 use tests::{Backend, Failure, Outcome, Stage, eventually};
 
 use super::{attributes, plain_headers, publish};
-use crate::sample;
-use crate::session::PATIENCE;
+use conformance::sample;
+use conformance::session::PATIENCE;
 
 /// Where `murmur2(key) % partitions` of Java clients is worth looking at.
 const PARTITIONS: u16 = 16;

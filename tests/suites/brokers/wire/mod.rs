@@ -10,7 +10,7 @@ use message::{Connector, Message};
 use tests::{Backend, Outcome, Stage, trial};
 use time::format_description::well_known::Rfc3339;
 
-use crate::{relaying, sample};
+use conformance::{relaying, sample};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -12,7 +12,7 @@ use message::Message;
 use tests::{Backend, Failure, Outcome, Stage};
 
 use super::{attributes, plain_headers, publish};
-use crate::sample;
+use conformance::sample;
 
 const APP: &str = "workload";
 

@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use tests::{Backend, Failure, Outcome, Stage};
 
 use super::{attributes, publish};
-use crate::consuming::within;
-use crate::{sample, sqs};
+use crate::sqs;
+use conformance::consuming::within;
+use conformance::sample;
 
 const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
 

@@ -1,0 +1,58 @@
+//! Checks an adapter for a broker against the contract of [`message::publisher`] and [`message::subscription`].
+//!
+//! The author of an adapter implements [`Broker`] for it, declares its [`Capabilities`], and has [`main()`] run every
+//! case as a test of its own; or goes through [`cases()`] where another harness is wanted. The adapters of the toolkit
+//! pass the same cases.
+//!
+//! ```no_run
+//! # use conformance::{Broker, Capabilities, Failure};
+//! # use std::sync::Arc;
+//! # async fn open() -> Result<Arc<dyn Broker>, Failure> { Err("an example".into()) }
+//! fn main() -> std::process::ExitCode {
+//!     let capabilities = Capabilities { shares_work: false, ..Capabilities::ALL };
+//!     conformance::main("directory", capabilities, open)
+//! }
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`broker`] | [`Broker`], [`Capabilities`]: what the author of an adapter provides |
+//! | [`case`](mod@case) | [`Case`], [`cases()`]: the cases as data |
+//! | [`harness`] | [`main()`]: every case as a test of a program |
+//! | [`publisher`], [`subscription`] | the cases |
+//!
+//! For cases of one's own:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting as the relay does |
+//! | [`consuming`] | receiving and settling as a consumer does |
+//! | [`sample`] | messages |
+//! | [`facts`] | what the independent checker says of what was sent and stored |
+//! | [`hostile`] | names that no setting may accept |
+//! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
+
+pub mod broker;
+pub mod case;
+pub mod consuming;
+pub mod eventually;
+pub mod facts;
+pub mod harness;
+pub mod hostile;
+pub mod publisher;
+pub mod relaying;
+pub mod sample;
+pub mod session;
+pub mod subscription;
+
+pub use broker::{Broker, Capabilities, Foreign, Redelivery};
+pub use case::{Case, cases};
+pub use eventually::eventually;
+pub use facts::Order;
+pub use harness::main;
+
+/// Why a case failed.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The outcome of a case.
+pub type Outcome = Result<(), Failure>;

@@ -1,0 +1,33 @@
+//! Sessions that cannot be opened: whose fault, and how soon it is told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use message::{Connector, Fault, FaultScope, PublishError, Receipts};
+
+use crate::{Broker, Capabilities, Failure, Outcome};
+
+/// Bound of an attempt to connect that must fail: the connector's own timeout of at most a second, and what starting
+/// threads and clients takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// Goal: an outage is the broker's fault, so it burns no attempts. Oracle: the error.
+pub(crate) async fn nobody(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
+    let error = refusal(broker.unreachable()?.as_ref()).await?;
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    Ok(())
+}
+
+/// Returns the error of an attempt to connect that must fail within five seconds.
+///
+/// # Errors
+/// It connected, or there is no verdict in time.
+pub async fn refusal(connector: &dyn Connector) -> Result<PublishError, Failure> {
+    let (sender, _receipts) = Receipts::channel();
+    let begun = Instant::now();
+    let attempt = tokio::time::timeout(BOUND, connector.connect(sender)).await;
+    match attempt.map_err(|_| format!("no verdict after {:?}", begun.elapsed()))? {
+        Ok(_) => Err("it connected".into()),
+        Err(error) => Ok(error),
+    }
+}

@@ -1,0 +1,116 @@
+//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how soon it is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brokers::{kafka, rabbitmq, sqs};
+use conformance::publisher::refusal;
+use libtest_mimic::Trial;
+use message::{Connector, Fault, FaultScope};
+use tests::{Backend, Failure, Outcome, trial};
+use tokio::net::TcpListener;
+
+/// What connecting is allowed to take in these cases.
+const TIMEOUT: Duration = Duration::from_millis(1_000);
+const PASSWORD: &str = "wr0ng-s3cret";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (backend, connector) in [
+        (Backend::Kafka, silent_kafka as fn(u16) -> Made),
+        (Backend::Rabbitmq, silent_rabbitmq),
+        (Backend::Sqs, silent_sqs),
+    ] {
+        let name = format!("publisher/{backend}/a_silent_server_is_the_brokers_fault");
+        trials.push(trial(name, &[], move |_| silent(connector)));
+    }
+    for (backend, connector) in
+        [(Backend::Kafka, sasl_kafka as fn() -> Made), (Backend::Rabbitmq, wrong_rabbitmq)]
+    {
+        let name = format!("publisher/{backend}/wrong_credentials_are_the_operators_fault");
+        trials.push(trial(name, &[backend], move |_| async move { wrong_credentials(connector()?).await }));
+    }
+    trials
+}
+
+type Made = Result<Arc<dyn Connector>, Failure>;
+
+/// Goal: a server that takes the connection and says nothing is given up after the connect timeout.
+/// Oracle: the error and the clock.
+async fn silent(connector: fn(u16) -> Made) -> Outcome {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let connector = connector(listener.local_addr()?.port())?;
+    // Takes every connection, keeps it open and never writes.
+    let server = tokio::spawn(async move {
+        let mut taken = Vec::new();
+        while let Ok(connection) = listener.accept().await {
+            taken.push(connection);
+        }
+    });
+    let error = refusal(connector.as_ref()).await;
+    server.abort();
+    let error = error?;
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    Ok(())
+}
+
+/// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle: the error.
+async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
+    let error = refusal(connector.as_ref()).await?;
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
+    let shown = format!("{error} {error:?} {}", connector.destination());
+    assert!(!shown.contains(PASSWORD), "the password is shown: {shown}");
+    Ok(())
+}
+
+fn millis() -> u64 {
+    u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn silent_kafka(port: u16) -> Made {
+    let mut config = kafka::Config::new([format!("127.0.0.1:{port}")]);
+    config.connect_timeout_ms = millis();
+    Ok(Arc::new(kafka::Connector::new(config)?))
+}
+
+fn silent_rabbitmq(port: u16) -> Made {
+    let config = rabbitmq::Config {
+        connect_timeout_ms: millis(),
+        ..rabbitmq::Config::new(format!("amqp://guest:guest@127.0.0.1:{port}"))
+    };
+    Ok(Arc::new(rabbitmq::Connector::new(&config)?))
+}
+
+fn silent_sqs(port: u16) -> Made {
+    let config = sqs::Config {
+        connect_timeout_ms: millis(),
+        request_timeout_ms: millis(),
+        attempts: 1,
+        ..crate::sqs::config(format!("http://127.0.0.1:{port}"))
+    };
+    Ok(Arc::new(sqs::Connector::new(&config)?))
+}
+
+/// A password for a cluster that asks for none: to librdkafka the same as a wrong one.
+fn sasl_kafka() -> Made {
+    let servers = Backend::Kafka.address()?;
+    let settings = serde_json::json!({
+        "bootstrap_servers": servers.split(',').collect::<Vec<_>>(),
+        "connect_timeout_ms": millis(),
+        "sasl": { "username": "relay", "password": PASSWORD },
+    });
+    Ok(Arc::new(kafka::Connector::new(serde_json::from_value(settings)?)?))
+}
+
+fn wrong_rabbitmq() -> Made {
+    let mut config = rabbitmq::Config::new(without_user(&Backend::Rabbitmq.address()?)?);
+    config.username = Some(String::from("relay"));
+    config.password = Some(String::from(PASSWORD).into());
+    Ok(Arc::new(rabbitmq::Connector::new(&config)?))
+}
+
+fn without_user(url: &str) -> Result<String, Failure> {
+    let (scheme, rest) = url.split_once("://").ok_or("no URL")?;
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    Ok(format!("{scheme}://{host}"))
+}

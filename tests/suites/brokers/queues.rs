@@ -1,0 +1,49 @@
+//! Which queue of SQS a topic leads to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::brokers::sqs::{Config, Connector, Subscriber};
+use conformance::consuming::handle;
+use conformance::{relaying, sample};
+use libtest_mimic::Trial;
+use message::{Message, Topic};
+use tests::{Backend, Failure, Outcome, Stage, brokers, trial};
+
+use crate::sqs;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let named = |backend: Backend| {
+        let name = format!("subscription/{backend}/the_topic_of_a_delivery_is_its_queue");
+        trial(name, &[backend], move |stage| queue_of_a_topic(stage, backend))
+    };
+    vec![named(Backend::Sqs), named(Backend::SqsFifo)]
+}
+
+/// Goal: a topic that `queues` sends to a queue arrives there, and the delivery's topic is the queue's name, whether
+/// the consumer names the queue or its URL. Oracle: equality of everything else.
+async fn queue_of_a_topic(stage: Stage, backend: Backend) -> Outcome {
+    let broker = brokers::open(backend).await?;
+    let name = broker.topic_name(&stage, "orders");
+    broker.create_topic(&stage, &name).await?;
+    let queues = BTreeMap::from([(String::from("order.placed"), name.clone())]);
+    let config = Config { queues, ..sqs::config(Backend::Sqs.address()?) };
+    let connector = Arc::new(Connector::new(&config)?);
+    let url = sqs::url(&sqs::plain().await?, &name).await?;
+    for queue in [name.clone(), url] {
+        let sent = sample::complete("order.placed")?;
+        let outcome = relaying::send(connector.as_ref(), std::slice::from_ref(&sent)).await?;
+        assert_eq!(outcome.confirmed.len(), 1, "{:?}", outcome.refused);
+        let mut member = Subscriber::new(&config, queue)?.subscribe().await?;
+        let arrived = only(handle(&mut member, 1).await?)?;
+        member.close().await?;
+        let topic = Topic::new(name.as_str())?;
+        assert_eq!(arrived, Message { topic, ..sent });
+    }
+    Ok(())
+}
+
+fn only(deliveries: Vec<message::Delivery>) -> Result<Message, Failure> {
+    let [delivery] = <[_; 1]>::try_from(deliveries).map_err(|all| format!("{} deliveries", all.len()))?;
+    Ok(delivery.message.map_err(|malformed| malformed.problem)?)
+}
