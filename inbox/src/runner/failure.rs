@@ -2,7 +2,9 @@
 //!
 //! Failures are counted while other messages succeed, and capped by age otherwise. A failure that is the message's own always
 //! counts. One that could be everybody's (the database ended a statement, a deadlock, a lost session) counts if another
-//! message has succeeded since this one failed last: then it is not everybody's.
+//! message has succeeded since this one failed last: then it is not everybody's. A failure to keep a
+//! chunk never counts: no handler has seen it, messages without chunks say nothing about its tables,
+//! and a chunk that is dead-lettered alone cannot be redriven.
 
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ pub(super) enum FailureKind {
     Database,
     /// The handler says that something it needs is away.
     Unavailable,
+    /// The database did not keep a chunk, whose message is not whole yet.
+    Chunk,
 }
 
 impl FailureKind {
@@ -23,7 +27,7 @@ impl FailureKind {
         match self {
             Self::Own => true,
             Self::Database => others_succeeded,
-            Self::Unavailable => false,
+            Self::Unavailable | Self::Chunk => false,
         }
     }
 }
@@ -74,6 +78,8 @@ mod tests {
             (FailureKind::Database, true, true),
             (FailureKind::Unavailable, false, false),
             (FailureKind::Unavailable, true, false),
+            (FailureKind::Chunk, false, false),
+            (FailureKind::Chunk, true, false),
         ] {
             assert_eq!(kind.is_counted(others_succeeded), is_counted, "{kind:?} {others_succeeded}");
         }

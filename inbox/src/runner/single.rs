@@ -34,6 +34,16 @@ enum Step {
     Away(Cause),
 }
 
+impl Step {
+    /// Tells a failure to keep a chunk from one of the message that it belongs to.
+    fn of_chunk(self) -> Self {
+        match self {
+            Self::Failed(_, error, whole) => Self::Failed((FailureKind::Chunk, None), error, whole),
+            step => step,
+        }
+    }
+}
+
 /// Whose failure it may be, and how long its handler wants to wait.
 type Failing = (FailureKind, Option<Duration>);
 
@@ -166,7 +176,7 @@ impl<S: Store> Worker<S> {
                 }
             }
             Ok(Gathered::Kept { held, count }) => {
-                let step = self.commit(tx).await;
+                let step = self.commit(tx).await.of_chunk();
                 if let Step::Settle(_) = &step {
                     self.meter.chunk();
                     tracing::debug!(held, count, "chunk kept");
@@ -181,7 +191,7 @@ impl<S: Store> Worker<S> {
                 let AdmitError::Damaged { whole, .. } = error else { return Step::Bury(grave) };
                 Step::Bury(grave.of_whole(whole))
             }
-            Err(error) => self.refuse(error),
+            Err(error) => self.refuse(error).of_chunk(),
         }
     }
 
@@ -326,5 +336,22 @@ impl<S: Store> Worker<S> {
             self.wait_out(&mut course.outages, error, give_up).await?;
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_failure_to_keep_a_chunk_counts_while_other_messages_succeed() {
+        for kind in [FailureKind::Own, FailureKind::Database] {
+            let step = Step::Failed((kind, None), "the disk is full".into(), None).of_chunk();
+            let Step::Failed((kind, delay), error, None) = step else { panic!("still a failure") };
+            assert!(!kind.is_counted(true) && !kind.is_counted(false) && delay.is_none());
+            assert_eq!(error.to_string(), "the disk is full");
+        }
+        let refused = Step::Bury(NewDeadLetter::new(Reason::TooOld, String::from("old"), 0));
+        assert!(matches!(refused.of_chunk(), Step::Bury(_)), "a refusal stays one");
     }
 }

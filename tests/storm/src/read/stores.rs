@@ -238,7 +238,8 @@ impl Plain {
     /// was given up leaves its chunks until they expire.
     pub(super) async fn incomplete(&mut self) -> Result<Vec<(Uuid, String)>, Failure> {
         let sql = "SELECT CAST(s.message_id AS text), \
-                   s.consumer || ' has chunks of ' || s.topic || ' ' || s.kind || ' since ' || s.begun_at \
+                   s.consumer || ' has chunks of ' || s.topic || ' ' || \
+                   CAST(s.message_id AS text) || ' since ' || s.begun_at \
                    FROM inbox_chunk_set AS s WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d \
                    WHERE d.subject = s.message_id AND d.consumer = s.consumer AND d.scope = s.scope \
                    AND d.fingerprint = s.fingerprint)";
