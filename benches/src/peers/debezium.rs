@@ -1,4 +1,5 @@
-//! Debezium's connector for PostgreSQL in Kafka Connect, with its outbox router, at its defaults: change data capture.
+//! Debezium's connector for PostgreSQL in Kafka Connect, with its outbox router: change data capture, at its defaults
+//! and tuned for throughput.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -27,6 +28,45 @@ pub(super) fn jars() -> Option<PathBuf> {
     std::env::var_os(JARS).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
+/// How Debezium and Kafka Connect are configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tuning {
+    /// Nothing is set beyond what a connector needs.
+    Defaults,
+    /// Larger batches and queues, shorter pauses and more memory.
+    Throughput,
+}
+
+impl Tuning {
+    /// The largest heap of the virtual machine.
+    fn heap(self) -> &'static str {
+        match self {
+            Self::Defaults => "-Xmx1g",
+            Self::Throughput => "-Xmx3g",
+        }
+    }
+
+    /// Further lines of the connector's configuration.
+    fn connector(self) -> &'static str {
+        match self {
+            Self::Defaults => "",
+            Self::Throughput => {
+                "max.batch.size=16384\n\
+                 max.queue.size=65536\n\
+                 poll.interval.ms=10\n"
+            }
+        }
+    }
+
+    /// Further lines of the worker's configuration.
+    fn worker(self) -> &'static str {
+        match self {
+            Self::Defaults => "",
+            Self::Throughput => "producer.batch.size=524288\n",
+        }
+    }
+}
+
 /// Kafka Connect in a process of its own, reading one database.
 pub(super) struct Connect {
     child: Child,
@@ -37,7 +77,12 @@ pub(super) struct Connect {
 
 impl Connect {
     /// Starts it, and waits until a first record has come through.
-    pub(super) async fn start(database: &Database, kafka: &Kafka, topic: &str) -> Result<Self, Failure> {
+    pub(super) async fn start(
+        database: &Database,
+        kafka: &Kafka,
+        topic: &str,
+        tuning: Tuning,
+    ) -> Result<Self, Failure> {
         let jars = jars().ok_or("there is no Debezium")?;
         let name = format!("debezium_{}", uuid::Uuid::now_v7().simple());
         let folder = std::env::temp_dir().join(&name);
@@ -47,12 +92,13 @@ impl Connect {
             std::fs::write(&path, text)?;
             Ok(path)
         };
-        let worker =
-            write("worker.properties", worker(kafka, &folder.join("offsets").display().to_string()))?;
-        let connector = write("connector.properties", connector(&database.url.parse()?, &name, topic)?)?;
+        let offsets = folder.join("offsets").display().to_string();
+        let worker = write("worker.properties", worker(kafka, &offsets) + tuning.worker())?;
+        let connector = connector(&database.url.parse()?, &name, topic)? + tuning.connector();
+        let connector = write("connector.properties", connector)?;
         let log = std::fs::File::create(folder.join("connect.log"))?;
         let child = Command::new("java")
-            .args(["-Xmx1g", "-cp"])
+            .args([tuning.heap(), "-cp"])
             .arg(format!("{}/*", jars.display()))
             .arg("org.apache.kafka.connect.cli.ConnectStandalone")
             .args([worker, connector])
@@ -129,8 +175,9 @@ pub(super) async fn drain(
     kafka: &Kafka,
     topic: &str,
     shape: Shape,
+    tuning: Tuning,
 ) -> Result<Duration, Failure> {
-    let connect = Connect::start(database, kafka, topic).await?;
+    let connect = Connect::start(database, kafka, topic, tuning).await?;
     let before = kafka.records(topic).await?;
     poller::insert(database, shape).await?;
     let committed = Instant::now();

@@ -110,8 +110,8 @@ async fn start(
             Ok(())
         }));
     }
-    if peer == Peer::Debezium {
-        let connect = Connect::start(database, kafka, topic).await?;
+    if let Peer::Debezium(tuning) = peer {
+        let connect = Connect::start(database, kafka, topic, tuning).await?;
         let database = database.clone();
         return Ok(tokio::spawn(async move {
             stop.cancelled().await;

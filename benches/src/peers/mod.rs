@@ -16,6 +16,7 @@ use crate::cli::Run;
 use crate::report::{Report, Spread};
 use crate::rig::{Database, Shape, drain};
 use crate::target::{Kafka, Target as _, backlog, fresh_topic};
+use debezium::Tuning;
 use disorder::Seen;
 
 /// How large.
@@ -40,7 +41,7 @@ enum Peer {
     /// `WHERE id > last ORDER BY id`.
     IdCursor,
     /// Change data capture: logical decoding, Kafka Connect.
-    Debezium,
+    Debezium(Tuning),
 }
 
 impl Peer {
@@ -48,7 +49,8 @@ impl Peer {
 
     /// Those that there are: Debezium needs a server whose log can be decoded.
     fn all() -> impl Iterator<Item = Self> {
-        Self::POLLING.into_iter().chain(debezium::jars().map(|_| Self::Debezium))
+        let debezium = debezium::jars().map(|_| [Tuning::Defaults, Tuning::Throughput].map(Self::Debezium));
+        Self::POLLING.into_iter().chain(debezium.into_iter().flatten())
     }
 
     fn name(self) -> &'static str {
@@ -57,7 +59,8 @@ impl Peer {
             Self::Status => "status column, SKIP LOCKED",
             Self::XminHorizon => "xmin horizon",
             Self::IdCursor => "id cursor",
-            Self::Debezium => "Debezium 3.3, Kafka Connect",
+            Self::Debezium(Tuning::Defaults) => "Debezium 3.3, Kafka Connect, defaults",
+            Self::Debezium(Tuning::Throughput) => "Debezium 3.3, Kafka Connect, tuned",
         }
     }
 }
@@ -159,7 +162,7 @@ async fn rate(
             drain(database, kafka.connector()?, EngineOptions::default(), messages.into(), &run.published)
                 .await?
         }
-        Peer::Debezium => debezium::drain(database, kafka, &topic, shape).await?,
+        Peer::Debezium(tuning) => debezium::drain(database, kafka, &topic, shape, tuning).await?,
         Peer::Status | Peer::XminHorizon | Peer::IdCursor => {
             poller::drain(peer, database, kafka, &topic, shape).await?
         }

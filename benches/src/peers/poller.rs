@@ -26,7 +26,7 @@ pub(super) async fn prepare(peer: Peer, database: &Database) -> Result<(), Failu
     match peer {
         Peer::Status => database.run("CREATE INDEX ON peer (id) WHERE status = 0").await,
         Peer::XminHorizon => database.run("CREATE INDEX ON peer (xid, id)").await,
-        Peer::IdCursor | Peer::Debezium | Peer::Toolkit => Ok(()),
+        Peer::IdCursor | Peer::Debezium(_) | Peer::Toolkit => Ok(()),
     }
 }
 
@@ -104,7 +104,7 @@ impl Poller {
                  WHERE (xid, id) > (SELECT xid, id FROM peer_cursor) \
                  AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT $1"
             }
-            Peer::IdCursor | Peer::Debezium | Peer::Toolkit => {
+            Peer::IdCursor | Peer::Debezium(_) | Peer::Toolkit => {
                 "SELECT xid::text, id, key, payload FROM peer WHERE id > (SELECT id FROM peer_cursor) \
                  ORDER BY id LIMIT $1"
             }
