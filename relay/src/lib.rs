@@ -8,7 +8,6 @@
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
 //! | [`crash_points`] | places at which a test ends the process |
-//! | [`demo`] | `relay demo`: exactly-once effects through crashes, shown and checked |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`telemetry`] | the one table of log events and metrics |
@@ -18,8 +17,6 @@ pub mod cli;
 #[cfg(feature = "program")]
 pub mod config;
 pub mod crash_points;
-#[cfg(feature = "program")]
-pub mod demo;
 pub mod engine;
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]

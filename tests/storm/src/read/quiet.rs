@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::stores::Plain;
+use harness::stores::Plain;
 use crate::Failure;
 use crate::setup::Plot;
 use crate::stage::Stage;
@@ -52,8 +52,8 @@ impl std::fmt::Display for Pending {
 /// # Errors
 /// A database or the broker does not answer.
 pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
-    let mut producers = Plain::open(stage, &stage.database.producers).await?;
-    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    let mut producers = Plain::open(&stage.database.producers).await?;
+    let mut consumers = Plain::open(&stage.database.consumers).await?;
     let [scheduled, retrying, held] = producers.moving(&plot.topics().nowhere).await?;
     let left = producers.left().await?;
     let mut undecided = 0;
