@@ -12,7 +12,9 @@ use secrecy::ExposeSecret;
 use super::broker::Broker;
 use super::database::Database;
 use super::decode::Wrong;
-use super::file::{KafkaSection, RabbitmqSection, SqsSection, DatabaseSection, FileSection, Log, PipelineSection};
+use super::file::{
+    DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
+};
 use super::{Config, InboxConfig, PipelineConfig, engine, env};
 
 /// The problems found so far, each with its path.

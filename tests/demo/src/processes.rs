@@ -50,7 +50,8 @@ pub(crate) async fn start_relays(
 }
 
 fn configuration(database: &DatabaseSpec, broker: &BrokerSpec) -> String {
-    let mut text = format!("[[pipeline]]\nname = {RELAY:?}\n\n[pipeline.database]\nurl = {:?}\n", database.url);
+    let mut text =
+        format!("[[pipeline]]\nname = {RELAY:?}\n\n[pipeline.database]\nurl = {:?}\n", database.url);
     if let Some(schema) = &database.schema {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "schema = {schema:?}");

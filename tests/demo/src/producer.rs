@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use crate::error::DemoError;
 use crate::plan::{OrderPlan, Plan, TransactionPlan};
 use crate::progress::Progress;
-use crate::{CONTENT_TYPE, KIND};
 use crate::target::{DatabaseSpec, Pool as AnyPool};
+use crate::{CONTENT_TYPE, KIND};
 
 /// Producers at work at once.
 const PRODUCERS: usize = 4;

@@ -7,8 +7,8 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Value, json};
 
-use crate::verdict::Verdict;
 use crate::progress::Counts;
+use crate::verdict::Verdict;
 
 /// Breaches that are listed per promise.
 const LISTED: usize = 5;

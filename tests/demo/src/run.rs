@@ -217,7 +217,8 @@ impl Run<'_> {
                     CrashPoint::BeforeAck => "between commit and acknowledgement",
                 };
                 let number = place + 1;
-                self.progress.say(&format!("consumer crashed {point} ({number} of {of}): starting another one"));
+                self.progress
+                    .say(&format!("consumer crashed {point} ({number} of {of}): starting another one"));
             }
         }
         counts.consumer_crashes = crashed as u64;
@@ -300,8 +301,7 @@ impl Run<'_> {
                 journal.deliveries.clone()
             }
         };
-        let topic_read =
-            TopicRead { ordered: self.broker.direct.is_ordered(), complete: true, occurrences };
+        let topic_read = TopicRead { ordered: self.broker.direct.is_ordered(), complete: true, occurrences };
         let guarded = !self.args.without_inbox_guard;
         let (producer, consumer) = (databases.producer.plain_url()?, databases.consumer.plain_url()?);
         let sources = Sources { producer: &producer, consumer: &consumer, plan: &self.plan, guarded };

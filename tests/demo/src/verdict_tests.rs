@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use checker::{
-    BusinessRow, Consumer, Content, Digest, Effect, InboxRow, Occurrence, OutboxRow, TopicRead,
-};
+use checker::{BusinessRow, Consumer, Content, Digest, Effect, InboxRow, Occurrence, OutboxRow, TopicRead};
 use uuid::Uuid;
 
 use super::*;

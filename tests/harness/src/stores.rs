@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "postgres")]
 use checker::LeaseEvent;
-use checker::{
-    BusinessRow, Consumer, DeadLetter, Digest, Effect, InboxRow, OutboxRow, Parked, ParkedEntry,
-};
+use checker::{BusinessRow, Consumer, DeadLetter, Digest, Effect, InboxRow, OutboxRow, Parked, ParkedEntry};
 use futures_util::TryStreamExt as _;
 use migrations::Dialect;
 #[cfg(feature = "postgres")]
@@ -241,11 +239,7 @@ impl Plain {
     }
 
     /// Reads the messages that a consumer has decided about.
-    pub async fn decided(
-        &mut self,
-        name: &str,
-        dead_lettered_by: &str,
-    ) -> Result<HashSet<String>, Failure> {
+    pub async fn decided(&mut self, name: &str, dead_lettered_by: &str) -> Result<HashSet<String>, Failure> {
         let sql = "SELECT message_id FROM effect WHERE consumer = $1 UNION \
                    SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $2 AND message_id IS NOT NULL";
         self.ids(sql, [name, dead_lettered_by]).await

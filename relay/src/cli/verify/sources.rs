@@ -149,7 +149,7 @@ impl Reading {
         // Read in one statement, as fast as rows may be read: it has no time limit of its own.
         match session(inbox, Duration::ZERO).await? {
             #[cfg(feature = "postgres")]
-        ReadOnly::Postgres(mut connection) => read!(connection),
+            ReadOnly::Postgres(mut connection) => read!(connection),
             ReadOnly::Sqlite(mut connection) => read!(connection),
         }
         self.put_effects(&mut buffer, place, range, spool).await

@@ -9,10 +9,10 @@ mod sqs;
 
 use uuid::Uuid;
 
-use checker::Occurrence;
-use harness::topic_reader;
 use crate::error::DemoError;
 use crate::target::BrokerSpec;
+use checker::Occurrence;
+use harness::topic_reader;
 
 pub(crate) use kafka::delete_group;
 

@@ -7,8 +7,8 @@ use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 
 use super::{Copy, SOURCE};
 use crate::error::DemoError;
-use crate::{CONTENT_TYPE, KIND};
 use crate::target::BrokerSpec;
+use crate::{CONTENT_TYPE, KIND};
 
 /// Entries per request at most (SQS quotas).
 const BATCH: usize = 10;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use brokers::kafka::mock::Mock;
 use brokers::kafka;
+use brokers::kafka::mock::Mock;
 #[cfg(feature = "rabbitmq")]
 use brokers::rabbitmq;
 #[cfg(feature = "sqs")]

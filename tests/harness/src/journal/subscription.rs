@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
 use uuid::Uuid;
 
+use super::{Journal, Part, Received, Settled};
 use crate::clock;
 use crate::content::content;
-use super::{Journal, Part, Received, Settled};
 
 /// A subscription that keeps a journal.
 pub struct Journaled {

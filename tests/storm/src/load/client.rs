@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::cancel;
+use super::settle_in::SettleIn;
 use super::shape::{Ending, PRODUCER_BYTES_MAX, Path, Shape};
 use super::work::{Given, Tx, WorkError, work};
 use crate::Failure;
 use crate::clock;
 use crate::journal::{Journal, Sent, Step};
 use crate::process;
-use super::settle_in::SettleIn;
 
 /// What a producer process is to do.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]

@@ -17,6 +17,6 @@ mod shape;
 mod work;
 
 pub use client::{ProducerTask, Topics, run};
+pub use harness::payload::{Hint, Payload};
 pub(crate) use prepared::Preparation;
 pub(crate) use shape::DELAY_MAX;
-pub use harness::payload::{Hint, Payload};

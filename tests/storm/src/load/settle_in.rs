@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres, Sqlite, SqliteConnection};
 use crate::faults::database::disk::SqliteFull;
 
 /// A database that producers work on.
-pub trait SettleIn: Workload {
+pub(super) trait SettleIn: Workload {
     /// Begins the work of a transaction: how long it waits for locks, how isolated it is, how large a file may be
     /// (what the storm's folder says).
     fn settle_in(

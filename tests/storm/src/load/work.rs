@@ -10,12 +10,12 @@ use sqlx::Transaction;
 use time::OffsetDateTime;
 
 use super::client::Topics;
+use super::settle_in::SettleIn;
 use super::shape::{Item, Mode, PRODUCER_BYTES_MAX, Shape, Topic};
-use harness::payload::Payload;
-use harness::workload::Workload;
 use crate::content::{HEADER_PREFIX, content};
 use crate::journal::Sent;
-use super::settle_in::SettleIn;
+use harness::payload::Payload;
+use harness::workload::Workload;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]

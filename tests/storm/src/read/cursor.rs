@@ -8,10 +8,10 @@ use outbox::log::RelayName;
 use outbox::reconcile::{self, Rows};
 use uuid::Uuid;
 
-use harness::stores::Plain;
 use crate::Failure;
 use crate::setup::RELAY_NAME;
 use crate::stage::Stage;
+use harness::stores::Plain;
 
 const ROWS_MAX: u32 = 2_000;
 

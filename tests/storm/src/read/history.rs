@@ -5,12 +5,12 @@ use checker::{Forgotten, History, Operation, TopicRead};
 use super::cursor;
 use super::forgotten::{forget, mix_up};
 use super::leaks::leaks;
-use harness::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
 use crate::journal::{self, SET_BACK, Step, WENT_BACK, operations};
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
+use harness::stores::Plain;
 
 /// What is read elsewhere.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use checker::{Forgotten, Leak, LeakKind};
 
-use harness::stores::Plain;
 use crate::Failure;
 use crate::stage::Stage;
+use harness::stores::Plain;
 
 /// Transactions that nobody ends, leases that nobody gave back, messages whose last chunks nobody sent. Those of a
 /// message that the database has forgotten in the middle nobody owes; they expire.

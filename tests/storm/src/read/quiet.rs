@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use harness::stores::Plain;
 use crate::Failure;
 use crate::setup::Plot;
 use crate::stage::Stage;
 use crate::topic_reader;
+use harness::stores::Plain;
 
 /// What is still on its way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]

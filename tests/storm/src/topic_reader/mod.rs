@@ -10,13 +10,13 @@ use std::path::PathBuf;
 
 use checker::{Digest, Occurrence, TopicRead};
 
-use harness::topic_reader::whole::Wholes;
-use harness::topic_reader::{kafka, rabbitmq};
 use crate::Failure;
 use crate::journal::{self, Part, Received};
 use crate::pair::BrokerKind;
 use crate::setup::{PARTITIONS, Plot};
 use crate::stage::Stage;
+use harness::topic_reader::whole::Wholes;
+use harness::topic_reader::{kafka, rabbitmq};
 
 pub use harness::topic_reader::kafka::Follower;
 pub use waiting::{Waiting, waiting};
