@@ -89,9 +89,11 @@ impl Broker {
 }
 
 /// The section of a broker that this program was built without: reading it fails, so there is none.
+#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 #[derive(Debug, Clone)]
 pub(crate) enum NotBuilt {}
 
+#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 impl<'de> serde::Deserialize<'de> for NotBuilt {
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         let problem = "this relay was built without this broker; build it with the feature of its name";

@@ -46,6 +46,7 @@ pub enum DemoError {
 
 impl DemoError {
     /// An option asks for something that this program was built without.
+    #[cfg(not(all(feature = "postgres", feature = "rabbitmq", feature = "sqs")))]
     pub(crate) fn not_built(option: &str, what: &str) -> Self {
         Self::Usage(format!(
             "{option}: this demo was built without {what}; run it with everything: \

@@ -155,5 +155,5 @@ pub(crate) fn payload(row: &str, seq: u64, cents: u64) -> Vec<u8> {
 
 fn message(topic: &str, order: &OrderPlan, seq: u64) -> NewMessage {
     let payload = payload(&order.number.to_string(), seq, order.cents.into());
-    NewMessage::new(topic).kind(KIND).key(&order.customer()).content_type(CONTENT_TYPE).payload(payload)
+    NewMessage::new(topic).kind(KIND).key(order.customer()).content_type(CONTENT_TYPE).payload(payload)
 }
