@@ -12,6 +12,11 @@
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`telemetry`] | the one table of log events and metrics |
 
+#[cfg(all(feature = "program", not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))))]
+compile_error!(
+    "the program publishes to nothing: switch on a broker with the feature kafka, rabbitmq or sqs"
+);
+
 #[cfg(feature = "program")]
 pub mod cli;
 #[cfg(feature = "program")]

@@ -137,8 +137,8 @@ const FEATURES: [&str; 9] = [
 ];
 
 /// The same of the relay's program, which has SQLite always.
-const RELAY_FEATURES: [&str; 5] =
-    ["program", "program,postgres", "program,rabbitmq", "program,sqs", "program,kafka"];
+const RELAY_FEATURES: [&str; 4] =
+    ["program,kafka", "program,postgres,kafka", "program,rabbitmq", "program,sqs"];
 
 /// Compiles toolkit and relay with each feature alone: code that leans on another one's dependencies shows.
 fn features() -> Result<(), String> {

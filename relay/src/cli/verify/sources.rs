@@ -200,3 +200,18 @@ pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
         Broker::Sqs(_) => Some("SQS keeps no log to read"),
     }
 }
+
+#[cfg(not(feature = "kafka"))]
+impl Reading {
+    /// Reads nothing: without Kafka, no broker of this build keeps a log.
+    pub(super) async fn broker(
+        &mut self,
+        _: &Broker,
+        _: &std::collections::BTreeSet<String>,
+        _: Option<i64>,
+        _: Range,
+        _: &mut Spool,
+    ) -> Result<BrokerRead, Failure> {
+        Ok(BrokerRead::default())
+    }
+}
