@@ -30,7 +30,6 @@ pub mod event;
 pub mod fault;
 pub mod fingerprint;
 pub mod header;
-#[cfg(feature = "testing")]
 pub mod id;
 pub mod limits;
 pub mod loopback;
@@ -39,6 +38,7 @@ pub mod proof;
 pub mod publisher;
 #[cfg(not(feature = "testing"))]
 mod runtime;
+#[cfg(feature = "testing")]
 pub mod runtime;
 mod shield;
 pub mod subscription;

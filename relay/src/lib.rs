@@ -8,12 +8,16 @@
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
-//! | [`demo`] | `relay demo`: exactly-once effects through crashes, shown and checked |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+
+#[cfg(all(feature = "program", not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))))]
+compile_error!(
+    "the program publishes to nothing: switch on a broker with the feature kafka, rabbitmq or sqs"
+);
 
 #[cfg(feature = "program")]
 pub mod cli;
@@ -23,8 +27,6 @@ pub mod config;
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
-#[cfg(feature = "program")]
-pub mod demo;
 pub mod engine;
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]

@@ -147,11 +147,18 @@ const FEATURES: [&str; 9] = [
     "testkit",
 ];
 
-/// Compiles the toolkit with each feature alone: code that leans on another one's dependencies shows.
+/// The same of the relay's program, which has SQLite always.
+const RELAY_FEATURES: [&str; 4] =
+    ["program,kafka", "program,postgres,kafka", "program,rabbitmq", "program,sqs"];
+
+/// Compiles toolkit and relay with each feature alone: code that leans on another one's dependencies shows.
 fn features() -> Result<(), String> {
-    for features in FEATURES {
-        let arguments = ["check", "-p", "outbox-toolkit", "--no-default-features", "--features", features];
-        step(&format!("features {features}"), &mut cargo(arguments)?)?;
+    let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
+    for (package, features) in
+        toolkit.chain(RELAY_FEATURES.map(|features| ("outbox-toolkit-relay", features)))
+    {
+        let arguments = ["check", "-p", package, "--no-default-features", "--features", features];
+        step(&format!("{package}: features {features}"), &mut cargo(arguments)?)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     process::{Command, ExitCode, Stdio},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
@@ -110,15 +111,7 @@ impl Run {
 }
 
 fn execute(options: &Demo) -> Result<Vec<Run>, String> {
-    let release = options.release.then_some("--release");
-    let mut build = cargo(["build", "--package", "outbox-toolkit-relay"])?;
-    // stdout belongs to the result.
-    let built = build.args(release).stdout(Stdio::null()).status();
-    let built = built.map_err(|error| format!("cannot run cargo: {error}"))?;
-    if !built.success() {
-        return Err(format!("the relay could not be built ({built})"));
-    }
-    let relay = cargo::programs(options.release)?.join("relay");
+    let relay = build(options)?;
     if options.arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
         let shown = Command::new(&relay).args(["demo", "--help"]).status();
         return shown.map(|_| Vec::new()).map_err(|error| format!("cannot run the demo: {error}"));
@@ -144,6 +137,29 @@ fn execute(options: &Demo) -> Result<Vec<Run>, String> {
         runs.push(run);
     }
     Ok(runs)
+}
+
+/// Builds the relay as `cargo demo` does; optimised, or where a database or broker is named, with all of them.
+fn build(options: &Demo) -> Result<PathBuf, String> {
+    let is_given = |argument: &String| ["--database", "--broker"].iter().any(|it| argument.starts_with(it));
+    let is_set = |variable| std::env::var_os(variable).is_some();
+    let is_named = options.arguments.iter().any(is_given)
+        || ["RELAY_DEMO_DATABASE", "RELAY_DEMO_BROKER"].into_iter().any(is_set);
+    let mut build = cargo(["build", "--package", "outbox-toolkit-relay", "--features", "demo"])?;
+    let programs = if options.release || is_named {
+        build.args(options.release.then_some("--release"));
+        cargo::programs(options.release)?
+    } else {
+        build.args(["--no-default-features", "--profile", "demo"]);
+        cargo::programs(false)?.with_file_name("demo")
+    };
+    // stdout belongs to the result.
+    let built = build.stdout(Stdio::null()).status();
+    let built = built.map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !built.success() {
+        return Err(format!("the relay could not be built ({built})"));
+    }
+    Ok(programs.join("relay"))
 }
 
 fn once(demo: &mut Command, seed: u64) -> Result<Run, String> {

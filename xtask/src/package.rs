@@ -14,10 +14,12 @@ use std::{
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 12] = [
     "brokers",
     "checker",
     "conformance",
+    "demo",
+    "harness",
     "inbox",
     "message",
     "migrations",

@@ -190,10 +190,23 @@ impl Config {
             return Err(InvalidSetting::new("kafka.client_id", "is empty; give this client a name"));
         }
         match &self.tls {
+            #[cfg(feature = "kafka-tls")]
             Some(tls) => tls.check("kafka.tls")?,
+            #[cfg(not(feature = "kafka-tls"))]
+            Some(_) => {
+                let problem =
+                    "this program was built without TLS for Kafka; build it with the feature kafka-tls";
+                return Err(InvalidSetting::new("kafka.tls", problem));
+            }
             None => self.check_plaintext()?,
         }
         if let Some(sasl) = &self.sasl {
+            #[cfg(not(feature = "kafka-tls"))]
+            if sasl.mechanism != Mechanism::Plain {
+                let problem =
+                    "needs OpenSSL; this program was built without it: build it with the feature kafka-tls";
+                return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
+            }
             sasl.load()?;
         }
         self.properties.keys().try_for_each(|name| properties::check(name))

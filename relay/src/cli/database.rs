@@ -5,14 +5,19 @@ use std::sync::Arc;
 use clap::Args;
 use migrations::{Dialect, Identifier};
 use outbox::admin::{self, LogAdmin};
-use outbox::connect::{postgres_options, sqlite_options};
+#[cfg(feature = "postgres")]
+use outbox::connect::postgres_options;
+use outbox::connect::sqlite_options;
 use outbox::log::{self, LogError, LogOptions, LogStore};
 use outbox::retention::{self, LogRetention};
 use secrecy::{ExposeSecret as _, SecretString};
+#[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::config::OnePipeline;
+#[cfg(not(feature = "postgres"))]
+use super::exit::Exit;
 use super::failure::Failure;
 use crate::config::{Database, PipelineConfig};
 
@@ -61,6 +66,7 @@ impl TablesDatabase {
 
 /// How to connect, by dialect.
 pub(crate) enum ConnectOptions {
+    #[cfg(feature = "postgres")]
     Postgres(PgConnectOptions),
     Sqlite(SqliteConnectOptions),
 }
@@ -97,6 +103,12 @@ impl Goal {
     pub(crate) fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, Failure> {
         let invalid = |error| Failure::from(LogError::from(error));
         Ok(match self.dialect()? {
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => {
+                let _ = application_name;
+                return Err(without_postgres());
+            }
+            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let options = postgres_options(self.url(), self.options.allow_plaintext).map_err(invalid)?;
                 ConnectOptions::Postgres(options.application_name(application_name))
@@ -109,6 +121,13 @@ impl Goal {
     pub(crate) fn dialect(&self) -> Result<Dialect, Failure> {
         Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
     }
+}
+
+/// PostgreSQL is asked for, and this program was built without it.
+#[cfg(not(feature = "postgres"))]
+pub(crate) fn without_postgres() -> Failure {
+    let help = "build the relay with its feature `postgres`";
+    Failure::with_help(Exit::Usage, "this relay was built without PostgreSQL", help)
 }
 
 /// The pipeline's log. Connects to nothing yet.

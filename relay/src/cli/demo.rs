@@ -1,28 +1,23 @@
-//! `relay demo`, and the hidden commands that its own processes run.
+//! `relay demo`, and the hidden command that its consumer runs.
 
 use std::error::Error;
+use std::path::Path;
 
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::demo::{self, Args, DemoError, Report};
+use ::demo::{Args, DemoError, Report};
 
 /// Runs the demo and prints its result.
 pub(crate) async fn execute(args: Args, format: Format) -> Result<Exit, Failure> {
-    let report = demo::run(args, format == Format::Json).await?;
+    let report = ::demo::run(args, format == Format::Json).await?;
     format.print(&report, Report::table)?;
     Ok(if report.holds() { Exit::Success } else { Exit::Broken })
 }
 
-/// A relay of the demo.
-pub(crate) async fn execute_relay() -> Result<Exit, Failure> {
-    demo::run_relay().await?;
-    Ok(Exit::Success)
-}
-
 /// A consumer of the demo.
-pub(crate) async fn execute_consumer() -> Result<Exit, Failure> {
-    demo::run_consumer().await?;
+pub(crate) async fn execute_consumer(task: &Path) -> Result<Exit, Failure> {
+    ::demo::run_consumer(task).await?;
     Ok(Exit::Success)
 }
 

@@ -7,7 +7,9 @@ use inbox::keys::{ClaimError, Decision, IdempotencyKeys, KeyId, KeyOptions, Stuc
 use inbox::{Dialect as Store, StoreError};
 use migrations::Identifier;
 use serde::Serialize;
-use sqlx::{Connection, Postgres, Sqlite};
+#[cfg(feature = "postgres")]
+use sqlx::Postgres;
+use sqlx::{Connection, Sqlite};
 
 use super::database::{ConnectOptions, TablesDatabase};
 use super::exit::Exit;
@@ -79,6 +81,7 @@ struct Decided {
 
 /// The keys of one database, and its pool.
 enum Opened {
+    #[cfg(feature = "postgres")]
     Postgres(IdempotencyKeys<Postgres>),
     Sqlite(IdempotencyKeys<Sqlite>),
 }
@@ -127,6 +130,7 @@ impl Opened {
         let goal = database.goal()?;
         let schema = goal.options.schema.clone();
         Ok(match goal.connect_options("relay keys")? {
+            #[cfg(feature = "postgres")]
             ConnectOptions::Postgres(options) => Self::Postgres(open(options, schema).await?),
             ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
         })
@@ -148,6 +152,7 @@ async fn open<DB: Store + outbox::Dialect>(
 impl Opened {
     async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, Failure> {
         let stuck = match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(keys) => keys.stuck(limit).await,
             Self::Sqlite(keys) => keys.stuck(limit).await,
         };
@@ -156,6 +161,7 @@ impl Opened {
 
     async fn decide(&self, id: &KeyId, decision: Decision, actor: &str) -> Result<bool, Failure> {
         let was_stuck = match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(keys) => keys.decide(id, decision, actor).await,
             Self::Sqlite(keys) => keys.decide(id, decision, actor).await,
         };
@@ -164,6 +170,7 @@ impl Opened {
 
     async fn close(self) {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(keys) => keys.pool().close().await,
             Self::Sqlite(keys) => keys.pool().close().await,
         }

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+#[cfg(feature = "rabbitmq")]
 use brokers::rabbitmq::PAYLOAD_LOG_TARGET;
 use tracing_subscriber::EnvFilter;
 
@@ -35,8 +36,9 @@ fn filter(given_as: &str, directives: &str) -> Result<EnvFilter, Failure> {
     };
     let filter = EnvFilter::try_new(directives).map_err(wrong)?;
     // The client library would write payloads into the log.
-    let silent = format!("{PAYLOAD_LOG_TARGET}=off").parse().map_err(wrong)?;
-    Ok(filter.add_directive(silent))
+    #[cfg(feature = "rabbitmq")]
+    let filter = filter.add_directive(format!("{PAYLOAD_LOG_TARGET}=off").parse().map_err(wrong)?);
+    Ok(filter)
 }
 
 fn has_colour() -> bool {
@@ -47,6 +49,7 @@ fn has_colour() -> bool {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "rabbitmq")]
     #[test]
     fn payloads_are_never_logged() {
         let filter = filter(FLAG, "trace,lapin=trace").ok().unwrap().to_string();

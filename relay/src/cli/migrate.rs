@@ -4,12 +4,18 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
-use outbox::connect::{postgres_options, sqlite_options};
+#[cfg(feature = "postgres")]
+use outbox::connect::postgres_options;
+use outbox::connect::sqlite_options;
 use outbox::log::LogError;
 use serde::Serialize;
-use sqlx::{ConnectOptions, Connection, Postgres, Sqlite};
+#[cfg(feature = "postgres")]
+use sqlx::Postgres;
+use sqlx::{ConnectOptions, Connection, Sqlite};
 
 use super::config::{ConfigFile, find};
+#[cfg(not(feature = "postgres"))]
+use super::database::without_postgres;
 use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
 use super::failure::{Failure, first};
@@ -197,6 +203,9 @@ impl Goal {
         let url = self.url();
         let invalid = |error| Failure::from(LogError::from(error));
         match self.dialect()? {
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => Err(without_postgres()),
+            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let options = postgres_options(url, self.options.allow_plaintext).map_err(invalid)?;
                 let name = options.get_database().unwrap_or_else(|| options.get_username());
@@ -319,6 +328,12 @@ impl Script {
             let known = line.migrations(dialect).last().map_or(0, |migration| migration.version);
             let versions = self.from..=known.max(self.from);
             let script = match dialect {
+                #[cfg(not(feature = "postgres"))]
+                Dialect::Postgres => {
+                    let _ = schema;
+                    return Err(without_postgres());
+                }
+                #[cfg(feature = "postgres")]
                 Dialect::Postgres => Migrator::<Postgres>::new(line).schema(schema.cloned()).sql(versions)?,
                 Dialect::Sqlite => Migrator::<Sqlite>::new(line).sql(versions)?,
             };

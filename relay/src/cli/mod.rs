@@ -10,7 +10,7 @@
 //! | `status` | `relay status` |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
-//! | `demo` | `relay demo` |
+//! | `demo` | `relay demo`, with the feature of this name |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
 //! | `keys` | `relay keys list`, `release`, `discard` |
@@ -22,6 +22,7 @@
 mod config;
 mod database;
 mod dead;
+#[cfg(feature = "demo")]
 mod demo;
 mod exit;
 mod failure;
@@ -105,13 +106,15 @@ pub enum Command {
     #[command(subcommand)]
     Keys(keys::Keys),
     /// See exactly-once effects survive crashes, on this machine, with nothing installed.
-    Demo(crate::demo::Args),
-    /// A relay of the demo, in a process of its own.
-    #[command(hide = true)]
-    DemoRelay,
+    #[cfg(feature = "demo")]
+    Demo(::demo::Args),
     /// A consumer of the demo, in a process of its own.
+    #[cfg(feature = "demo")]
     #[command(hide = true)]
-    DemoConsumer,
+    DemoConsumer {
+        /// The file that says what it is to do.
+        task: std::path::PathBuf,
+    },
     /// Check the configuration and show what is in force.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -139,9 +142,10 @@ impl Cli {
             Command::Dead(dead) => dead.execute(format).await,
             Command::Inbox(inbox) => inbox.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
+            #[cfg(feature = "demo")]
             Command::Demo(args) => demo::execute(args, format).await,
-            Command::DemoRelay => demo::execute_relay().await,
-            Command::DemoConsumer => demo::execute_consumer().await,
+            #[cfg(feature = "demo")]
+            Command::DemoConsumer { task } => demo::execute_consumer(&task).await,
             Command::Config(command) => command.execute(format),
             Command::Completions { shell } => completions(shell),
         }

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use brokers::{InvalidSetting, kafka, rabbitmq, sqs};
+use brokers::InvalidSetting;
+#[cfg(feature = "kafka")]
+use brokers::kafka;
+#[cfg(feature = "rabbitmq")]
+use brokers::rabbitmq;
+#[cfg(feature = "sqs")]
+use brokers::sqs;
 use message::chunk::Encoding;
 use message::{Connector, SizeLimit};
 
@@ -13,10 +19,13 @@ pub(crate) const MESSAGE_BYTES_MIN: usize = 1_000;
 #[derive(Debug, Clone)]
 pub enum Broker {
     /// Apache Kafka.
+    #[cfg(feature = "kafka")]
     Kafka(Box<kafka::Config>),
     /// RabbitMQ.
+    #[cfg(feature = "rabbitmq")]
     Rabbitmq(Box<rabbitmq::Config>),
     /// Amazon SQS.
+    #[cfg(feature = "sqs")]
     Sqs(Box<sqs::Config>),
 }
 
@@ -27,8 +36,11 @@ impl Broker {
     /// [`InvalidSetting`] names the setting within the pipeline, its value and what is accepted.
     pub fn connector(&self) -> Result<Arc<dyn Connector>, InvalidSetting> {
         Ok(match self {
+            #[cfg(feature = "kafka")]
             Self::Kafka(config) => Arc::new(kafka::Connector::new(config.as_ref().clone())?),
+            #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(config) => Arc::new(rabbitmq::Connector::new(config)?),
+            #[cfg(feature = "sqs")]
             Self::Sqs(config) => Arc::new(sqs::Connector::new(config)?),
         })
     }
@@ -37,6 +49,7 @@ impl Broker {
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
         self.connector()?;
         match self {
+            #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(config) if config.payload_bytes_max < MESSAGE_BYTES_MIN => {
                 let bytes = config.payload_bytes_max;
                 let problem = format!(
@@ -52,7 +65,11 @@ impl Broker {
     #[must_use]
     pub fn encoding(&self) -> Encoding {
         match self {
-            Self::Kafka(_) | Self::Rabbitmq(_) => Encoding::Raw,
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => Encoding::Raw,
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(_) => Encoding::Raw,
+            #[cfg(feature = "sqs")]
             Self::Sqs(_) => Encoding::Base64,
         }
     }
@@ -61,9 +78,25 @@ impl Broker {
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         match self {
+            #[cfg(feature = "kafka")]
             Self::Kafka(config) => config.size_limit(),
+            #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(config) => config.size_limit(),
+            #[cfg(feature = "sqs")]
             Self::Sqs(config) => config.size_limit(),
         }
+    }
+}
+
+/// The section of a broker that this program was built without: reading it fails, so there is none.
+#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+#[derive(Debug, Clone)]
+pub(crate) enum NotBuilt {}
+
+#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+impl<'de> serde::Deserialize<'de> for NotBuilt {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        let problem = "this relay was built without this broker; build it with the feature of its name";
+        Err(serde::de::Error::custom(problem))
     }
 }

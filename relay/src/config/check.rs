@@ -12,7 +12,9 @@ use secrecy::ExposeSecret;
 use super::broker::Broker;
 use super::database::Database;
 use super::decode::Wrong;
-use super::file::{DatabaseSection, FileSection, Log, PipelineSection};
+use super::file::{
+    DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
+};
 use super::{Config, InboxConfig, PipelineConfig, engine, env};
 
 /// The problems found so far, each with its path.
@@ -95,7 +97,7 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
         problems.add(format!("{path}.database.retention"), problem, Some("or \"off\", to keep everything"));
     }
     let database = database(section.database, path, problems);
-    let broker = broker(section.kafka, section.rabbitmq, section.sqs, path, problems)?;
+    let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;
     if let Err(InvalidSetting { setting, problem, .. }) = broker.check() {
         problems.add(format!("{path}.{setting}"), problem, None);
     }
@@ -145,32 +147,35 @@ fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Op
 }
 
 fn broker(
-    kafka: Option<brokers::kafka::Config>,
-    rabbitmq: Option<brokers::rabbitmq::Config>,
-    sqs: Option<brokers::sqs::Config>,
+    (kafka, rabbitmq, sqs): (Option<KafkaSection>, Option<RabbitmqSection>, Option<SqsSection>),
     path: &str,
     problems: &mut Problems,
 ) -> Option<Broker> {
     let help =
         "a pipeline publishes to exactly one of [pipeline.kafka], [pipeline.rabbitmq] and [pipeline.sqs]";
-    match (kafka, rabbitmq, sqs) {
-        (Some(config), None, None) => Some(Broker::Kafka(Box::new(config))),
-        (None, Some(config), None) => Some(Broker::Rabbitmq(Box::new(config))),
-        (None, None, Some(config)) => Some(Broker::Sqs(Box::new(config))),
-        (None, None, None) => {
+    #[cfg(feature = "kafka")]
+    let kafka = kafka.map(|config| ("kafka", Broker::Kafka(Box::new(config))));
+    #[cfg(feature = "rabbitmq")]
+    let rabbitmq = rabbitmq.map(|config| ("rabbitmq", Broker::Rabbitmq(Box::new(config))));
+    #[cfg(feature = "sqs")]
+    let sqs = sqs.map(|config| ("sqs", Broker::Sqs(Box::new(config))));
+    // A section of a broker that this program lacks cannot be read, and so is none.
+    #[cfg(not(feature = "kafka"))]
+    let kafka = kafka.map(|absent| match absent {});
+    #[cfg(not(feature = "rabbitmq"))]
+    let rabbitmq = rabbitmq.map(|absent| match absent {});
+    #[cfg(not(feature = "sqs"))]
+    let sqs = sqs.map(|absent| match absent {});
+    let mut given: Vec<(&str, Broker)> = [kafka, rabbitmq, sqs].into_iter().flatten().collect();
+    match given.len() {
+        1 => given.pop().map(|(_, broker)| broker),
+        0 => {
             problems.add(path.to_owned(), "no broker is given", Some(help));
             None
         }
-        (kafka, rabbitmq, sqs) => {
-            let given: Vec<&str> = [
-                kafka.is_some().then_some("kafka"),
-                rabbitmq.is_some().then_some("rabbitmq"),
-                sqs.is_some().then_some("sqs"),
-            ]
-            .into_iter()
-            .flatten()
-            .collect();
-            problems.add(path.to_owned(), format!("{} are given", given.join(" and ")), Some(help));
+        _ => {
+            let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
+            problems.add(path.to_owned(), format!("{} are given", names.join(" and ")), Some(help));
             None
         }
     }

@@ -3,7 +3,9 @@
 use brokers::{InvalidSetting, Secret};
 use migrations::{Dialect, Identifier};
 use outbox::address::Address;
-use outbox::connect::{InvalidUrl, dialect_of, postgres_options, sqlite_options};
+#[cfg(feature = "postgres")]
+use outbox::connect::postgres_options;
+use outbox::connect::{InvalidUrl, dialect_of, sqlite_options};
 use outbox::log::LogOptions;
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -59,6 +61,12 @@ impl Database {
     pub fn check(url: &str, options: &LogOptions) -> Result<Dialect, InvalidUrl> {
         let dialect = dialect_of(url)?;
         match dialect {
+            // Without its client, opening it tells what is missing.
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => {
+                let _ = options;
+            }
+            #[cfg(feature = "postgres")]
             Dialect::Postgres => postgres_options(url, options.allow_plaintext).map(drop)?,
             Dialect::Sqlite => sqlite_options(url).map(drop)?,
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use brokers::{kafka, rabbitmq, sqs};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +51,19 @@ pub(crate) struct InboxSection {
     pub(crate) effects: Option<String>,
 }
 
+#[cfg(feature = "kafka")]
+pub(crate) type KafkaSection = brokers::kafka::Config;
+#[cfg(not(feature = "kafka"))]
+pub(crate) type KafkaSection = super::broker::NotBuilt;
+#[cfg(feature = "rabbitmq")]
+pub(crate) type RabbitmqSection = brokers::rabbitmq::Config;
+#[cfg(not(feature = "rabbitmq"))]
+pub(crate) type RabbitmqSection = super::broker::NotBuilt;
+#[cfg(feature = "sqs")]
+pub(crate) type SqsSection = brokers::sqs::Config;
+#[cfg(not(feature = "sqs"))]
+pub(crate) type SqsSection = super::broker::NotBuilt;
+
 /// One pipeline: from one outbox to one broker.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,9 +73,9 @@ pub(crate) struct PipelineSection {
     /// The CloudEvents source; default `/<name>`.
     pub(crate) source: Option<String>,
     pub(crate) database: DatabaseSection,
-    pub(crate) kafka: Option<kafka::Config>,
-    pub(crate) rabbitmq: Option<rabbitmq::Config>,
-    pub(crate) sqs: Option<sqs::Config>,
+    pub(crate) kafka: Option<KafkaSection>,
+    pub(crate) rabbitmq: Option<RabbitmqSection>,
+    pub(crate) sqs: Option<SqsSection>,
     #[serde(default)]
     pub(crate) engine: EngineSection,
 }

@@ -12,19 +12,18 @@
 //! | [`setup`] | makes the stage |
 //! | [`load`] | what producers do |
 //! | [`consume`] | what consumers do |
-//! | [`workload`] | the business of both |
 //! | [`journal`] | what both write down |
 //! | [`topic_reader`], [`read`] | what is there in the end |
 //! | `settle`, [`lag`], [`waits`] | from the last healed fault until everything has arrived |
 //! | [`memory`] | resident memory of relays and consumers |
 //! | [`verdict`] | *holds*, *broken* or *no verdict* |
 //! | [`report`], [`phases`], [`progress`] | what a person sees |
-//! | [`pair`], [`content`], [`clock`], [`process`] | what all of them need |
+//! | [`pair`], [`process`] | what all of them need |
+//!
+//! Processes, workload, journals and plain readers are those of the crate `harness`, which the demo shares.
 
 pub mod cli;
-pub mod clock;
 pub mod consume;
-pub mod content;
 pub mod crash;
 pub mod fault_injector;
 pub mod faults;
@@ -46,7 +45,5 @@ pub mod stage;
 pub mod topic_reader;
 pub mod verdict;
 pub mod waits;
-pub mod workload;
 
-/// Why something could not be done.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub use harness::{Failure, clock, content, workload};

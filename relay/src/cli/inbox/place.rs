@@ -7,7 +7,9 @@ use ::inbox::{
     RedriveError, RedriveOptions, Redriven, Requested, Signature, StoreError,
 };
 use migrations::Identifier;
-use sqlx::{Connection, Postgres, Sqlite};
+#[cfg(feature = "postgres")]
+use sqlx::Postgres;
+use sqlx::{Connection, Sqlite};
 
 use super::super::database::{ConnectOptions, TablesDatabase};
 use super::super::exit::Exit;
@@ -15,6 +17,7 @@ use super::super::failure::{Failure, exit_of, told};
 
 /// An open inbox.
 pub(crate) enum Opened {
+    #[cfg(feature = "postgres")]
     Postgres(::inbox::Inbox<Postgres>),
     Sqlite(::inbox::Inbox<Sqlite>),
 }
@@ -24,6 +27,7 @@ impl Opened {
         let goal = database.goal()?;
         let schema = goal.options.schema.clone();
         Ok(match goal.connect_options("relay inbox")? {
+            #[cfg(feature = "postgres")]
             ConnectOptions::Postgres(options) => Self::Postgres(open(options, schema).await?),
             ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
         })
@@ -46,6 +50,7 @@ async fn open<DB: Store + outbox::Dialect>(
 macro_rules! on {
     ($opened:expr, $inbox:ident => $call:expr) => {
         match $opened {
+            #[cfg(feature = "postgres")]
             Opened::Postgres($inbox) => $call.await,
             Opened::Sqlite($inbox) => $call.await,
         }

@@ -6,6 +6,7 @@
 //! | `range.rs` | which messages: a span of time is a range of ids |
 //! | `pace.rs`, `progress.rs` | how fast, and what a person sees meanwhile |
 //! | `sources.rs` | everything that is read, in sessions that cannot write |
+//! | `topic.rs` | the log of Kafka among them |
 //! | `spool.rs` | what was seen, on disk |
 //! | `reconcile.rs` | what the places in which a message was seen say together; pure |
 //! | `compare.rs` | one pipeline: read, reconcile, look at suspects again |
@@ -25,6 +26,8 @@ mod report;
 mod sources;
 mod spool;
 mod target;
+#[cfg(feature = "kafka")]
+mod topic;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;

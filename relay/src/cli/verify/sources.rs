@@ -1,22 +1,18 @@
 //! Everything that is read, in sessions that cannot write.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use brokers::kafka::{Begun, ReadTopic, TopicReader};
 use futures_util::TryStreamExt as _;
 use inbox::reconcile::{AppliedIds, Unfinished, Whose};
-use message::Fingerprint;
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::Rows;
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Row as _, ValueRef as _};
-use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use super::pace::Pace;
 use super::progress::Progress;
-use super::range::{Range, id_at};
+use super::range::Range;
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::{Failure, exit_of};
@@ -39,6 +35,7 @@ pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Resu
     let url = pipeline.database.url()?;
     let allow = pipeline.database.options().allow_plaintext;
     Ok(match ReadOnly::open(url.expose_secret(), allow, APPLICATION, timeout).await? {
+        #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
             outbox::reconcile::postgres(connection, pipeline.database.schema(), &pipeline.name).await?
         }
@@ -56,6 +53,7 @@ async fn session(inbox: &InboxConfig, timeout: Duration) -> Result<ReadOnly, Fai
 pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<dyn AppliedIds>, Failure> {
     let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
     let opened = match session(inbox, timeout).await? {
+        #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
             inbox::reconcile::postgres(connection, inbox.schema.as_ref(), whose).await
         }
@@ -150,6 +148,7 @@ impl Reading {
         }
         // Read in one statement, as fast as rows may be read: it has no time limit of its own.
         match session(inbox, Duration::ZERO).await? {
+            #[cfg(feature = "postgres")]
             ReadOnly::Postgres(mut connection) => read!(connection),
             ReadOnly::Sqlite(mut connection) => read!(connection),
         }
@@ -193,99 +192,26 @@ pub(super) struct BrokerRead {
 /// Why the broker of a pipeline cannot be read; nothing when it can.
 pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
     match broker {
+        #[cfg(feature = "kafka")]
         Broker::Kafka(_) => None,
+        #[cfg(feature = "rabbitmq")]
         Broker::Rabbitmq(_) => Some("RabbitMQ keeps no log to read"),
+        #[cfg(feature = "sqs")]
         Broker::Sqs(_) => Some("SQS keeps no log to read"),
     }
 }
 
+#[cfg(not(feature = "kafka"))]
 impl Reading {
-    /// The topics from the beginning of the range to their present ends, beside all groups. `since_ms` goes back further
-    /// than the ids for the sake of clocks that differ.
+    /// Reads nothing: without Kafka, no broker of this build keeps a log.
     pub(super) async fn broker(
         &mut self,
-        broker: &Broker,
-        topics: &BTreeSet<String>,
-        from_ms: Option<i64>,
-        range: Range,
-        spool: &mut Spool,
+        _: &Broker,
+        _: &std::collections::BTreeSet<String>,
+        _: Option<i64>,
+        _: Range,
+        _: &mut Spool,
     ) -> Result<BrokerRead, Failure> {
-        let mut read = BrokerRead::default();
-        let Broker::Kafka(config) = broker else { return Ok(read) };
-        let mut topic_reader = TopicReader::new(config).map_err(of_reader)?;
-        for topic in topics {
-            let name = topic.clone();
-            let begun: Option<Begun>;
-            (topic_reader, begun) =
-                blocking(topic_reader, move |topic_reader| topic_reader.begin(&name, from_ms)).await?;
-            let Some(begun) = begun else { continue };
-            let mut earliest: Option<i64> = None;
-            loop {
-                let records: Vec<ReadTopic>;
-                (topic_reader, records) =
-                    blocking(topic_reader, |topic_reader| topic_reader.read(PAGE_ROWS as usize)).await?;
-                if records.is_empty() {
-                    break;
-                }
-                earliest = records.iter().filter_map(|record| record.at_ms).chain(earliest).min();
-                self.put_records(records, range, spool, &mut read).await?;
-            }
-            if begun.is_cut {
-                // With nothing left, nothing can be said at all.
-                let cut_at = earliest.map_or(Uuid::max(), |at| id_at(at.unsigned_abs()));
-                read.cut_at = read.cut_at.max(Some(cut_at));
-            }
-        }
-        Ok(read)
-    }
-
-    async fn put_records(
-        &mut self,
-        records: Vec<ReadTopic>,
-        range: Range,
-        spool: &mut Spool,
-        read: &mut BrokerRead,
-    ) -> Result<(), Failure> {
-        let count = records.len();
-        let mut seen = Vec::with_capacity(count);
-        for record in records {
-            match record.message {
-                Some(message) if range.contains(message.id.as_uuid()) => {
-                    // The last chunk stands for a message in chunks: the relay hands it over after the others.
-                    let fingerprint = match &message.chunk {
-                        None => Fingerprint::of(&message),
-                        Some(chunk) if chunk.is_last() => chunk.fingerprint(),
-                        Some(_) => continue,
-                    };
-                    read.records += 1;
-                    seen.push((message.id.as_uuid(), fingerprint.as_bytes().to_vec()));
-                }
-                Some(_) => {}
-                None => read.unreadable += 1,
-            }
-        }
-        spool.add(At::Broker, &seen).await?;
-        self.progress.rows("broker", count);
-        self.pace.rows(count).await;
-        Ok(())
-    }
-}
-
-fn of_reader(error: brokers::kafka::AdminError) -> Failure {
-    match error {
-        brokers::kafka::AdminError::Setting(error) => error.into(),
-        error => Failure::new(Exit::Unavailable, error),
-    }
-}
-
-/// Calls into the client library, which blocks.
-async fn blocking<T: Send + 'static>(
-    mut topic_reader: TopicReader,
-    call: impl FnOnce(&mut TopicReader) -> Result<T, brokers::kafka::AdminError> + Send + 'static,
-) -> Result<(TopicReader, T), Failure> {
-    let called = spawn_blocking(move || call(&mut topic_reader).map(|value| (topic_reader, value))).await;
-    match called {
-        Ok(done) => done.map_err(of_reader),
-        Err(error) => Err(Failure::new(Exit::Broken, format_args!("reading the broker broke off: {error}"))),
+        Ok(BrokerRead::default())
     }
 }

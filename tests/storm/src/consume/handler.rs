@@ -86,6 +86,7 @@ async fn apply<DB: Workload>(
         scope: scope.as_str(),
         id: message.id.as_uuid(),
         key: message.key.as_ref().map_or("", |key| key.as_str()),
+        cents: 0,
         payload: &payload,
         headers: &headers,
     };

@@ -12,12 +12,11 @@ use sqlx::{Pool, Postgres, Sqlite};
 use tokio_util::sync::CancellationToken;
 
 use super::handler::{Apply, Known, scope_of};
-use super::journaled::Journaled;
 use crate::Failure;
-use crate::journal::Journal;
 use crate::process;
 use crate::setup::HEARTBEAT;
 use crate::workload::Workload;
+use harness::journal::{Journal, Journaled};
 
 /// What a consumer process is to do.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -122,7 +121,8 @@ async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(),
             let (broker, journal, consumer) = (broker.clone(), Arc::clone(&journal), Arc::clone(&consumer));
             async move {
                 let inner = broker.subscribe().await?;
-                Ok(Box::new(Journaled { inner, journal, consumer, keeps_parts }) as Box<dyn Subscription>)
+                Ok(Box::new(Journaled { inner, journal, consumer, keeps_parts, handled: None })
+                    as Box<dyn Subscription>)
             }
         })
         .handler(Apply { consumer: name, also, known: Known::default() })

@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::cancel;
+use super::settle_in::SettleIn;
 use super::shape::{Ending, PRODUCER_BYTES_MAX, Path, Shape};
 use super::work::{Given, Tx, WorkError, work};
 use crate::Failure;
 use crate::clock;
 use crate::journal::{Journal, Sent, Step};
 use crate::process;
-use crate::workload::Workload;
 
 /// What a producer process is to do.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -77,7 +77,7 @@ pub async fn run(task: ProducerTask) -> Result<(), Failure> {
     }
 }
 
-async fn produce<DB: Workload>(pool: Pool<DB>, task: ProducerTask) -> Result<(), Failure> {
+async fn produce<DB: SettleIn>(pool: Pool<DB>, task: ProducerTask) -> Result<(), Failure> {
     let limit = message::SizeLimit { destination: "the storm", message_bytes_max: PRODUCER_BYTES_MAX };
     let retry = outbox::RetryPolicy::default().resolve_timeout(Duration::from_secs(15));
     let client = Arc::new(Client {
@@ -104,7 +104,7 @@ async fn produce<DB: Workload>(pool: Pool<DB>, task: ProducerTask) -> Result<(),
 }
 
 /// One producer's connections, and where it writes.
-pub(super) struct Client<DB: Workload> {
+pub(super) struct Client<DB: SettleIn> {
     pub(super) outbox: Outbox<DB>,
     pub(super) pool: Pool<DB>,
     pub(super) journal: Journal,
@@ -133,7 +133,7 @@ impl Told {
     }
 }
 
-impl<DB: Workload> Client<DB> {
+impl<DB: SettleIn> Client<DB> {
     async fn work_until(self: Arc<Self>, stop: CancellationToken, pause: Duration) -> Result<(), Failure> {
         // Every start of a process does something else.
         let mut rng = StdRng::from_os_rng();

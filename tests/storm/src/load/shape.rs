@@ -7,6 +7,8 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use uuid::Uuid;
 
+use harness::payload::Hint;
+
 /// How messages are enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -38,38 +40,6 @@ pub(super) enum Ending {
     RollBack,
     /// The caller goes away after so many milliseconds.
     Vanish(u64),
-}
-
-/// What the consumers' handler does with a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Hint {
-    /// Fails for the first time.
-    FailOnce,
-    /// Fails always.
-    FailAlways,
-    /// Refuses it.
-    Reject,
-    /// Takes longer than any patience.
-    Hang,
-}
-
-/// What a message says.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Payload {
-    /// The business row that caused it.
-    pub row: String,
-    /// Its number within its key.
-    pub seq: u64,
-    /// Whether it may leave out of its turn: it is scheduled.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub late: bool,
-    /// What the handler does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<Hint>,
-    /// Weight.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub pad: String,
 }
 
 /// A business row and its message.

@@ -10,10 +10,12 @@ use sqlx::Transaction;
 use time::OffsetDateTime;
 
 use super::client::Topics;
-use super::shape::{Item, Mode, PRODUCER_BYTES_MAX, Payload, Shape, Topic};
+use super::settle_in::SettleIn;
+use super::shape::{Item, Mode, PRODUCER_BYTES_MAX, Shape, Topic};
 use crate::content::{HEADER_PREFIX, content};
 use crate::journal::Sent;
-use crate::workload::Workload;
+use harness::payload::Payload;
+use harness::workload::Workload;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +45,7 @@ pub(super) enum Tx<'a, DB: outbox::Dialect> {
     Raw(&'a mut Transaction<'static, DB>, &'a Outbox<DB>),
 }
 
-impl<DB: Workload> Tx<'_, DB> {
+impl<DB: SettleIn> Tx<'_, DB> {
     fn connection(&mut self) -> &mut DB::Connection {
         match self {
             Self::Guarded(tx) => tx.connection(),
@@ -100,7 +102,7 @@ struct Draft {
 }
 
 /// Runs all statements up to the commit, and tells what was written.
-pub(super) async fn work<DB: Workload>(
+pub(super) async fn work<DB: SettleIn>(
     mut tx: Tx<'_, DB>,
     shape: &Shape,
     given: &Given,
@@ -117,7 +119,7 @@ pub(super) async fn work<DB: Workload>(
             None => DB::next_number(tx.connection(), &item.account).await?,
         };
         let Draft { message, mut enqueued } = draft(item, number, given);
-        DB::insert_row(tx.connection(), &item.row.to_string(), &item.account, number).await?;
+        DB::insert_row(tx.connection(), &item.row.to_string(), &item.account, number, 0).await?;
         match shape.mode {
             Mode::Single => {
                 let again = item.derived.then(|| message.clone());
@@ -166,6 +168,7 @@ fn draft(item: &Item, number: u64, given: &Given) -> Draft {
         seq: number,
         late: item.delay.is_some(),
         hint: item.hint,
+        cents: 0,
         pad: "x".repeat(item.pad),
     };
     let payload = serde_json::to_vec(&payload).unwrap_or_default();

@@ -8,17 +8,17 @@ use outbox::log::RelayName;
 use outbox::reconcile::{self, Rows};
 use uuid::Uuid;
 
-use super::stores::Plain;
 use crate::Failure;
 use crate::setup::RELAY_NAME;
 use crate::stage::Stage;
+use harness::stores::Plain;
 
 const ROWS_MAX: u32 = 2_000;
 
 /// Says of each row whether the cursor has passed it; of those beside the log, nothing: they stand there in plain SQL.
 pub(super) async fn mark(stage: &Stage, mut outbox: Vec<OutboxRow>) -> Result<Vec<OutboxRow>, Failure> {
     let relay = RelayName::new(RELAY_NAME)?;
-    let mut rows = match Plain::open(stage, &stage.database.producers).await? {
+    let mut rows = match Plain::open(&stage.database.producers).await? {
         Plain::Postgres(connection) => reconcile::postgres(connection, None, &relay).await?,
         Plain::Sqlite(connection) => reconcile::sqlite(connection, &relay).await?,
     };

@@ -5,12 +5,12 @@ use checker::{Forgotten, History, Operation, TopicRead};
 use super::cursor;
 use super::forgotten::{forget, mix_up};
 use super::leaks::leaks;
-use super::stores::Plain;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
 use crate::journal::{self, SET_BACK, Step, WENT_BACK, operations};
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
+use harness::stores::Plain;
 
 /// What is read elsewhere.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub struct Facts {
 /// # Errors
 /// A database does not answer, or holds what cannot be.
 pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History, Failure> {
-    let mut producers = Plain::open(stage, &stage.database.producers).await?;
-    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    let mut producers = Plain::open(&stage.database.producers).await?;
+    let mut consumers = Plain::open(&stage.database.consumers).await?;
     let mut read = Vec::new();
     for name in plot.consumers() {
         let mut consumer = consumers.consumer(name, plot.dead_lettered_by(name)).await?;
@@ -41,7 +41,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
     let mut history = History {
         quiet: facts.settled,
         operations: Some(journaled(plot, stage)?),
-        business: Some(producers.business().await?),
+        business: Some(producers.business(|_, _, _, _| None).await?),
         outbox: Some(cursor::mark(stage, producers.outbox().await?).await?),
         parked: Some(producers.parked().await?),
         removed: None,

@@ -2,16 +2,16 @@
 
 use checker::{Forgotten, Leak, LeakKind};
 
-use super::stores::Plain;
 use crate::Failure;
 use crate::stage::Stage;
+use harness::stores::Plain;
 
 /// Transactions that nobody ends, leases that nobody gave back, messages whose last chunks nobody sent. Those of a
 /// message that the database has forgotten in the middle nobody owes; they expire.
 pub(super) async fn leaks(stage: &Stage, forgotten: &Forgotten) -> Result<Vec<Leak>, Failure> {
     let mut leaks = Vec::new();
-    let mut producers = Plain::open(stage, &stage.database.producers).await?;
-    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    let mut producers = Plain::open(&stage.database.producers).await?;
+    let mut consumers = Plain::open(&stage.database.consumers).await?;
     for plain in [&mut producers, &mut consumers] {
         let open = plain.open_transactions().await?;
         leaks.extend(open.into_iter().map(|what| Leak { kind: LeakKind::Transaction, what: what.into() }));

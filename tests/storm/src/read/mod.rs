@@ -2,7 +2,6 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `stores` | the statements, the same for both databases but for their types |
 //! | `cursor` | what the relay's stored cursor has passed |
 //! | `forgotten` | what is no more since the database went back |
 //! | `history` | everything together, for the checker |
@@ -15,7 +14,6 @@ mod forgotten;
 mod history;
 mod leaks;
 mod quiet;
-mod stores;
 mod unapplied;
 
 pub use history::{Facts, history};

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::stores::Plain;
 use crate::Failure;
 use crate::setup::Plot;
 use crate::stage::Stage;
 use crate::topic_reader;
+use harness::stores::Plain;
 
 /// What is still on its way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -52,8 +52,8 @@ impl std::fmt::Display for Pending {
 /// # Errors
 /// A database or the broker does not answer.
 pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
-    let mut producers = Plain::open(stage, &stage.database.producers).await?;
-    let mut consumers = Plain::open(stage, &stage.database.consumers).await?;
+    let mut producers = Plain::open(&stage.database.producers).await?;
+    let mut consumers = Plain::open(&stage.database.consumers).await?;
     let [scheduled, retrying, held] = producers.moving(&plot.topics().nowhere).await?;
     let left = producers.left().await?;
     let mut undecided = 0;

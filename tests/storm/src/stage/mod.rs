@@ -4,13 +4,11 @@
 //! |---|---|
 //! | `broker` | the broker, its topics and queues |
 //! | `database` | the producers' database and the consumers' |
-//! | `processes` | the storm's processes: kept running, killed, started with other settings |
 //! | `services` | starting and stopping of servers |
 //! | `wires` | the proxies between processes and servers |
 
 mod broker;
 mod database;
-mod processes;
 mod services;
 mod wires;
 
@@ -19,7 +17,7 @@ use std::time::Duration;
 
 pub use broker::{Broker, Topic};
 pub use database::Database;
-pub use processes::{Processes, Recipe, Role, Signal};
+pub use harness::processes::{Processes, Recipe, Role, Signal};
 pub use services::{Service, Services};
 pub use wires::{Peer, Wire, Wires};
 

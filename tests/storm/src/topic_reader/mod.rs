@@ -2,34 +2,29 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `kafka` | a log, read from its beginning |
-//! | `rabbitmq` | a queue beside, emptied at the end |
 //! | `waiting` | what waits for its readers |
-//! | `whole` | what came in chunks |
 
-mod kafka;
-mod rabbitmq;
 mod waiting;
-mod whole;
 
 use std::path::PathBuf;
 
 use checker::{Digest, Occurrence, TopicRead};
 
-use self::whole::Wholes;
 use crate::Failure;
 use crate::journal::{self, Part, Received};
 use crate::pair::BrokerKind;
-use crate::setup::Plot;
+use crate::setup::{PARTITIONS, Plot};
 use crate::stage::Stage;
+use harness::topic_reader::whole::Wholes;
+use harness::topic_reader::{kafka, rabbitmq};
 
-pub use kafka::Follower;
+pub use harness::topic_reader::kafka::Follower;
 pub use waiting::{Waiting, waiting};
 
 /// Follows a log that forgets; nothing for others, which are read in the end.
 #[must_use]
 pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
-    let follow = || Follower::start(stage.broker.address.clone(), plot.topics().main);
+    let follow = || Follower::start(stage.broker.address.clone(), plot.topics().main, PARTITIONS);
     (plot.pair.broker == BrokerKind::MockKafka).then(follow)
 }
 
@@ -50,7 +45,7 @@ pub async fn read(
             Some(follower) => follower.finish().await?,
             None => Vec::new(),
         },
-        BrokerKind::Kafka => kafka::read(broker.address.clone(), topic).await?,
+        BrokerKind::Kafka => kafka::read(broker.address.clone(), topic, PARTITIONS).await?,
         BrokerKind::Rabbitmq => {
             rabbitmq::drain(&broker.address, broker.topic_reader.as_deref().unwrap_or_default()).await?
         }

@@ -1,0 +1,110 @@
+//! Kafka's log, read beside all groups.
+
+use std::collections::BTreeSet;
+
+use brokers::kafka::{AdminError, Begun, ReadTopic, TopicReader};
+use message::Fingerprint;
+use tokio::task::spawn_blocking;
+use uuid::Uuid;
+
+use super::range::{Range, id_at};
+use super::sources::{BrokerRead, PAGE_ROWS, Reading};
+use super::spool::{At, Spool};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::config::Broker;
+
+impl Reading {
+    /// The topics from the beginning of the range to their present ends, beside all groups. `since_ms` goes back further
+    /// than the ids for the sake of clocks that differ.
+    pub(super) async fn broker(
+        &mut self,
+        broker: &Broker,
+        topics: &BTreeSet<String>,
+        from_ms: Option<i64>,
+        range: Range,
+        spool: &mut Spool,
+    ) -> Result<BrokerRead, Failure> {
+        let mut read = BrokerRead::default();
+        #[cfg_attr(
+            not(any(feature = "rabbitmq", feature = "sqs")),
+            expect(irrefutable_let_patterns, reason = "Kafka is the only broker of this build")
+        )]
+        let Broker::Kafka(config) = broker else { return Ok(read) };
+        let mut topic_reader = TopicReader::new(config).map_err(of_reader)?;
+        for topic in topics {
+            let name = topic.clone();
+            let begun: Option<Begun>;
+            (topic_reader, begun) =
+                blocking(topic_reader, move |topic_reader| topic_reader.begin(&name, from_ms)).await?;
+            let Some(begun) = begun else { continue };
+            let mut earliest: Option<i64> = None;
+            loop {
+                let records: Vec<ReadTopic>;
+                (topic_reader, records) =
+                    blocking(topic_reader, |topic_reader| topic_reader.read(PAGE_ROWS as usize)).await?;
+                if records.is_empty() {
+                    break;
+                }
+                earliest = records.iter().filter_map(|record| record.at_ms).chain(earliest).min();
+                self.put_records(records, range, spool, &mut read).await?;
+            }
+            if begun.is_cut {
+                // With nothing left, nothing can be said at all.
+                let cut_at = earliest.map_or(Uuid::max(), |at| id_at(at.unsigned_abs()));
+                read.cut_at = read.cut_at.max(Some(cut_at));
+            }
+        }
+        Ok(read)
+    }
+
+    async fn put_records(
+        &mut self,
+        records: Vec<ReadTopic>,
+        range: Range,
+        spool: &mut Spool,
+        read: &mut BrokerRead,
+    ) -> Result<(), Failure> {
+        let count = records.len();
+        let mut seen = Vec::with_capacity(count);
+        for record in records {
+            match record.message {
+                Some(message) if range.contains(message.id.as_uuid()) => {
+                    // The last chunk stands for a message in chunks: the relay hands it over after the others.
+                    let fingerprint = match &message.chunk {
+                        None => Fingerprint::of(&message),
+                        Some(chunk) if chunk.is_last() => chunk.fingerprint(),
+                        Some(_) => continue,
+                    };
+                    read.records += 1;
+                    seen.push((message.id.as_uuid(), fingerprint.as_bytes().to_vec()));
+                }
+                Some(_) => {}
+                None => read.unreadable += 1,
+            }
+        }
+        spool.add(At::Broker, &seen).await?;
+        self.progress.rows("broker", count);
+        self.pace.rows(count).await;
+        Ok(())
+    }
+}
+
+fn of_reader(error: AdminError) -> Failure {
+    match error {
+        AdminError::Setting(error) => error.into(),
+        error => Failure::new(Exit::Unavailable, error),
+    }
+}
+
+/// Calls into the client library, which blocks.
+async fn blocking<T: Send + 'static>(
+    mut topic_reader: TopicReader,
+    call: impl FnOnce(&mut TopicReader) -> Result<T, AdminError> + Send + 'static,
+) -> Result<(TopicReader, T), Failure> {
+    let called = spawn_blocking(move || call(&mut topic_reader).map(|value| (topic_reader, value))).await;
+    match called {
+        Ok(done) => done.map_err(of_reader),
+        Err(error) => Err(Failure::new(Exit::Broken, format_args!("reading the broker broke off: {error}"))),
+    }
+}

@@ -1,0 +1,49 @@
+//! `relay demo`: exactly-once effects through crashes, shown and checked in well under a minute.
+//!
+//! Producers commit orders with their messages while relays are killed, consumers crash, the broker goes away and
+//! messages are delivered again. Then a checker that shares no code with outbox, inbox and brokers reads what
+//! happened and decides every promise. Relays are `relay run`, each with a configuration file.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `args` | options |
+//! | `plan` | what will happen, from the seed |
+//! | `target` | databases and broker: of its own, or by URL |
+//! | `producer` | places orders through the outbox |
+//! | `consumer` | the process of a consumer, and where it crashes |
+//! | `processes` | relays and consumer, in processes of their own |
+//! | `faults` | what goes wrong on purpose |
+//! | `plain` | plain broker clients |
+//! | `check`, `verdict` | what was observed, and what it means |
+//! | `progress`, `report` | what a person sees meanwhile, and at the end |
+//! | `run` | one run from its seed to its report |
+
+mod args;
+mod check;
+mod consumer;
+mod error;
+mod faults;
+mod plain;
+mod plan;
+mod processes;
+mod producer;
+mod progress;
+mod report;
+mod run;
+mod target;
+mod verdict;
+
+pub use args::Args;
+pub use consumer::run_consumer;
+pub use error::DemoError;
+pub use report::Report;
+pub use run::run;
+
+/// The CloudEvents type of every message.
+const KIND: &str = "order.placed";
+/// The media type of every payload.
+const CONTENT_TYPE: &str = "application/json";
+/// The consumer's name in the inbox.
+const CONSUMER: &str = "demo-charges";
+/// The relay's name: of its cursor and its lease.
+const RELAY: &str = "demo";

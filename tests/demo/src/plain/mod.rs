@@ -1,0 +1,83 @@
+//! Plain broker clients, independent of the toolkit's: they deliver messages once more on purpose, read what was
+//! published, and move a consumer back to older offsets.
+
+mod kafka;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(feature = "sqs")]
+mod sqs;
+
+use uuid::Uuid;
+
+use crate::error::DemoError;
+use crate::target::BrokerSpec;
+use checker::Occurrence;
+use harness::topic_reader;
+
+pub(crate) use kafka::delete_group;
+
+/// A message that is delivered once more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Copy {
+    /// The id of the original.
+    pub(crate) id: Uuid,
+    /// Its ordering key.
+    pub(crate) key: String,
+    /// Its payload.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// The CloudEvents source of copies: not the relay's, because identity for the inbox is the id alone.
+const SOURCE: &str = "/demo/again";
+
+/// Delivers messages once more, with their own ids; returns when the broker has confirmed all of them.
+///
+/// # Errors
+/// [`DemoError::Unavailable`] when the broker did not take them.
+pub(crate) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), DemoError> {
+    match broker {
+        BrokerSpec::Kafka { servers, topic, .. } => kafka::publish(servers, topic, copies).await,
+        #[cfg(feature = "rabbitmq")]
+        BrokerSpec::Rabbitmq { url, exchange, topic, .. } => {
+            rabbitmq::publish(url, exchange, topic, copies).await
+        }
+        #[cfg(feature = "sqs")]
+        BrokerSpec::Sqs { .. } => sqs::publish(broker, copies).await,
+    }
+}
+
+/// Reads everything that was published, in the broker's order; nothing where the broker keeps no log and has no second
+/// queue.
+///
+/// # Errors
+/// [`DemoError::Unavailable`] when the broker could not be read.
+pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<Occurrence>>, DemoError> {
+    let what = "read what was published";
+    match broker {
+        BrokerSpec::Kafka { servers, topic, partitions, .. } => {
+            let read = topic_reader::kafka::read(servers.join(","), topic.clone(), *partitions).await;
+            read.map(Some).map_err(DemoError::during(what))
+        }
+        #[cfg(feature = "rabbitmq")]
+        BrokerSpec::Rabbitmq { url, topic_read, .. } => {
+            topic_reader::rabbitmq::drain(url, topic_read).await.map(Some).map_err(DemoError::during(what))
+        }
+        #[cfg(feature = "sqs")]
+        BrokerSpec::Sqs { .. } => Ok(None),
+    }
+}
+
+/// Moves a stopped consumer back to older offsets and tells how many messages it will receive again; zero where
+/// the broker has no offsets.
+///
+/// # Errors
+/// [`DemoError::Unavailable`] when the broker refused.
+pub(crate) async fn rewind(broker: &BrokerSpec) -> Result<u64, DemoError> {
+    match broker {
+        BrokerSpec::Kafka { servers, topic, partitions, group } => {
+            kafka::rewind(servers, topic, *partitions, group).await
+        }
+        #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,10 @@
+//! One clock for all processes of a run.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Microseconds of the machine's monotonic clock: the same one in every process, and it never jumps.
+#[must_use]
+pub fn now() -> u64 {
+    let at = clock_gettime(ClockId::Monotonic);
+    at.tv_sec.unsigned_abs() * 1_000_000 + at.tv_nsec.unsigned_abs() / 1_000
+}

@@ -1,0 +1,24 @@
+//! The parts that the demo and the storm share: processes that are kept running and killed, the business of producers
+//! and consumers, what consumers write down, and readers of what is there in the end.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`processes`] | processes: kept running, killed, started with other variables |
+//! | [`workload`] | the business: accounts, rows with a message each, effects |
+//! | [`payload`] | what a message says |
+//! | [`journal`] | journals, and a subscription that writes down what it hands out |
+//! | [`stores`] | databases, read with plain SQL |
+//! | [`topic_reader`] | what the broker has, read with plain clients |
+//! | [`content`], [`clock`] | what all of them need |
+
+pub mod clock;
+pub mod content;
+pub mod journal;
+pub mod payload;
+pub mod processes;
+pub mod stores;
+pub mod topic_reader;
+pub mod workload;
+
+/// Why something could not be done.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;

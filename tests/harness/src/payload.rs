@@ -1,0 +1,41 @@
+//! What a message says, and what its consumer is to do with it.
+
+/// What the consumers' handler does with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hint {
+    /// Fails for the first time.
+    FailOnce,
+    /// Fails always.
+    FailAlways,
+    /// Refuses it.
+    Reject,
+    /// Takes longer than any patience.
+    Hang,
+}
+
+/// What a message says.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Payload {
+    /// The business row that caused it.
+    pub row: String,
+    /// Its number within its key.
+    pub seq: u64,
+    /// Whether it may leave out of its turn: it is scheduled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
+    /// What the handler does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Hint>,
+    /// What the business row is about.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cents: u64,
+    /// Weight.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pad: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(cents: &u64) -> bool {
+    *cents == 0
+}

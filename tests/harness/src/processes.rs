@@ -1,0 +1,244 @@
+//! Processes: kept running, killed, started with other settings.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, kill_process};
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::Failure;
+
+pub use rustix::process::Signal;
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Runs business transactions.
+    Producer,
+    /// The `relay` program.
+    Relay,
+    /// Receives and applies.
+    Consumer,
+}
+
+impl Role {
+    /// Its name in the singular.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Producer => "producer",
+            Self::Relay => "relay",
+            Self::Consumer => "consumer",
+        }
+    }
+}
+
+/// How a process is started.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Variables besides those of this process.
+    pub environment: BTreeMap<String, String>,
+    /// Where its output goes, appended.
+    pub log: PathBuf,
+}
+
+/// Pause before a process that has ended is started again.
+const RESTART: Duration = Duration::from_millis(300);
+
+struct Slot {
+    role: Role,
+    recipe: Recipe,
+    /// For one start only.
+    next: BTreeMap<String, String>,
+    pid: Option<Pid>,
+    starts: u64,
+}
+
+type Slots = Arc<Mutex<BTreeMap<String, Slot>>>;
+
+/// The processes, each kept running until its role is [stopped](Self::stop): whichever way one ends, it is started
+/// again.
+#[derive(Default)]
+pub struct Processes {
+    slots: Slots,
+    /// Roles that are over.
+    over: watch::Sender<BTreeSet<Role>>,
+    keepers: tokio::sync::Mutex<BTreeMap<Role, JoinSet<()>>>,
+}
+
+impl Processes {
+    /// Starts a process under a unique name, and keeps it running.
+    pub async fn keep(&self, name: &str, role: Role, recipe: Recipe) {
+        let slot = Slot { role, recipe, next: BTreeMap::new(), pid: None, starts: 0 };
+        lock(&self.slots).insert(name.to_owned(), slot);
+        let (name, slots, over) = (name.to_owned(), Arc::clone(&self.slots), self.over.subscribe());
+        self.keepers.lock().await.entry(role).or_default().spawn(keep(name, role, slots, over));
+    }
+
+    /// All names, in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        lock(&self.slots).keys().cloned().collect()
+    }
+
+    /// The names of one role, in order.
+    #[must_use]
+    pub fn of(&self, role: Role) -> Vec<String> {
+        lock(&self.slots).iter().filter(|(_, slot)| slot.role == role).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Its process, unless it is between two lives.
+    #[must_use]
+    pub fn pid(&self, name: &str) -> Option<Pid> {
+        lock(&self.slots).get(name)?.pid
+    }
+
+    /// How often it has been started.
+    #[must_use]
+    pub fn starts(&self, name: &str) -> u64 {
+        lock(&self.slots).get(name).map_or(0, |slot| slot.starts)
+    }
+
+    /// Sends a signal. One that is between two lives gets none, which is fine.
+    ///
+    /// # Errors
+    /// There is no process of this name.
+    pub fn signal(&self, name: &str, signal: Signal) -> Result<(), Failure> {
+        // The keeper clears the pid right after the process was reaped: too soon for the number to come again.
+        let slots = lock(&self.slots);
+        let slot = slots.get(name).ok_or_else(|| format!("there is no process {name:?}"))?;
+        match slot.pid.map(|pid| kill_process(pid, signal)) {
+            None | Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => Ok(()),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Gives its next start, and only that, another variable. Crash points, for example: [`message::crash_points::VARIABLE`].
+    ///
+    /// # Errors
+    /// There is no process of this name.
+    pub fn set_for_next_start(&self, name: &str, variable: &str, value: &str) -> Result<(), Failure> {
+        let mut slots = lock(&self.slots);
+        let slot = slots.get_mut(name).ok_or_else(|| format!("there is no process {name:?}"))?;
+        slot.next.insert(variable.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// Asks all of a role to end in order (SIGTERM), kills them after `limit`, and starts them no more. Answers
+    /// whether all of them ended by themselves.
+    pub async fn stop(&self, role: Role, limit: Duration) -> bool {
+        self.over.send_modify(|over| {
+            over.insert(role);
+        });
+        for name in self.of(role) {
+            // Stopped ones must run to hear the other signal.
+            for signal in [Signal::TERM, Signal::CONT] {
+                let _ = self.signal(&name, signal);
+            }
+        }
+        let Some(mut keepers) = self.keepers.lock().await.remove(&role) else { return true };
+        let ended = async { while keepers.join_next().await.is_some() {} };
+        let in_order = tokio::time::timeout(limit, ended).await.is_ok();
+        if !in_order {
+            for name in self.of(role) {
+                if let Some(pid) = self.pid(&name).filter(|_| !limit.is_zero()) {
+                    eprintln!("{name} did not end within {limit:?}: {}", threads(pid));
+                }
+                let _ = self.signal(&name, Signal::KILL);
+            }
+            while keepers.join_next().await.is_some() {}
+        }
+        in_order
+    }
+}
+
+fn lock(slots: &Slots) -> MutexGuard<'_, BTreeMap<String, Slot>> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<BTreeSet<Role>>) {
+    loop {
+        match start(&name, &slots, || over.borrow_and_update().contains(&role)) {
+            Ok(None) => return,
+            Ok(Some(mut child)) => {
+                let _ = child.wait().await;
+                if let Some(slot) = lock(&slots).get_mut(&name) {
+                    slot.pid = None;
+                }
+            }
+            Err(error) => eprintln!("{name} cannot be started: {error}"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RESTART) => {}
+            _ = over.changed() => {}
+        }
+    }
+}
+
+/// A command that the kernel kills when this process is gone, whichever way that went, so that nobody is left behind.
+#[cfg(target_os = "linux")]
+fn unless_orphaned(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", "sh", "-c", UNLESS_ORPHANED]);
+    command.arg(std::process::id().to_string()).arg(program);
+    command
+}
+
+/// Other kernels offer nothing of the kind: a child goes with its parent only when that ends in order.
+#[cfg(not(target_os = "linux"))]
+fn unless_orphaned(program: &Path) -> Command {
+    Command::new(program)
+}
+
+/// Becomes the program in its arguments, if the process named by `$0` is still the parent: one that was gone before the
+/// kernel was asked to watch it is never missed.
+#[cfg(target_os = "linux")]
+const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+
+/// Starts a process, unless it is `over`. That is asked for with the slots locked: whoever ends a role says so first and
+/// signals afterwards, so that a process is either not started or signalled.
+fn start(
+    name: &str,
+    slots: &Slots,
+    over: impl FnOnce() -> bool,
+) -> Result<Option<tokio::process::Child>, Failure> {
+    let mut slots = lock(slots);
+    if over() {
+        return Ok(None);
+    }
+    let slot = slots.get_mut(name).ok_or("it was given up")?;
+    let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
+    let child = unless_orphaned(&slot.recipe.program)
+        .args(&slot.recipe.arguments)
+        .envs(&slot.recipe.environment)
+        .envs(std::mem::take(&mut slot.next))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()?;
+    slot.pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    slot.starts += 1;
+    Ok(Some(child))
+}
+
+/// What every thread of a process does, for the report of one that does not end.
+fn threads(pid: Pid) -> String {
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten().map(|task| {
+        let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        format!("{} in {} ({})", read("comm").trim(), read("wchan"), read("syscall").trim())
+    });
+    threads.collect::<Vec<_>>().join("; ")
+}
