@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `gateway` | [`Gateway`]: an HTTP server before the real one |
 //! | `protocol` | what the answers say; pure |
-//! | `trouble` | [`Trouble`]: the faults |
+//! | `errors` | [`SqsErrors`]: the faults |
 
 mod errors;
 mod gateway;
