@@ -209,7 +209,7 @@ impl Config {
             }
             sasl.load()?;
         }
-        self.properties.keys().try_for_each(|name| properties::check(name))
+        self.properties.iter().try_for_each(|(name, value)| properties::check(name, value.expose_secret()))
     }
 
     fn check_servers(&self) -> Result<(), InvalidSetting> {

@@ -249,6 +249,12 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
         let outcome = match result {
             // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
+            // librdkafka takes a message for stored because a later one of its partition was, or because the
+            // broker calls it a duplicate. Neither says where it is: unknown, so it goes again.
+            Ok(message) if message.offset() < 0 => {
+                self.fail(Fault::Broker, "kafka confirmed a message without saying where it stands");
+                Err(self.lost())
+            }
             Ok(message) => {
                 if self.openings.opened(message.topic(), message.partition(), message.key()) {
                     self.flush();

@@ -3,7 +3,7 @@
 use crate::settings::InvalidSetting;
 
 /// Properties on which order, durability or settlement rest.
-const GUARANTEES: [&str; 24] = [
+const GUARANTEES: [&str; 22] = [
     "acks",
     "request.required.acks",
     "enable.idempotence",
@@ -15,8 +15,6 @@ const GUARANTEES: [&str; 24] = [
     "message.timeout.ms",
     "partitioner",
     "sticky.partitioning.linger.ms",
-    "max.in.flight",
-    "max.in.flight.requests.per.connection",
     "queuing.strategy",
     "enable.auto.commit",
     "auto.commit.enable",
@@ -60,14 +58,22 @@ const SETTINGS: [(&str, &str); 26] = [
     ("isolation.level", "nothing: uncommitted messages are never read"),
 ];
 
-/// Whether an operator may set this property.
+/// The most produce requests of a connection that an idempotent producer may have in flight (KIP-98).
+const IN_FLIGHT_MAX: u8 = 5;
+
+/// Whether an operator may set this property to this value.
 ///
 /// # Errors
 /// [`InvalidSetting`] naming the setting to use instead, or why there is none.
-pub(super) fn check(name: &str) -> Result<(), InvalidSetting> {
+pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
     let refused = |problem: String| Err(InvalidSetting::new(format!("kafka.properties.{name}"), problem));
     if GUARANTEES.contains(&name) {
         return refused(String::from("cannot be set: order and durability rest on its fixed value"));
+    }
+    if matches!(name, "max.in.flight" | "max.in.flight.requests.per.connection")
+        && !value.parse().is_ok_and(|requests: u8| (1..=IN_FLIGHT_MAX).contains(&requests))
+    {
+        return refused(format!("is {value:?}; order allows 1 to {IN_FLIGHT_MAX}"));
     }
     if let Some((_, setting)) = SETTINGS.iter().find(|(property, _)| *property == name) {
         return refused(format!("is set by {setting}; use that"));
@@ -90,11 +96,20 @@ mod tests {
         for name in
             ["acks", "enable.idempotence", "partitioner", "plugin.library.paths", "ssl.engine.location"]
         {
-            assert!(check(name).is_err(), "{name}");
+            assert!(check(name, "1").is_err(), "{name}");
         }
-        assert!(check("linger.ms").unwrap_err().problem.contains("linger_ms"));
+        assert!(check("linger.ms", "5").unwrap_err().problem.contains("linger_ms"));
         for name in ["socket.keepalive.enable", "statistics.interval.ms", "fetch.min.bytes"] {
-            assert!(check(name).is_ok(), "{name}");
+            assert!(check(name, "1").is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn as_many_requests_are_in_flight_as_order_allows() {
+        for name in ["max.in.flight", "max.in.flight.requests.per.connection"] {
+            for (value, allowed) in [("1", true), ("5", true), ("0", false), ("6", false), ("many", false)] {
+                assert_eq!(check(name, value).is_ok(), allowed, "{name} = {value}");
+            }
         }
     }
 }

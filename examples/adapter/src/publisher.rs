@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{MaxInFlightPerKey, Capabilities, PublishError, Publisher, Receipts, Submission, Ticket, Topic};
+use message::{
+    Capabilities, MaxInFlightPerKey, PublishError, Publisher, Receipts, Submission, Ticket, Topic,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{record, topic};

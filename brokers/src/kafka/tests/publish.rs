@@ -230,3 +230,20 @@ async fn what_waits_for_a_partition_without_a_leader_is_answered_when_the_sessio
     assert!(receipts.iter().all(|receipt| classified(receipt) == LOST), "{receipts:?}");
     assert!(received.recv().await.is_none());
 }
+
+#[tokio::test]
+async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
+    let (mock, config) = cluster(1);
+    let connector = Connector::new(config).unwrap();
+    let (mut publisher, mut received) = session(&connector).await;
+    publisher.submit(batch(0, [keyed(TOPIC, "a", "1")])).await;
+    assert_eq!(classified(&take(&mut received, 1).await[0]), Ok(()));
+    // librdkafka takes a duplicate for stored. This one is not: the mock cluster has not looked at it.
+    let duplicate = ResponseError::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
+    mock.request_errors(ApiKey::Produce, &[duplicate]).unwrap();
+    publisher.submit(batch(1, [keyed(TOPIC, "a", "2")])).await;
+    let receipts = take(&mut received, 1).await;
+    assert_eq!(classified(&receipts[0]), LOST);
+    let text = receipts[0].outcome.as_ref().unwrap_err().to_string();
+    assert!(text.contains("without saying where it stands"), "{text}");
+}

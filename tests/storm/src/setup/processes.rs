@@ -15,6 +15,10 @@ use crate::load::ProducerTask;
 use crate::pair::BrokerKind;
 use crate::stage::{Peer, Recipe, Role, Stage, Wire};
 
+/// For the mock cluster, which checks no sequence numbers: behind a refused request it stores the next one, as no real
+/// broker does, and librdkafka takes the refused one for stored.
+const ONE_REQUEST_IN_FLIGHT: (&str, &str) = ("max.in.flight.requests.per.connection", "1");
+
 /// The programs that a storm runs.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -140,8 +144,13 @@ impl Cast<'_> {
         let broker = &self.stage.broker;
         let section = match self.plot.pair.broker {
             BrokerKind::Kafka | BrokerKind::MockKafka => {
-                let properties: Vec<String> =
-                    KAFKA_PROPERTIES.iter().map(|(name, value)| format!("{name:?} = {value:?}\n")).collect();
+                let alone =
+                    (self.plot.pair.broker == BrokerKind::MockKafka).then_some(&ONE_REQUEST_IN_FLIGHT);
+                let properties: Vec<String> = KAFKA_PROPERTIES
+                    .iter()
+                    .chain(alone)
+                    .map(|(name, value)| format!("{name:?} = {value:?}\n"))
+                    .collect();
                 format!(
                     "[pipeline.kafka]\nbootstrap_servers = {:?}\nconnect_timeout_ms = 2000\n\
                      [pipeline.kafka.properties]\n{}",
