@@ -25,7 +25,7 @@ async fn bill(tx: &mut Tx, event: OrderPlaced) -> Result<(), HandlerError> {
 /// Consumes until `INVOICES` invoices exist (default 2), then prints them and stops.
 ///
 /// # Errors
-/// Whatever the database refuses, or a setting that is missing.
+/// Any refusal of the database, or a setting that is missing.
 pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox], TABLE).await?;
     let expected = optional("INVOICES", "2").parse()?;

@@ -77,7 +77,7 @@ impl Payments {
 /// Consumes until `PAYMENTS` payments exist (default 2), then prints them and stops.
 ///
 /// # Errors
-/// Whatever the database refuses, or a setting that is missing.
+/// Any refusal of the database, or a setting that is missing.
 pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox, Line::Idempotency], TABLE).await?;
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "60").parse()?);

@@ -187,7 +187,7 @@ impl Consuming<'_> {
         self
     }
 
-    /// Whatever else the runner can be told: batches, attempts, concurrency.
+    /// Sets the runner's other options: batches, attempts, concurrency.
     pub fn configure(
         mut self,
         configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,

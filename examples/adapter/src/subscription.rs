@@ -32,7 +32,7 @@ pub(crate) struct DirectorySubscription {
     unsettled: BTreeMap<u64, u64>,
     /// Where the next line begins that was never delivered.
     next: u64,
-    /// What the file of the group says.
+    /// The state in the group's file.
     settled: u64,
 }
 

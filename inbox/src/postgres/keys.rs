@@ -192,7 +192,7 @@ impl KeyStore for Postgres {
         pool.begin_with(&begin.render()).await
     }
 
-    /// Whatever the role's default: as a transaction that holds a key.
+    /// Sets the isolation itself, as a transaction that holds a key does: the role's default may differ.
     async fn begin_plain(pool: &PgPool) -> Result<Transaction<'static, Self>> {
         pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await
     }

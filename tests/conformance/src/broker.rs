@@ -78,7 +78,7 @@ pub trait Broker: Send + Sync + 'static {
     }
 }
 
-/// What an adapter can do beyond the contract, or leaves out with good reason. A case that needs a missing one is
+/// Abilities of an adapter beyond the contract, or left out with good reason. A case that needs a missing one is
 /// left out; the documentation of the adapter names the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {

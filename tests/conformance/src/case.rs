@@ -26,7 +26,7 @@ pub struct Case {
 
 type Body = fn(Arc<dyn Broker>, Capabilities) -> BoxFuture<'static, Outcome>;
 
-/// What a case needs beyond the contract.
+/// The ability beyond the contract that a case needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,

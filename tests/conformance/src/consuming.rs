@@ -19,7 +19,7 @@ pub const KEYS: usize = 12;
 pub struct Scene {
     /// The broker.
     pub broker: Arc<dyn Broker>,
-    /// What its adapter can do.
+    /// Its adapter's abilities.
     pub capabilities: Capabilities,
     /// The topic; it exists.
     pub topic: String,

@@ -10,7 +10,7 @@ use message::{Connector, FaultScope, MaxInFlightPerKey, Message, OrderingKey, Pu
 /// More sessions than any case needs; beyond it the adapter goes in circles.
 const SESSIONS_MAX: usize = 20;
 
-/// What became of all messages.
+/// The outcome of all messages.
 #[derive(Debug)]
 pub struct Sent {
     /// The numbers of the messages that the broker holds.
@@ -69,7 +69,7 @@ impl Ledger<'_> {
                 self.successes.push(*number);
             }
             Err(error) if error.is_contained() => self.contained.push(*number),
-            // What a contained failure keeps back of its key.
+            // A contained failure keeps later messages of its key back.
             Err(error) if error.scope() == FaultScope::Session && self.is_behind_contained(*number) => {}
             Err(_) => {
                 self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)));
@@ -138,7 +138,7 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// What may be submitted now, in order.
+    /// Returns the messages that may be submitted now, in order.
     fn batch(&mut self, window: MaxInFlightPerKey) -> Vec<(usize, Message)> {
         let key = |number: usize| self.messages[number].key.as_ref();
         let in_flight = (0..self.messages.len()).filter(|number| self.states[*number] == State::InFlight);

@@ -28,7 +28,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) producer: &'a str,
     /// The consumer's, likewise.
     pub(crate) consumer: &'a str,
-    /// What was to happen.
+    /// The plan that was carried out.
     pub(crate) plan: &'a Plan,
     /// Whether the inbox's guard was on, so that effects and inbox rows belong together.
     pub(crate) guarded: bool,

@@ -10,7 +10,7 @@ use crate::CONSUMER;
 use crate::check::operations;
 use crate::producer::payload;
 
-/// What was read, before the operations are added that follow from it.
+/// A history as it was read, before the operations are added that follow from it.
 #[derive(Clone)]
 struct Seen(History);
 

@@ -15,7 +15,7 @@ use crate::Failure;
 
 pub use rustix::process::Signal;
 
-/// What a process does.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -233,7 +233,7 @@ fn start(
     Ok(Some(child))
 }
 
-/// What every thread of a process does, for the report of one that does not end.
+/// Describes every thread of a process, for the report of one that does not end.
 fn threads(pid: Pid) -> String {
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
     let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten().map(|task| {

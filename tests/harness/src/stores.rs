@@ -1,4 +1,4 @@
-//! What both databases hold, read with plain SQL: the same for both databases but for their types.
+//! Reads both databases with plain SQL: the same for both but for their types.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl Plain {
     }
 
     /// Counts the entries beside the log that will move by themselves: scheduled, retrying, held behind nothing dead.
-    /// What waits for the topic that nobody has made stays where it is.
+    /// Counts the parked messages that still move; those for the topic that nobody has made stay where they are.
     pub async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
         let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \
                    count(CASE WHEN state = 'retrying' THEN 1 END), \

@@ -28,7 +28,7 @@ pub const SHARE_MIN: f64 = 0.9;
 /// the relay finds out that the broker itself is well.
 pub const COPIES_MAX: u32 = 3;
 
-/// What a silent topic did to the others.
+/// The effect of a silent topic on the others.
 #[derive(Debug)]
 pub struct Contained {
     /// Messages of other topics that were confirmed while one was silent.
@@ -42,7 +42,7 @@ pub struct Contained {
 }
 
 impl Contained {
-    /// What is wrong, in words; nothing when the silence was contained and every promise held.
+    /// Returns the problems in words; none when the silence was contained and every promise held.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let Self { others, others_alone, copies, outcome } = self;

@@ -18,7 +18,7 @@ const EVERY: u32 = 4;
 /// When the topic goes, and when it comes back.
 const AWAY: std::ops::Range<u32> = 100..700;
 
-/// What became of the held entries of a load.
+/// The outcome of a load's held entries.
 #[derive(Debug)]
 pub struct Drained {
     /// How many were held at most.
@@ -30,7 +30,7 @@ pub struct Drained {
 }
 
 impl Drained {
-    /// What is wrong, in words.
+    /// Returns the problems in words.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems: Vec<String> = self.outcome.failures.iter().map(|(_, text)| text.clone()).collect();

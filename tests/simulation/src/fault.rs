@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Faults.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -11,7 +11,7 @@ pub const PARTITIONS: u8 = 3;
 pub struct Fault {
     /// In milliseconds after the start.
     pub at: u32,
-    /// What happens.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
@@ -65,7 +65,7 @@ const CALLS: [Call; 11] = [
     Call::Held,
 ];
 
-/// What a relay is in the middle of.
+/// A moment in a relay's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// It has read entries, and nobody has seen them yet.
@@ -132,7 +132,7 @@ impl HandlerFault {
     }
 }
 
-/// What an operator decides about a dead entry.
+/// An operator's decision about a dead entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Try it again as it is.
@@ -143,7 +143,7 @@ pub enum Decision {
     Discard,
 }
 
-/// What happens.
+/// The kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are times in milliseconds, counts, and what the enums above say")]
 pub enum FaultKind {

@@ -58,7 +58,7 @@ impl Process {
         Arc::new(Self { id, shuffle, state: Mutex::new(state), died: Notify::new() })
     }
 
-    /// What a component of the process is given.
+    /// Returns the runtime for a component of the process.
     #[must_use]
     pub fn host(self: &Arc<Self>) -> Runtime {
         Runtime::simulated(Arc::<Self>::clone(self))

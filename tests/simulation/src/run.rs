@@ -39,10 +39,10 @@ pub enum Failure {
     NotStopped,
 }
 
-/// What became of a schedule.
+/// The outcome of a schedule.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What is wrong, in words; nothing when every promise held.
+    /// The problems in words; none when every promise held.
     pub failures: Vec<(Failure, String)>,
     /// The course of events, as a number.
     pub hash: u64,

@@ -17,7 +17,7 @@ pub const MISSING: u8 = 3;
 /// The plan. The same plan takes the same course.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// What all chance is drawn from.
+    /// The source of all random numbers.
     pub seed: u64,
     /// How many relays of one name there are.
     pub relays: u8,
@@ -47,9 +47,9 @@ pub struct Schedule {
     pub checkpoint_changes: u16,
     /// How much longer the relay's commits take, in milliseconds.
     pub commit_ms: u8,
-    /// What producers do.
+    /// The producers' transactions.
     pub transactions: Vec<Transaction>,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Vec<Fault>,
 }
 
@@ -62,7 +62,7 @@ pub struct Transaction {
     pub ends_at: u32,
     /// How it ends.
     pub ending: Ending,
-    /// What it enqueues.
+    /// The messages that it enqueues.
     pub messages: Vec<Draft>,
 }
 
@@ -75,7 +75,7 @@ pub enum Ending {
     RolledBack,
     /// The answer to the commit got lost.
     Unknown {
-        /// What really happened.
+        /// Whether it committed although its client does not know.
         committed: bool,
     },
 }
@@ -93,11 +93,11 @@ pub struct Draft {
     pub topic: u8,
     /// How long it is to wait, in milliseconds.
     pub deliver_after: Option<u32>,
-    /// What is wrong with it.
+    /// Its defect.
     pub defect: Defect,
 }
 
-/// What is wrong with a message.
+/// A defect of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
     /// Nothing.

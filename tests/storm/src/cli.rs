@@ -222,7 +222,7 @@ fn chosen<T: ValueEnum + Clone>(given: &[T]) -> Vec<T> {
     if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
 }
 
-/// What is worst: broken, not run, no verdict.
+/// Returns the code of the worst result: broken, not run, no verdict.
 fn exit_code(verdicts: &[StormVerdict], is_whole: bool) -> u8 {
     let any = |verdict: StormVerdict| verdicts.contains(&verdict).then(|| verdict.exit_code());
     let not_run = (!is_whole).then_some(NOT_RUN);

@@ -15,7 +15,7 @@ use crate::faults::Fault;
 use crate::plan::{Kind, PlannedFault};
 use crate::stage::Stage;
 
-/// What became of a inject.
+/// The outcome of an injected fault.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Record {
     /// When it injected: see [`crate::clock`].
@@ -24,7 +24,7 @@ pub struct Record {
     pub healed_at: u64,
     /// Which fault.
     pub fault: &'static str,
-    /// What it hit and how, or why it did not.
+    /// The target and the effect, or the reason why there was none.
     pub what: String,
     /// Whether it happened.
     pub happened: bool,
@@ -52,7 +52,7 @@ impl FaultInjector {
         Self { faults: faults.into_iter().map(share).collect() }
     }
 
-    /// What a plan needs to know.
+    /// Describes the faults for a plan.
     pub async fn kinds(&self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         for (name, fault) in &self.faults {

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::read::Pending;
 
-/// What was on its way at some time after the last fault was healed.
+/// The messages on their way at some time after the last fault was healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct LagSample {
     /// Since the last fault was healed.
     pub at: Duration,
-    /// What was on its way.
+    /// The messages on their way.
     pub pending: Pending,
 }
 
-/// What was seen of the lag after the last fault was healed.
+/// The lag after the last fault was healed, sample by sample.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct LagSeries {
     /// In the order of their times.

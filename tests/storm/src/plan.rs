@@ -30,7 +30,7 @@ pub struct PlannedFault {
     pub fault: &'static str,
     /// How long it stays.
     pub lasts: Duration,
-    /// What its target and parameters are chosen with.
+    /// The seed of its target and parameters.
     pub seed: u64,
 }
 

@@ -31,7 +31,7 @@ use crate::topic_reader;
 use crate::verdict::{Ending, StormVerdict};
 use crate::waits;
 
-/// What a storm is told.
+/// The options of a storm.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Makes the plan.
@@ -130,7 +130,7 @@ pub async fn run(
     outcome.map_err(|error| format!("{pair}: {error} (see {})", storm.plot.folder.display()).into())
 }
 
-/// What ElasticMQ itself breaks, so that it can be held against nobody. Unless it is asked for, such a fault does not inject.
+/// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked for.
 ///
 /// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a client of a few lines, docs/reliability.md).
 /// - Started anew, it forgets what was in flight, and then hands out a later message of a group before an earlier one
@@ -173,7 +173,7 @@ impl Storm<'_> {
         self.progress.phase("waiting until everything has arrived");
         self.requeue().await?;
         let mut ending = settling.until_quiet(due_by).await?;
-        // What a relay still publishes is read: readers go last.
+        // A relay may still publish: readers go last.
         self.stop(Role::Relay, &mut unruly).await;
         if ending == Ending::Quiet {
             ending = settling.until_quiet(due_by).await?;

@@ -90,7 +90,7 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// What was seen.
+    /// Returns the samples.
     pub(crate) fn series(self) -> LagSeries {
         self.series
     }

@@ -10,7 +10,7 @@ use message::{Connector, Fault, FaultScope};
 use tests::{Backend, Failure, Outcome, trial};
 use tokio::net::TcpListener;
 
-/// What connecting is allowed to take in these cases.
+/// The time that connecting may take in these cases.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 const PASSWORD: &str = "wr0ng-s3cret";
 

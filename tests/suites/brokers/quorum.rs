@@ -1,4 +1,4 @@
-//! What a RabbitMQ quorum queue counts against a message: it drops or dead-letters one that was delivered too often.
+//! Deliveries that a RabbitMQ quorum queue counts: it drops or dead-letters a message that was delivered too often.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,7 +142,7 @@ async fn stopped(stage: Stage) -> Outcome {
     let running = tokio::spawn(consumer.run(shutdown.clone()));
     called.acquire().await?.forget();
     shutdown.graceful.cancel();
-    // What waits goes back while the first one is still in hand.
+    // The waiting ones go back while the first one is still in hand.
     let admin = Admin::connect(&Config::new(&scene.url)).await?;
     eventually("the others are back", || async {
         Ok((admin.count(&scene.queue).await? as usize == MESSAGES - 1).then_some(()))

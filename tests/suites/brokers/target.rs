@@ -50,7 +50,7 @@ impl Target {
         }
     }
 
-    /// What it needs to run.
+    /// Returns the service that it needs.
     fn backend(self) -> Backend {
         match self {
             Self::Shared(backend) => backend,

@@ -16,7 +16,7 @@ pub(crate) fn start() {
     tests::log::keep(&filter);
 }
 
-/// What was told, by its place.
+/// Log lines by their place.
 #[derive(Default)]
 pub(crate) struct Told(Vec<(String, String)>);
 

@@ -116,7 +116,7 @@ async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     publish_through_an_outage(&stage, broker.as_ref()).await.map(drop)
 }
 
-/// What a publisher was told while its broker stopped.
+/// The receipts of a publisher while its broker stopped.
 struct Outage {
     topic: String,
     /// The numbers of the messages that the broker confirmed.

@@ -14,7 +14,7 @@ use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
-/// What the relay is told that the broker takes.
+/// The relay's configured limit of the broker.
 const LIMIT: usize = 32 << 10;
 const ENGINE: &str = "message_bytes_max = \"32KiB\"\noversize = \"chunk\"\n";
 

@@ -1,4 +1,4 @@
-//! What the program says about wrong settings, and what it does not do then.
+//! Errors of the program about wrong settings, and that it starts nothing then.
 
 use libtest_mimic::Trial;
 use sqlx::Postgres;

@@ -1,4 +1,4 @@
-//! What arrives, and when.
+//! Delivery: which messages arrive, and when.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What waits, and what does not.
+//! Holding: which messages wait, and which do not.
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Wo
     Ok(workload)
 }
 
-/// What was found, as `missing (broker)`, with its message id.
+/// Returns the findings, as `missing (broker)`, with their message ids.
 fn named(report: &Value) -> BTreeSet<(String, String)> {
     let messages = report["messages"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -197,7 +197,7 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
             }
         })
     };
-    // What a session of SQS has lost comes again after the visibility timeout only: the grace is well above it.
+    // A message that a session of SQS has lost comes again after the visibility timeout only: the grace is well above it.
     for _ in 0..3 {
         let (code, report) = verify(&config, &["--grace", "60s"]).await?;
         assert_eq!(code, Some(0), "{report:#}");

@@ -141,7 +141,7 @@ async fn killed(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let healthy = shop.serve(None).await?;
     let in_transaction = [AFTER_CLAIM, AFTER_EFFECT, AFTER_OUTCOME, AFTER_COMPLETE];
-    // What is held on lease is written once, with its outcome.
+    // A key that is held on lease is written once, with its outcome.
     let on_lease = [AFTER_CLAIM, AFTER_EFFECT, AFTER_COMPLETE];
     let orders = in_transaction.map(|point| (ORDER, point));
     let charges = on_lease.map(|point| (CHARGE, point));
@@ -173,7 +173,7 @@ async fn killed(stage: Stage) -> Outcome {
     healthy.kill().await
 }
 
-/// What a replay must repeat: everything but the time of this very answer.
+/// Returns the headers that a replay must repeat: all but the time of this very answer.
 fn repeated(answer: &Answer) -> HeaderMap {
     let mut headers = answer.headers.clone();
     headers.remove("date");

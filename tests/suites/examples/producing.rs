@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What the order service prints in an empty database.
+/// The output of the order service in an empty database.
 pub(crate) const PLACED: [&str; 4] = [
     "order 1: placed, message enqueued",
     "order 2: placed, message enqueued",

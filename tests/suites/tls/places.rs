@@ -11,7 +11,7 @@ use tests::{Backend, Database, Failure, Stage};
 /// Long enough for a handshake on a loaded machine, short enough to wait for a refusal.
 const PATIENCE_MS: u64 = 10_000;
 
-/// What to trust and what to show.
+/// Certificates to trust and to show.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trust {
     pub(crate) authority: Option<PathBuf>,

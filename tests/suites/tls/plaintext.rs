@@ -1,4 +1,4 @@
-//! What is refused without TLS, and what is said where it is allowed all the same. Nothing is sent: the other
+//! Refusals without TLS, and the warning where it is allowed all the same. Nothing is sent: the other
 //! machine's address belongs to nobody (RFC 5737).
 
 use libtest_mimic::Trial;

@@ -78,7 +78,7 @@ impl Machine {
             // The topic itself answers.
             self.unblock_topic(topic.as_str());
         }
-        // Whatever follows, what was queued behind this entry must be looked at again.
+        // The queue behind this entry must be looked at again in any case.
         self.requeue = true;
         match decide(fault, scope, attempts, self.settings.retry.attempts_max) {
             NextStep::Resend => {}

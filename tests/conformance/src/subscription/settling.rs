@@ -1,4 +1,4 @@
-//! What comes again, and what does not.
+//! Which deliveries come again, and which do not.
 
 use std::collections::BTreeSet;
 

@@ -15,7 +15,7 @@ use crate::content::content;
 
 /// A subscription that keeps a journal.
 pub struct Journaled {
-    /// What it receives from.
+    /// The subscription that it reads.
     pub inner: Box<dyn Subscription>,
     /// Where it writes.
     pub journal: Arc<Journal>,

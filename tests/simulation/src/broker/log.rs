@@ -1,4 +1,4 @@
-//! What is stored, and what is on its way.
+//! Stored records, and requests on their way.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct Session {
     pub(super) is_severed: bool,
     /// A message of a pipelined session failed.
     is_failed: bool,
-    /// What the client of a pipelined session refused by itself, by key: nothing of that key leaves before it, and nothing
+    /// Messages that the client of a pipelined session refused by itself, by key: nothing of that key leaves before, and nothing
     /// at all once something was turned away.
     refused: BTreeMap<OrderingKey, Option<MessageId>>,
     /// Handed over and not answered, in order.
@@ -137,7 +137,7 @@ impl Broker {
         self.tasks.insert((at, number), task);
     }
 
-    /// What a pipelined client refuses without asking the broker: a topic that is missing, and what comes behind that with
+    /// Returns the error with which a pipelined client refuses a message by itself: a topic that is missing, and what is behind it with
     /// its key.
     fn turn_away(&mut self, number: u64, message: &Message) -> Option<PublishError> {
         let is_missing = self.topics_down.get(&topic(message)).is_some_and(|(_, is_missing)| *is_missing);

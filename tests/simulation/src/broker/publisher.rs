@@ -92,7 +92,7 @@ impl Drop for SimulatedPublisher {
 }
 
 impl State {
-    /// What a publisher may never do.
+    /// Checks what a publisher may never do.
     fn look_at_submission(&mut self, process: ProcessId, number: u64, batch: &[Submission]) {
         let names: Vec<_> = batch.iter().map(|submission| self.name(submission.message.id)).collect();
         self.note(format_args!("{process} publishes {names:?}"));

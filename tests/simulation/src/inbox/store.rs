@@ -128,7 +128,7 @@ impl SimulatedInbox {
         }
     }
 
-    /// What goes wrong with the handler that is called now.
+    /// Returns the fault of the handler that is called now.
     fn next_handler_fault(&self) -> Option<HandlerFault> {
         let mut state = self.world.lock();
         let fault = state.armed.handlers.pop()?;

@@ -4,7 +4,7 @@
 //! were open end, and ids and numbers of commits are given out again. What was committed since is undone, and forgotten;
 //! but some of it is at the broker, and relays have marks in memory that name commits which are others now.
 //!
-//! What the store promises is what the PostgreSQL adapter promises (`outbox/src/postgres/history.rs`): a mark names the
+//! The store makes the promises of the PostgreSQL adapter (`outbox/src/postgres/history.rs`): a mark names the
 //! history in which it was taken, the lease is granted with a cursor of the present one, and calls with a mark or a lease
 //! of another one fail, whichever connection they come through.
 
@@ -55,7 +55,7 @@ impl OutboxTables {
         self.given_back.extend(ahead.given_back);
         self.history = ahead.history + 1;
         self.connected_since = if is_pooled { ahead.connected_since } else { self.history };
-        // What somebody saw or decided about, and what happens to the server.
+        // Decisions and observations stay, and so does what happens to the server.
         (self.edited, self.leases, self.down_until) = (ahead.edited, ahead.leases, ahead.down_until);
     }
 }

@@ -18,12 +18,12 @@ use crate::setup::HEARTBEAT;
 use crate::workload::Workload;
 use harness::journal::{Journal, Journaled};
 
-/// What a consumer process is to do.
+/// The task of a consumer process.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct ConsumerTask {
     /// Where the inbox is.
     pub database: String,
-    /// What it receives from.
+    /// The subscription that it reads.
     pub broker: BrokerAddress,
     /// Its name.
     pub consumer: String,

@@ -1,4 +1,4 @@
-//! What can go wrong, each with its cure.
+//! Faults, each with its cure.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -68,7 +68,7 @@ pub trait Fault: Send {
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure>;
 }
 
-/// What a fault has done, for the report.
+/// The effect of a fault, for the report.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Injected {
     /// Whom it hit: a process, a wire, a service.

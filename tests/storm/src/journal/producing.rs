@@ -23,7 +23,7 @@ pub enum Step {
     Sent {
         /// The operation.
         operation: Uuid,
-        /// What it wrote.
+        /// The rows and messages that it wrote.
         #[serde(flatten)]
         sent: Sent,
     },
@@ -33,14 +33,14 @@ pub enum Step {
         operation: Uuid,
         /// When.
         at: u64,
-        /// What it was told.
+        /// The answer that it got.
         outcome: Outcome,
         /// For people.
         detail: String,
     },
 }
 
-/// What an operation wrote.
+/// The rows and messages of an operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sent {
     /// Business rows.

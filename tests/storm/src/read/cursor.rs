@@ -1,4 +1,4 @@
-//! What the relay's stored cursor has passed. Its notation is the dialect's own, and only the toolkit can read it: the
+//! The entries that the relay's stored cursor has passed. Its notation is the dialect's own, and only the toolkit can read it: the
 //! one thing that plain SQL cannot tell.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What nobody gave back, once every process has ended in order.
+//! Leaks: resources that nobody gave back once every process has ended in order.
 
 use checker::{Forgotten, Leak, LeakKind};
 

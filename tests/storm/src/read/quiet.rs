@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use crate::topic_reader;
 use harness::stores::Plain;
 
-/// What is still on its way.
+/// Counts of messages that are still on their way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pending {
     /// Messages in the outbox and not beside it.

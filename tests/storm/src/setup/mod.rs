@@ -29,10 +29,10 @@ pub(crate) use broker::PARTITIONS;
 pub(crate) use processes::{HEARTBEAT, LEASE, RETRY_MAX};
 pub use processes::{Programs, RELAY_NAME};
 
-/// What one storm is made with.
+/// The plan of one storm.
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// What it runs over.
+    /// Its database and its broker.
     pub pair: Pair,
     /// Names everything that this storm makes.
     pub name: String,

@@ -19,7 +19,7 @@ fn user(role: Role) -> &'static str {
     }
 }
 
-/// What the business needs besides the toolkit's own grants.
+/// Grants for the business besides the toolkit's own.
 const BUSINESS: [(Role, &str); 3] = [
     (Role::Producer, "GRANT SELECT, INSERT, UPDATE ON account TO {user}"),
     (Role::Producer, "GRANT SELECT, INSERT ON business TO {user}"),

@@ -56,7 +56,7 @@ impl Service {
 #[derive(Debug, Clone)]
 pub struct Services {
     xtask: PathBuf,
-    /// What their own environment says besides this process's.
+    /// Their environment besides this process's.
     environment: BTreeMap<&'static str, String>,
     others: Arc<Mutex<Vec<Services>>>,
 }

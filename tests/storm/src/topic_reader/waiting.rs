@@ -1,4 +1,4 @@
-//! What waits at the broker for its readers: partitions of a group, queues. Read with plain clients.
+//! Messages that wait at the broker for its readers: partitions of a group, queues. Read with plain clients.
 
 use std::time::Duration;
 

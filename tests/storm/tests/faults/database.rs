@@ -36,7 +36,7 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
 }
 
-/// What a statement ends with that waits for no lock longer than a moment: nothing, or a code.
+/// Runs a statement that waits for no lock longer than a moment, and returns its error code, if any.
 async fn impatient(url: &str, sql: &str) -> Result<Option<String>, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     sqlx::query("SET lock_timeout = '50ms'").execute(&mut session).await?;

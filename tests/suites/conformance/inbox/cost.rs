@@ -1,4 +1,4 @@
-//! What the guard costs: what PostgreSQL counted itself, so that a plan that reads a whole day does not pass for one that looks, and
+//! The cost of the guard, as PostgreSQL counts it, so that a plan that reads a whole day does not pass for one that looks, and
 //! the messages on the wire.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -84,7 +84,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
     let told = async || -> Result<Vec<String>, Failure> {
-        // What was rolled back in the background is over once the connection is there again.
+        // A rollback in the background is over once the connection is there again.
         drop(pool.acquire().await?);
         let said = log_capture.take().into_iter().filter(|said| said != PING && said != PREPARE);
         let begin = |said: String| {

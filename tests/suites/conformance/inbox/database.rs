@@ -33,7 +33,7 @@ impl<DB: Dialect> Database<DB> {
     }
 }
 
-/// What a test does in SQL, besides the inbox.
+/// SQL of tests, besides the inbox.
 #[async_trait::async_trait]
 pub trait TestDatabase: Dialect + Sized {
     /// Whether a commit can begin the next transaction.

@@ -146,7 +146,7 @@ async fn each_consumer_and_each_scope_applies<DB: TestDatabase>(database: &Datab
     }
 }
 
-/// What may be a name of a consumer or a scope is stored as it is, means nobody else, and is never SQL.
+/// A valid name of a consumer or a tenant is stored as it is, means nobody else, and is never SQL.
 async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let names = tests::hostile::NAMES.into_iter().chain(["billing", "billing ", "%", "_", "billing'--"]);
@@ -359,7 +359,7 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
     }
 }
 
-/// What comes after a commit stands for itself: its messages are its own, and rolling it back takes nothing along.
+/// The transaction after a commit stands for itself: its messages are its own, and rolling it back takes nothing along.
 async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let [first, second, third] = [message("first"), message("second"), message("third")];

@@ -1,4 +1,4 @@
-//! What keys cost: in buffers of PostgreSQL, and in round trips to it.
+//! The cost of keys: in buffers of PostgreSQL, and in round trips to it.
 
 use super::*;
 use axum::body::Body;
@@ -47,7 +47,7 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
              gen_random_uuid(), 'x', now(), now(), now() + interval '1 day' FROM generate_series({from}, {to}) AS n"
         )
     };
-    // Whoever analyses the table now tells the planner that it has a page or two.
+    // An ANALYZE of the table now would let the planner believe in a page or two.
     db.execute(&fill(1, FEW)).await?;
     db.execute("ANALYZE idempotency_key").await?;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;

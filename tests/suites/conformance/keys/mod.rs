@@ -54,7 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     .collect()
 }
 
-/// What tests do to the tables in a database's own words.
+/// Changes to the tables by tests, in a database's own SQL.
 trait Keys: Dialect {
     /// Every lease is over.
     const LAPSE: &str;

@@ -1,4 +1,4 @@
-//! What `docs/operations/histories.md` says of servers that crash behind a pooler, are restored, promoted or replicated:
+//! The promises of `docs/operations/histories.md` about servers that crash behind a pooler, are restored, promoted or replicated:
 //! each on servers of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -276,7 +276,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
     db.enqueue(orders(20..25)).await;
     let mut leader = Leader::of(&db.log).await;
     assert_eq!(leader.read().await, keys(20..25));
-    // What a relay remembers of the old primary says nothing here.
+    // A relay's memory of the old primary means nothing here.
     let error = db.reader().await.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("another server"), "{error}");
     assert_eq!(leader.store().await, Fenced::Held);

@@ -226,7 +226,7 @@ async fn storm<DB: TestDialect>(
     db
 }
 
-/// What is read while others take ids, again and again: how often, and how often it went back.
+/// Reads the sequence again and again while others take ids: how often, and how often it went back.
 const READ_ON: &str = "
 CREATE FUNCTION read_on(OUT reads bigint, OUT back bigint) LANGUAGE plpgsql AS $$
 DECLARE

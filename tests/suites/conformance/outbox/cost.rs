@@ -1,4 +1,4 @@
-//! What reading costs PostgreSQL, in buffers: counted by the server, for the reader's whole session.
+//! The cost of reading in PostgreSQL's buffers, counted by the server for the reader's whole session.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -133,7 +133,7 @@ async fn a_late_row_is_found_without_walking_the_log() {
         slow.enqueue(NewMessage::new("slow")).await.unwrap();
         fill(&db, 50_000).await;
         let head = db.reader().await.next_difference(&cursor.base).await.unwrap().unwrap().head;
-        // What its session has read and written itself must not be reported while the reader is measured.
+        // The reads and writes of its own session must not be reported while the reader is measured.
         sqlx::query("SELECT pg_stat_force_next_flush()").execute(slow.connection()).await.unwrap();
         slow.commit().await.unwrap();
         // Statistics of two large transactions invite the planner to look for the row by its id.
@@ -160,7 +160,7 @@ async fn a_late_row_is_found_without_walking_the_log() {
 const BESIDE: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
     FROM pg_statio_user_tables WHERE relname IN ('outbox_exception', 'outbox_parked')";
 
-/// What a reader touches beside the log, and in it.
+/// Returns the buffers that a reader touches outside the log, and in it.
 async fn beside(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> (i64, i64) {
     let before = db.number(BESIDE).await;
     let messages = buffers_once(db, &mut work).await;

@@ -49,7 +49,7 @@ pub(super) async fn ids_outside_the_window_are_refused_with_both_times_and_count
         assert!(told.contains(&id.generated_at().to_string()) && told.contains(&other.to_string()), "{told}");
         assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { retryable: false, .. })));
 
-        // What is staged is looked at when it is stored.
+        // Staged messages are validated when they are stored.
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
         tx.stage(named(id)).unwrap();
         let error = tx.commit().await.unwrap_err();

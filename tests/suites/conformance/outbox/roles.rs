@@ -1,4 +1,4 @@
-//! What each role is refused. That it may do what it must, all other suites show: they run under these roles.
+//! Rights that each role lacks. All other suites show the rights that it has: they run under these roles.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -18,7 +18,7 @@ use tests::{Role, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
-/// What tests do beside the toolkit's own API.
+/// Operations of tests beside the toolkit's own API.
 pub trait TestDialect: Dialect {
     fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
     fn sql(

@@ -46,7 +46,7 @@ impl<DB: Dialect> Scene<DB> {
         Ran::with(&self.config, &[&["dead"], arguments].concat()).await
     }
 
-    /// What is in a state, as JSON.
+    /// Lists the messages in a state, as JSON.
     async fn listed(&self, state: &str) -> Result<Value, Failure> {
         self.dead(&["list", "--state", state, "--output", "json"]).await?.done()?.json()
     }

@@ -9,7 +9,7 @@ use message::{
     Capabilities, Connector, Message, MessageId, PublishError, Publisher, Receipts, Submission, Ticket,
 };
 
-/// What passed.
+/// The messages that passed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Counts>>);
 
