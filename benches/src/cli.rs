@@ -68,7 +68,7 @@ enum Bench {
     /// Resident memory of the relay, whatever the backlog and the payloads.
     #[command(name = "relay_memory")]
     RelayMemory,
-    /// Entries beside the log: held rows drained under load, behind a dead key, and a million of them in memory.
+    /// Parked entries: held rows drained under load, behind a dead key, and a million of them in memory.
     #[command(name = "relay_parked")]
     RelayParked(relay_parked::Args),
     /// Processor time, WAL and memory of the relay when there is nothing to do.

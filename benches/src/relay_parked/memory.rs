@@ -1,4 +1,4 @@
-//! Resident memory of the relay with many rows beside the log, in a process of its own and at its defaults.
+//! Resident memory of the relay with many parked entries, in a process of its own and at its defaults.
 //!
 //! The broker is librdkafka's mock: its answers can be held back.
 
@@ -64,7 +64,7 @@ pub(super) async fn run(run: &Run, rows: &[u32], keys: u32, report: &mut Report)
     database.drop().await?;
     report.table(
         format!("peak of resident memory, rows of {PAYLOAD} B with {keys} keys, default settings"),
-        ["rows beside the log", "scene", "MiB"],
+        ["parked entries", "scene", "MiB"],
         peaks.iter().map(|(scene, rows, mib)| [(*rows).into(), scene.name().into(), (*mib).into()]),
     );
     if let Some((scene, rows, mib)) = peaks.iter().find(|(.., mib)| run.options.quick && *mib > MIB_MAX) {

@@ -88,8 +88,8 @@ impl Decision {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// There is no such entry beside the log.
-    #[error("entry {id} does not stand beside the log of relay {relay}: it has left, or was never parked")]
+    /// There is no such parked entry.
+    #[error("entry {id} is not parked at relay {relay}: it has left, or never was parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,

@@ -42,7 +42,7 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// As for [`LogAdmin::relays`].
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
 
-    /// Entries beside the log in one state, with ids above `after`, in the order of ids, at most `entries_max`.
+    /// Parked entries in one state, with ids above `after`, in the order of ids, at most `entries_max`.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].

@@ -23,7 +23,7 @@ pub struct RelayStatus {
     pub history: Option<CursorHistory>,
     /// The entries that it has not settled yet.
     pub backlog: Backlog,
-    /// How many entries stand beside the log, by state.
+    /// How many entries are parked, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Entries that did not simply leave: the only ones that get a row of their own beside the log.
+//! Entries that did not simply leave: the only ones that get a row of their own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use message::Fault;
 use crate::log::entry::{Entry, EntryId};
 use crate::log::error::LogError;
 
-/// Why an entry stands beside the log.
+/// Why an entry is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExceptionState {
     /// Its `deliver_at` lies ahead. It does not block its key.
@@ -76,7 +76,7 @@ impl FromStr for ExceptionState {
     }
 }
 
-/// An entry beside the log, with its copied content (an operator's edit changes the copy).
+/// A parked entry, with its copied content (an operator's edit changes the copy).
 #[derive(Debug, Clone)]
 pub struct Exception {
     /// The entry.
@@ -99,7 +99,7 @@ pub struct ExceptionSummary {
     pub state: ExceptionState,
 }
 
-/// The record of an entry that is put beside the log, or put there again with a new state.
+/// The record of an entry that is parked, or put there again with a new state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The entry.
@@ -123,7 +123,7 @@ pub struct Parked {
     pub error: Option<String>,
 }
 
-/// A change beside the log; it is committed together with the cursor that moves past the entry.
+/// A change of an exception; it is committed together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
     /// Insert or replace. With the first one the content is copied aside, so that the log's row is needed no longer.

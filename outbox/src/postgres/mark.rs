@@ -22,7 +22,7 @@ pub(super) struct PgMark {
     pub(super) xmax: u64,
     /// Where it was taken, or last found to hold. A mark means nothing in another history.
     pub(super) history: Option<History>,
-    /// Whether a rebase made it: some of what follows it stood beside the log already.
+    /// Whether a rebase made it: some of what follows it was parked already.
     pub(super) is_rebased: bool,
 }
 

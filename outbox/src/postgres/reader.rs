@@ -229,7 +229,7 @@ impl PgReader {
         Ok(Page { exhausted: cut.exhausted, ..first })
     }
 
-    /// As `page`, without what stood beside the log when the base was rebased.
+    /// As `page`, without what was parked when the base was rebased.
     async fn page_without(
         &mut self,
         difference: &Difference,
@@ -248,7 +248,7 @@ impl PgReader {
                 .bind(last.0)
                 .fetch_all(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell what stood beside the log"))?
+                .map_err(LogError::during("tell what was parked"))?
                 .into_iter()
                 .collect();
             if !left_out.is_empty() {

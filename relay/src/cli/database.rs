@@ -44,7 +44,7 @@ pub(crate) struct NamedDatabase {
     allow_plaintext: bool,
 }
 
-/// The database of tables beside the log: one that is named, or that of a pipeline.
+/// The database of tables besides the log: one that is named, or that of a pipeline.
 #[derive(Debug, Args)]
 pub(crate) struct TablesDatabase {
     #[command(flatten)]

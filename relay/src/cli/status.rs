@@ -223,7 +223,7 @@ fn rows(shown: &[Shown]) -> String {
         "cursor of",
         "backlog",
         "oldest",
-        "beside the log",
+        "parked",
         "held back by",
         "history",
     ];

@@ -1,7 +1,7 @@
 //! Submissions that were given up waiting for, and whose receipts are still welcome. Pure.
 //!
 //! A publisher owes exactly one receipt for each submission. As long as its session lives, a silent message is not submitted
-//! again: it stands beside the log, and the submission itself finds out when its destination answers. So a silence of any
+//! again: it is parked, and the submission itself finds out when its destination answers. So a silence of any
 //! length costs no copies within a session.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use outbox::log::EntryId;
 
 use crate::engine::silence::Submitted;
 
-/// A submission without an answer, whose entry stands beside the log.
+/// A submission without an answer, whose entry is parked.
 #[derive(Debug, Clone)]
 pub struct Unanswered {
     /// The entry.

@@ -114,7 +114,7 @@ impl Blocks {
         }
     }
 
-    /// Whether an entry of the key stands before this one beside the log. A retrying entry waits for it, although it
+    /// Whether an entry of the key is parked before this one. A retrying entry waits for it, although it
     /// is due: an operator can have requeued it while an earlier one is still being retried.
     #[must_use]
     pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {

@@ -7,7 +7,7 @@ use message::{Fault, FaultScope};
 pub enum NextStep {
     /// Send it again on the next session; nothing is recorded.
     Resend,
-    /// Put it beside the log and try again later; its key waits. `attempts` is the new count.
+    /// Park it and try again later; its key waits. `attempts` is the new count.
     Retry {
         /// Attempts that counted so far, this one included if it counts.
         attempts: u32,

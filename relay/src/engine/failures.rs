@@ -7,7 +7,7 @@ use outbox::log::EntryId;
 /// Entries whose failures are remembered, at most.
 pub const REMEMBERED_MAX: usize = 10_000;
 
-/// Failures of entries beside the log since the takeover.
+/// Failures of parked entries since the takeover.
 #[derive(Debug, Default)]
 pub struct Failures(HashMap<EntryId, u32>);
 

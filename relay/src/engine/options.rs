@@ -47,7 +47,7 @@ pub struct EngineOptions {
     pub page_entries: usize,
     /// Bytes per read at most.
     pub page_bytes: usize,
-    /// Changes beside the log that are not stored, at most: then nothing new is read. What is in the window already may add
+    /// Changes of exceptions that are not stored, at most: then nothing new is read. What is in the window already may add
     /// to them.
     pub unstored_max: usize,
     /// First changes of entries that one checkpoint stores at most, and changes of others: some 20 ms of the database's
@@ -69,7 +69,7 @@ pub struct EngineOptions {
     /// The longest pause after a failure that is not the message's fault: outages end without notice.
     pub outage_delay_max: Duration,
     /// How long the broker may leave a message without an answer while it answers for others, before that destination is
-    /// taken to be silent: its messages wait beside the log, and others flow. A fifth of it is enough where others wait for
+    /// taken to be silent: its messages are parked, and others flow. A fifth of it is enough where others wait for
     /// room in the window. Shorter than what an ordinary failover takes only costs rows, never copies.
     pub silent_after: Duration,
     /// The treatment of a key whose entry is dead.

@@ -34,7 +34,7 @@ impl Takeover {
         Self { checkpointer, lease, asked_at, renew_interval }
     }
 
-    /// Everything beside the log that blocks something; nothing when the lease is lost. Of held entries only their queues
+    /// Everything parked that blocks something; nothing when the lease is lost. Of held entries only their queues
     /// are loaded.
     pub(crate) async fn blocks(
         &mut self,

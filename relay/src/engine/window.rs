@@ -139,7 +139,7 @@ impl Window {
         self.push_slot(Slot::Open(item))
     }
 
-    /// Notes an entry of the log that is settled without being published (it stands beside the log now).
+    /// Notes an entry of the log that is settled without being published (it is parked now).
     pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));

@@ -16,7 +16,7 @@ use crate::producer::payload;
 pub(crate) struct Observed {
     /// For the checker.
     pub(crate) history: History,
-    /// Messages beside the log.
+    /// Parked messages.
     pub(crate) parked: u64,
     /// Messages that the consumer has put aside.
     pub(crate) dead_letters: u64,

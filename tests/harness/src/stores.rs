@@ -111,7 +111,7 @@ impl Plain {
         Ok(rows)
     }
 
-    /// Reads the entries beside the log.
+    /// Reads the parked entries.
     ///
     /// # Errors
     /// The database's, or a row that cannot be.
@@ -225,7 +225,7 @@ impl Plain {
         self.ids(sql, []).await
     }
 
-    /// Counts the entries beside the log that will move by themselves: scheduled, retrying, held behind nothing dead.
+    /// Counts the parked entries that will move by themselves: scheduled, retrying, held behind nothing dead.
     /// Counts the parked messages that still move; those for the topic that nobody has made stay where they are.
     pub async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
         let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \

@@ -41,7 +41,7 @@ pub struct Schedule {
     pub page_entries: u8,
     /// Bytes per read at most.
     pub page_bytes: u32,
-    /// Changes beside the log that the relay may have and not have stored.
+    /// Changes of exceptions that the relay may have and not have stored.
     pub unstored_max: u16,
     /// Changes that one checkpoint stores.
     pub checkpoint_changes: u16,

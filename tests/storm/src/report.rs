@@ -31,7 +31,7 @@ pub struct Counts {
     pub messages: usize,
     /// Messages that were there and are no more, because the database went back.
     pub forgotten: usize,
-    /// Of the rows in the outbox beside the log in the end.
+    /// Of the parked entries in the end.
     pub parked: usize,
     /// Messages at the broker, copies included; for SQS, deliveries.
     pub published: usize,

@@ -65,7 +65,7 @@ async fn place_many_patiently(workload: &Workload<Postgres>, orders: usize) -> O
 }
 
 /// Goal: G2, a broker that crashes in the middle loses nothing, burns no attempts, and its return is noticed.
-/// Oracle: the checker; nothing stands beside the log.
+/// Oracle: the checker; nothing is parked.
 async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let backend = broker.backend();
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -80,7 +80,7 @@ async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broke
     services::start(backend).await?;
     workload.place_many(KEYS, 50).await?;
     workload.settled().await?;
-    eventually("nothing stands beside the log", || async {
+    eventually("nothing is parked", || async {
         Ok((workload.database.integer("SELECT count(*) FROM outbox_exception").await? == 0).then_some(()))
     })
     .await?;

@@ -5,13 +5,13 @@
 //! order and loss is in here and in the pure modules below it.
 //!
 //! # Why order cannot break
-//! Entries of a key enter in the order of the log. A key with anything beside the log (retrying, held, dead)
+//! Entries of a key enter in the order of the log. A key with anything parked (retrying, held, dead)
 //! takes no direct entries: they are held as well, and leave the exceptions in the order of their ids. So the
 //! first occurrences of a key in the broker are in log order, whatever fails in between, and whatever an older
 //! relay process that has not noticed its successor still sends: both send contiguous runs that start at or
 //! below the last checkpoint.
 //!
-//! A change beside the log is stored only together with a cursor that has passed its entry. So a successor never
+//! A change of an exception is stored only together with a cursor that has passed its entry. So a successor never
 //! finds an exception ahead of its cursor, which it could send before entries that it has yet to read again.
 //!
 //! Held entries are in the database only. `engine/held.rs` keeps what is known of them. It says, as
@@ -23,7 +23,7 @@
 //! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
 //! | `outcomes.rs` | what a receipt means |
 //! | `silent.rs` | what becomes of messages whose destination does not answer |
-//! | `checkpoint.rs` | what stands beside the log, and what is stored together |
+//! | `checkpoint.rs` | what is parked, and what is stored together |
 //! | `event.rs` | what is told |
 
 mod checkpoint;
@@ -75,7 +75,7 @@ pub struct Machine {
     ahead: HashSet<EntryId>,
     /// Changes that are on their way to the database: it may still show the state before.
     storing: BTreeMap<EntryId, ExceptionChange>,
-    /// Those of them that are the first of their entry: nobody has read it beside the log before.
+    /// Those of them that are the first of their entry: nobody has read it as an exception before.
     first: HashSet<EntryId>,
     /// A question is on its way to the database.
     asked: bool,
@@ -148,7 +148,7 @@ impl Machine {
     /// read back: the log could fill it with entries that wait for them.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        // While nothing shows that the broker works, a guess must not move the whole backlog beside the log.
+        // While nothing shows that the broker works, a guess must not park the whole backlog.
         let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
         self.has_room_in_window() && self.has_room_for_changes() && !is_bold
     }
@@ -158,7 +158,7 @@ impl Machine {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
     }
 
-    /// Whether entries beside the log may be taken in, held or due. Each that leaves is a change: they could leave faster
+    /// Whether parked entries may be taken in, held or due. Each that leaves is a change: they could leave faster
     /// than changes are stored.
     #[must_use]
     pub fn has_room_for_exceptions(&self) -> bool {
@@ -183,7 +183,7 @@ impl Machine {
         self.changes.len() + self.storing.len()
     }
 
-    /// Entries beside the log that are in the window.
+    /// Parked entries that are in the window.
     #[must_use]
     pub fn readmitted_len(&self) -> usize {
         self.readmitted.len()

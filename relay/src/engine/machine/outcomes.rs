@@ -10,7 +10,7 @@ use crate::engine::backoff;
 use crate::engine::decide::{NextStep, decide};
 use crate::engine::window::Origin;
 
-/// Sessions that may break before a message that was alone in flight is put beside the log. It is not counted
+/// Sessions that may break before a message that was alone in flight is parked. It is not counted
 /// as an attempt: nobody knows whose fault it is.
 const FRUITLESS_BEFORE_RETRY: u32 = 6;
 
@@ -137,7 +137,7 @@ impl Machine {
         }
     }
 
-    /// Moves an entry from the window beside the log.
+    /// Parks an entry of the window.
     pub(super) fn park_from_window(
         &mut self,
         ticket: Ticket,

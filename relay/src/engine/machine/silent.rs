@@ -149,7 +149,7 @@ impl Machine {
                 self.unblock_topic(message.topic.as_str());
                 self.events.push(Event::Published(message));
             }
-            // It stands beside the log already, and is submitted again when it is due or read back.
+            // It is parked already, and is submitted again when it is due or read back.
             Err(error) => {
                 if key.is_none() {
                     self.blocks.read_again(message.topic.as_str(), id);

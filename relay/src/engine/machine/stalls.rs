@@ -226,7 +226,7 @@ fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
     assert_eq!(bench.machine.blocked().1, 0, "y was answered, little is waited for, and it stays blocked");
 }
 
-/// A message that breaks sessions and was put beside the log once.
+/// A message that breaks sessions and was parked once.
 #[test]
 fn a_retry_that_breaks_sessions_is_found_while_others_come() {
     let mut bench = wide_bench(MaxInFlightPerKey::One);

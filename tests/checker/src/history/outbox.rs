@@ -47,7 +47,7 @@ pub struct OutboxRow {
     pub content: Content,
 }
 
-/// Why a message is beside the log.
+/// Why a message is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParkedEntry {
@@ -63,7 +63,7 @@ pub enum ParkedEntry {
     Discarded,
 }
 
-/// A message beside the log, where an operator sees it.
+/// A parked message, where an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parked {

@@ -16,7 +16,7 @@
 //! only passes what the broker holds. So whatever a zombie adds is a copy of something that is there, or is the
 //! next of its key.
 //!
-//! Not in the model: entries that are put beside the log (the simulation has them), retention, and brokers
+//! Not in the model: entries that are parked (the simulation has them), retention, and brokers
 //! that reorder one session's messages of a key.
 
 mod action;

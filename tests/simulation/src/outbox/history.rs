@@ -1,6 +1,6 @@
 //! The database goes back to an earlier state: a restore of a backup, or the promotion of a replica that lagged.
 //!
-//! Everything that it holds goes back together: rows, cursor, lease, and what stands beside the log. Transactions that
+//! Everything that it holds goes back together: rows, cursor, lease, and what is parked. Transactions that
 //! were open end, and ids and numbers of commits are given out again. What was committed since is undone, and forgotten;
 //! but some of it is at the broker, and relays have marks in memory that name commits which are others now.
 //!

@@ -23,7 +23,7 @@ pub(crate) struct Row {
     pub(crate) is_removed: bool,
 }
 
-/// An exception beside the log.
+/// An exception.
 #[derive(Debug, Clone)]
 pub(crate) struct ParkedEntry {
     pub(crate) parked: Parked,

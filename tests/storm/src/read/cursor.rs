@@ -15,7 +15,7 @@ use harness::stores::Plain;
 
 const ROWS_MAX: u32 = 2_000;
 
-/// Says of each row whether the cursor has passed it; of those beside the log, nothing: they stand there in plain SQL.
+/// Says of each row whether the cursor has passed it; of parked ones, nothing: they stand there in plain SQL.
 pub(super) async fn mark(stage: &Stage, mut outbox: Vec<OutboxRow>) -> Result<Vec<OutboxRow>, Failure> {
     let relay = RelayName::new(RELAY_NAME)?;
     let mut rows = match Plain::open(&stage.database.producers).await? {

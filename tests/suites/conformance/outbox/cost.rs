@@ -156,15 +156,15 @@ async fn a_late_row_is_found_without_walking_the_log() {
     .await;
 }
 
-/// Buffers of what stands beside the log, as far as ended sessions have reported them.
-const BESIDE: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
+/// Buffers of what is parked, as far as ended sessions have reported them.
+const PARKED_READS: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
     FROM pg_statio_user_tables WHERE relname IN ('outbox_exception', 'outbox_parked')";
 
 /// Returns the buffers that a reader touches outside the log, and in it.
-async fn beside(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> (i64, i64) {
-    let before = db.number(BESIDE).await;
+async fn parked_reads(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> (i64, i64) {
+    let before = db.number(PARKED_READS).await;
     let messages = buffers_once(db, &mut work).await;
-    (db.number(BESIDE).await - before, messages)
+    (db.number(PARKED_READS).await - before, messages)
 }
 
 const COPY: &str = "INSERT INTO outbox_parked (relay, id, content_type, payload, enqueued_at) \
@@ -182,7 +182,7 @@ async fn what_is_due_costs_the_same_however_much_waits() {
         )
         .await;
         prepare(&db, COPY).await;
-        let (exceptions, messages) = beside(&db, async |reader| {
+        let (exceptions, messages) = parked_reads(&db, async |reader| {
             let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
             let due = reader.read_due(None, limit).await.unwrap();
             assert_eq!(due.exceptions.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
@@ -209,7 +209,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         .await;
         prepare(&db, COPY).await;
         let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
-        let (exceptions, messages) = beside(&db, async |reader| {
+        let (exceptions, messages) = parked_reads(&db, async |reader| {
             let queue = QueueName::of("orders", Some("small"));
             let ask = HeldAsk { queue, from: EntryId(10_001) };
             let pages = reader.read_held(&[ask], limit).await.unwrap();
@@ -218,7 +218,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         .await;
         eprintln!("buffers of 9 held entries among 100,000: {exceptions} + {messages} of the log");
         assert!(exceptions < 100 && messages < 10, "{exceptions} {messages}");
-        let (names, _) = beside(&db, async |reader| {
+        let (names, _) = parked_reads(&db, async |reader| {
             let page = reader.held_queues(None, 100).await.unwrap();
             let names: Vec<&str> = page.queues.iter().map(|queue| queue.name.as_str()).collect();
             assert_eq!((names, page.exhausted), (vec!["klarge", "ksmall"], true));
