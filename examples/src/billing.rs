@@ -12,7 +12,8 @@ use crate::setting::{Failure, optional};
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoice (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL, cents bigint NOT NULL)";
 
-/// The effect: one invoice per order. No "ON CONFLICT": the inbox row in the same transaction already sees to "once".
+/// The effect: one invoice per order. No "ON CONFLICT": the inbox row in the same transaction
+/// already sees to "once".
 async fn bill(tx: &mut Tx, event: OrderPlaced) -> Result<(), HandlerError> {
     sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)")
         .bind(event.order)

@@ -16,7 +16,8 @@ pub(crate) enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kind of a sqlx error, by its SQLSTATE (PostgreSQL) or result code (SQLite), never by its text.
+    /// The kind of a sqlx error, by its SQLSTATE (PostgreSQL) or result code (SQLite), never by its
+    /// text.
     #[must_use]
     pub(crate) fn of(error: &sqlx::Error) -> Self {
         match error {
@@ -35,7 +36,8 @@ impl ErrorKind {
         if code.len() == 5 {
             return match (&code[..2], code) {
                 (_, "40001" | "40P01" | "55P03") => Self::Conflict,
-                // 25006: a primary that became a standby; 25P03: the idle session was ended by its time limit
+                // 25006: a primary that became a standby; 25P03: the idle session was ended by its
+                // time limit
                 ("08" | "53" | "57" | "58" | "XX", _) | (_, "25006" | "25P03") => Self::Outage,
                 _ => Self::Statement,
             };
@@ -78,7 +80,8 @@ impl StoreError {
         move |error| Self::new(what, ErrorKind::of(&error), error)
     }
 
-    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: wait and try again) or the operator's.
+    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: wait and try again) or the
+    /// operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self.error_kind {

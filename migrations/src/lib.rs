@@ -1,4 +1,5 @@
-//! Schema migrations for outbox, inbox and idempotency keys, in versioned lines, and the one place that renders dynamic SQL.
+//! Schema migrations for outbox, inbox and idempotency keys, in versioned lines, and the one place
+//! that renders dynamic SQL.
 //!
 //! | module | what it holds |
 //! |---|---|

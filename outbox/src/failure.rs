@@ -6,10 +6,11 @@ use sqlx::error::DatabaseError;
 /// The meaning of a database client's error for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The connection is gone or the server is going away; what was under way has an unknown outcome.
+    /// The connection is gone or the server is going away; what was under way has an unknown
+    /// outcome.
     Lost,
-    /// The transaction lost against another one (serialization, deadlock, busy): the same work may succeed next
-    /// time.
+    /// The transaction lost against another one (serialization, deadlock, busy): the same work may
+    /// succeed next time.
     Conflict,
     /// The server is up, but cannot serve now: too many connections, a lock or statement timeout.
     Overloaded,
@@ -34,8 +35,9 @@ pub(crate) fn is_aborted_transaction(error: &Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("25P02")
 }
 
-/// Whether a statement failed because a table of the outbox does not exist. Names stand in the text only, and SQLite has no
-/// code for it either. A table that a trigger of somebody else's misses is another matter.
+/// Whether a statement failed because a table of the outbox does not exist. Names stand in the text
+/// only, and SQLite has no code for it either. A table that a trigger of somebody else's misses is
+/// another matter.
 pub(crate) fn is_missing_table(error: &Error) -> bool {
     let Some(answer) = error.as_database_error() else { return false };
     let is_missing =
@@ -49,7 +51,8 @@ pub(crate) const SHARED_SESSIONS: &str = "\
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \
     session mode, or use PgBouncer 1.21 or newer with max_prepared_statements above 0";
 
-/// Whether the session holds other prepared statements than this client gave it (SQLSTATE 42P05, 26000).
+/// Whether the session holds other prepared statements than this client gave it (SQLSTATE 42P05,
+/// 26000).
 pub(crate) fn is_of_shared_session(error: &Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     matches!(code.as_deref(), Some("42P05" | "26000"))
@@ -68,8 +71,8 @@ fn of_code(error: &dyn DatabaseError) -> Failure {
     }
     match (code.get(..2).unwrap_or_default(), &*code) {
         (_, "40001" | "40P01") => Failure::Conflict,
-        // connection exceptions; admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped,
-        // idle_session_timeout; I/O errors
+        // connection exceptions; admin_shutdown, crash_shutdown, cannot_connect_now,
+        // database_dropped, idle_session_timeout; I/O errors
         ("08" | "58", _) | (_, "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "40003") => Failure::Lost,
         // insufficient resources; lock_not_available, query_canceled
         ("53", _) | (_, "55P03" | "57014") => Failure::Overloaded,

@@ -137,7 +137,8 @@ impl Telemetry {
                 Event::Published(message) => {
                     published += 1;
                     let (message_id, topic) = (message.id, &message.topic);
-                    // Linked to the producer's span by the ids; the stored context itself travels on unchanged.
+                    // Linked to the producer's span by the ids; the stored context itself travels
+                    // on unchanged.
                     let (trace_id, traceparent) =
                         message.trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
                     debug_span!("send", relay = %self.relay, destination = %self.destination, %topic, %message_id,

@@ -1,4 +1,5 @@
-//! Resident memory of the relay with many parked entries, in a process of its own and at its defaults.
+//! Resident memory of the relay with many parked entries, in a process of its own and at its
+//! defaults.
 //!
 //! The broker is librdkafka's mock: its answers can be held back.
 
@@ -119,7 +120,8 @@ impl Stage<'_> {
     }
 
     async fn held(&self, broker: &Broker) -> Result<f64, Failure> {
-        // One answer a request, and one of the many requests of a session is enough to block the topic again.
+        // One answer a request, and one of the many requests of a session is enough to block the
+        // topic again.
         broker.refuse()?;
         let shape = Shape { messages: self.rows, payload_bytes: PAYLOAD, keys: self.keys };
         self.database.fill(&broker.topic, shape).await?;

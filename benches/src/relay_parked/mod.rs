@@ -19,7 +19,8 @@ pub(crate) struct Args {
     /// Which parts, several with commas (default all).
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Parked entries, several with commas (default 200,000, 400,000 and 1,000,000; `delay` takes the largest).
+    /// Parked entries, several with commas (default 200,000, 400,000 and 1,000,000; `delay` takes
+    /// the largest).
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1_000..))]
     rows: Vec<u32>,
     /// Keys of the rows whose memory is measured (default 100,000).

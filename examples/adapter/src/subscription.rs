@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use crate::record;
 use crate::tail::Line;
 
-/// The last token that any session of this process gave out: a token of one that is over is none of the next one.
+/// The last token that any session of this process gave out: a token of one that is over is none of
+/// the next one.
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 
 /// The one member of a group. Dropping it lets the next one in; what is unsettled comes again.

@@ -72,7 +72,8 @@ impl NewDeadLetter {
     }
 }
 
-/// How long a statement may take to be interrupted, and a transaction to be rolled back, before nobody waits any more.
+/// How long a statement may take to be interrupted, and a transaction to be rolled back, before
+/// nobody waits any more.
 pub(super) const INTERRUPT_MAX: Duration = Duration::from_secs(5);
 
 /// The session is over, or the consumer is to stop: hand back what waits.
@@ -105,7 +106,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Runs the handler. One that does not end in time is dropped, and what its database is doing at the moment is ended.
+    /// Runs the handler. One that does not end in time is dropped, and what its database is doing
+    /// at the moment is ended.
     pub(super) async fn handle(
         &self,
         tx: &mut S::Tx,
@@ -181,7 +183,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// A moment at which a crash must do no harm: to the named places of the process and to this consumer's own hook.
+    /// A moment at which a crash must do no harm: to the named places of the process and to this
+    /// consumer's own hook.
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
         reached(match point {
             CrashPoint::AfterEffect => crash_points::AFTER_EFFECT,
@@ -193,7 +196,8 @@ impl<S: Store> Worker<S> {
     }
 }
 
-/// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that got lost.
+/// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that
+/// got lost.
 pub(super) fn is_innocent(error: &CommitError) -> bool {
     match error {
         CommitError::RolledBack { source: Some(source), .. } => source

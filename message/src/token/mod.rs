@@ -10,8 +10,9 @@
 //! | [`node`] | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
 //! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |
 //!
-//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to choose is told in
-//! `docs/tokens.md`, how tokens, message ids and idempotency keys relate in ADR 12.
+//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to
+//! choose is told in `docs/tokens.md`, how tokens, message ids and idempotency keys relate in ADR
+//! 12.
 
 pub mod clock;
 pub mod drift;

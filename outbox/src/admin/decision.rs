@@ -15,8 +15,9 @@ pub enum Decision {
     Requeue,
     /// Give it up; its key goes on.
     Discard,
-    /// Replace its content; the log's row stays as it was written, the message id too. It stays dead until it is
-    /// requeued. Consumers that have applied the old content refuse the new one (another fingerprint).
+    /// Replace its content; the log's row stays as it was written, the message id too. It stays
+    /// dead until it is requeued. Consumers that have applied the old content refuse the new one
+    /// (another fingerprint).
     Edit {
         /// The new payload; `None` leaves it.
         payload: Option<Bytes>,

@@ -19,7 +19,8 @@ pub struct ListedEntry {
     pub key: Option<String>,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// How long until it is due; `None` for states that wait for something else, zero when it is overdue.
+    /// How long until it is due; `None` for states that wait for something else, zero when it is
+    /// overdue.
     pub due_in: Option<Duration>,
     /// Whose fault the last failure was.
     pub fault: Option<String>,

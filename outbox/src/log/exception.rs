@@ -18,7 +18,8 @@ pub enum ExceptionState {
     Retrying,
     /// An earlier entry of its key, or its whole topic, is blocked.
     Held,
-    /// It failed too often; an operator decides. It blocks its key, unless the policy lets the key pass.
+    /// It failed too often; an operator decides. It blocks its key, unless the policy lets the key
+    /// pass.
     Dead,
     /// An operator gave it up; the relay removes it and lets its key go on.
     Discarded,
@@ -114,8 +115,9 @@ pub struct Parked {
     pub state: ExceptionState,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// When it is due, counted from now by the database's clock; `None` for states that wait for something else. A
-    /// scheduled one is due at its message's own `deliver_at`, however late it is parked; this counts only without one.
+    /// When it is due, counted from now by the database's clock; `None` for states that wait for
+    /// something else. A scheduled one is due at its message's own `deliver_at`, however late it is
+    /// parked; this counts only without one.
     pub due_in: Option<Duration>,
     /// Whose fault it was.
     pub fault: Option<Fault>,
@@ -126,7 +128,8 @@ pub struct Parked {
 /// A change of an exception; it is committed together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
-    /// Insert or replace. With the first one the content is copied aside, so that the log's row is needed no longer.
+    /// Insert or replace. With the first one the content is copied aside, so that the log's row is
+    /// needed no longer.
     Park(Parked),
     /// The entry has left or was discarded: remove it.
     Resolve(EntryId),

@@ -32,7 +32,8 @@ impl LogError {
         }
     }
 
-    /// For `map_err`: why no connection to a server was made. A server that cannot prove who it is comes as an I/O error.
+    /// For `map_err`: why no connection to a server was made. A server that cannot prove who it is
+    /// comes as an I/O error.
     #[cfg(feature = "postgres")]
     pub(crate) fn connecting(error: sqlx::Error) -> Self {
         let unverified = match &error {
@@ -58,7 +59,8 @@ impl LogError {
 
 impl From<MigrateError> for LogError {
     fn from(error: MigrateError) -> Self {
-        // A lost connection hides in the source: the outage of a database must not read as the operator's fault.
+        // A lost connection hides in the source: the outage of a database must not read as the
+        // operator's fault.
         let lost = std::error::Error::source(&error)
             .and_then(|source| source.downcast_ref::<sqlx::Error>())
             .is_some_and(|source| classify(source) != Failure::Refused);
@@ -79,7 +81,8 @@ impl From<InvalidUrl> for LogError {
     }
 }
 
-/// Waits at most `limit` for the database: a server that vanished without a goodbye must not stop a relay.
+/// Waits at most `limit` for the database: a server that vanished without a goodbye must not stop a
+/// relay.
 pub(crate) async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, LogError>>,

@@ -27,23 +27,24 @@ use crate::log::{LogError, LogOptions, RelayName};
 /// The retention of one log. Each call opens a connection of its own.
 #[async_trait]
 pub trait LogRetention: Send + Sync + 'static {
-    /// Every segment, and why it stays if entries are kept for `keep`. SQLite has one. Reads only; cancel-safe.
+    /// Every segment, and why it stays if entries are kept for `keep`. SQLite has one. Reads only;
+    /// cancel-safe.
     ///
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError>;
 
-    /// Removes what is older than `keep` and passed by every relay. Gives way to producers: what is in use at the
-    /// moment is left for the next time. Any number of processes may do it at once. Not cancel-safe: what was done
-    /// when the call is dropped stays done.
+    /// Removes what is older than `keep` and passed by every relay. Gives way to producers: what is
+    /// in use at the moment is left for the next time. Any number of processes may do it at once.
+    /// Not cancel-safe: what was done when the call is dropped stays done.
     ///
     /// # Errors
     /// As for [`LogRetention::segments`].
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
-    /// Removes the cursor of a relay that is gone for good, so that it holds nothing back any more; should it come
-    /// again, it begins with the oldest entry there is. With `discard_parked` also what is parked for it.
-    /// Not cancel-safe: ask again.
+    /// Removes the cursor of a relay that is gone for good, so that it holds nothing back any more;
+    /// should it come again, it begins with the oldest entry there is. With `discard_parked` also
+    /// what is parked for it. Not cancel-safe: ask again.
     ///
     /// # Errors
     /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing is changed then.

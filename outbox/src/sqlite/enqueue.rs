@@ -65,7 +65,8 @@ impl Dialect for Sqlite {
     fn statements(_: Option<&Identifier>) {}
 
     async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        // A deferred transaction that comes to write later is refused at once when another has written since.
+        // A deferred transaction that comes to write later is refused at once when another has
+        // written since.
         pool.begin_with("BEGIN IMMEDIATE").await
     }
 
@@ -101,7 +102,8 @@ impl Dialect for Sqlite {
         Ok(stored)
     }
 
-    /// A failed statement leaves the transaction as it was; one that ended it makes COMMIT itself fail.
+    /// A failed statement leaves the transaction as it was; one that ended it makes COMMIT itself
+    /// fail.
     async fn probe(_: &mut SqliteConnection) -> Result<Option<String>, sqlx::Error> {
         Ok(None)
     }
@@ -158,7 +160,8 @@ impl Dialect for Sqlite {
     fn pool_options(_: Duration) -> SqlitePoolOptions {
         SqlitePoolOptions::new().after_release(|connection, _| {
             Box::pin(async move {
-                // Fails inside a transaction that a cancelled begin() has left, and the pool closes the connection.
+                // Fails inside a transaction that a cancelled begin() has left, and the pool closes
+                // the connection.
                 connection.execute("BEGIN; ROLLBACK").await?;
                 Ok(true)
             })

@@ -1,4 +1,5 @@
-//! A transaction that refuses to commit after a failed enqueue, and checks that its commit happened.
+//! A transaction that refuses to commit after a failed enqueue, and checks that its commit
+//! happened.
 
 use std::ops::{Deref, DerefMut};
 
@@ -17,12 +18,13 @@ use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
 
-/// A database transaction together with the messages in it. It dereferences to the connection as [`sqlx::Transaction`] does:
-/// business SQL runs on `&mut *tx`, a savepoint begins with `tx.begin()`.
+/// A database transaction together with the messages in it. It dereferences to the connection as
+/// [`sqlx::Transaction`] does: business SQL runs on `&mut *tx`, a savepoint begins with
+/// `tx.begin()`.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable: [`commit`](Self::commit) refuses.
-/// (Not those of [`Outbox::enqueue`] on the inner transaction: they never pass through here.) Dropping it rolls
-/// back.
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable:
+/// [`commit`](Self::commit) refuses. (Not those of [`Outbox::enqueue`] on the inner transaction:
+/// they never pass through here.) Dropping it rolls back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -43,13 +45,15 @@ struct Poison {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN IMMEDIATE`).
+    /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN
+    /// IMMEDIATE`).
     ///
-    /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a transaction
-    /// (pools of [`pool`](crate::pool()) clean up after that).
+    /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a
+    /// transaction (pools of [`pool`](crate::pool()) clean up after that).
     ///
     /// # Errors
-    /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too long.
+    /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too
+    /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
         Ok(OutboxTransaction::new(DB::begin_writing(pool).await?, self.clone(), ReplayedIds::default(), None))
     }
@@ -88,7 +92,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Enqueues a message now.
     ///
     /// # Errors
-    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction with the call.
+    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction
+    /// with the call.
     pub async fn enqueue(&mut self, message: impl IntoMessage) -> Result<Enqueued, EnqueueError> {
         self.usable()?;
         let done = match self.prepare(message.into_message()) {
@@ -98,7 +103,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.poison_by(done)
     }
 
-    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All or none.
+    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All
+    /// or none.
     ///
     /// # Errors
     /// As for [`enqueue`](Self::enqueue), for the first message that fails.
@@ -116,9 +122,10 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.poison_by(done)
     }
 
-    /// Checks a message and keeps it; all staged messages are stored in one statement right before COMMIT. Their
-    /// places in the log are then taken while the locks on the business rows are held, so when two transactions
-    /// touch one aggregate, its messages leave in the order of the commits.
+    /// Checks a message and keeps it; all staged messages are stored in one statement right before
+    /// COMMIT. Their places in the log are then taken while the locks on the business rows are
+    /// held, so when two transactions touch one aggregate, its messages leave in the order of the
+    /// commits.
     ///
     /// # Errors
     /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]; the transaction is unusable then.
@@ -133,12 +140,13 @@ impl<DB: Dialect> OutboxTransaction<DB> {
 
     /// Stores the staged messages, makes sure that the transaction is alive, and commits.
     ///
-    /// A statement error that the caller has swallowed would turn `COMMIT` into a silent rollback on PostgreSQL:
-    /// that is found out before. Not cancel-safe: a dropped commit has most likely happened; await it in a task of
-    /// its own, as [`Outbox::transaction`] does.
+    /// A statement error that the caller has swallowed would turn `COMMIT` into a silent rollback
+    /// on PostgreSQL: that is found out before. Not cancel-safe: a dropped commit has most likely
+    /// happened; await it in a task of its own, as [`Outbox::transaction`] does.
     ///
     /// # Errors
-    /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may be.
+    /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may
+    /// be.
     pub async fn commit(mut self) -> Result<(), CommitError> {
         if let Some(Poison { first, retryable }) = self.poison {
             return Err(CommitError::Poisoned { first, retryable });
@@ -173,7 +181,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         }
     }
 
-    /// Rolls back: no trace of the business rows and the messages remains. Dropping does the same, later.
+    /// Rolls back: no trace of the business rows and the messages remains. Dropping does the same,
+    /// later.
     ///
     /// # Errors
     /// [`EnqueueError::Database`] when the database went away; it has rolled back by itself then.

@@ -35,7 +35,8 @@ pub(crate) struct NamedDatabase {
     )]
     database: Option<String>,
 
-    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the search_path's.
+    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the
+    /// search_path's.
     #[arg(long, value_name = "NAME")]
     pub(crate) schema: Option<Identifier>,
 

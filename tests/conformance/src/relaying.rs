@@ -1,5 +1,5 @@
-//! Submitting as the relay does: within the key window of the session, again on a new session what a lost one left
-//! open, and never again what has its verdict.
+//! Submitting as the relay does: within the key window of the session, again on a new session what
+//! a lost one left open, and never again what has its verdict.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ pub struct Sent {
 /// Sends everything until each message is confirmed or refused. Not cancel-safe.
 ///
 /// # Errors
-/// A session breaks its contract: a receipt that is missing or too many, a success behind a failure; or twenty sessions
-/// were not enough.
+/// A session breaks its contract: a receipt that is missing or too many, a success behind a
+/// failure; or twenty sessions were not enough.
 pub async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
     let mut desk = Desk { messages, states: vec![State::Waiting; messages.len()], refused: Vec::new() };
     for sessions in 1..=SESSIONS_MAX {
@@ -61,7 +61,8 @@ struct Ledger<'a> {
 
 impl Ledger<'_> {
     /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session succeeds; none of its key, if the failure
-    /// is contained. A session of that kind is given all messages at once, in the order of their numbers.
+    /// is contained. A session of that kind is given all messages at once, in the order of their
+    /// numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
@@ -172,7 +173,8 @@ impl Desk<'_> {
             }
             Err(error) => {
                 self.states[number] = State::Refused;
-                // The contract of a pipelined session: once one message fails, no later one succeeds.
+                // The contract of a pipelined session: once one message fails, no later one
+                // succeeds.
                 let is_over = window == MaxInFlightPerKey::Pipelined && !error.is_contained();
                 self.refused.push((number, error));
                 is_over

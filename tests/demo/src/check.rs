@@ -64,8 +64,9 @@ pub(crate) async fn read(sources: &Sources<'_>, topic_read: TopicRead) -> Result
     Ok(Observed { history, parked, dead_letters })
 }
 
-/// Returns the operations of a run, one for each order. Orders that were rolled back on purpose have failed, and must
-/// not be there. The outcome of the others is unknown: one may have been tried again, and a run may have ended before.
+/// Returns the operations of a run, one for each order. Orders that were rolled back on purpose
+/// have failed, and must not be there. The outcome of the others is unknown: one may have been
+/// tried again, and a run may have ended before.
 pub(crate) fn operations(rolled_back: &BTreeSet<u64>, rows: impl Iterator<Item = String>) -> Vec<Operation> {
     let operation = |row: String, outcome| Operation {
         id: format!("order {row}").into(),

@@ -97,7 +97,8 @@ async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Ending {
     }
 }
 
-/// Takes what this end still says, answers nothing, and breaks the connection once the network heals.
+/// Takes what this end still says, answers nothing, and breaks the connection once the network
+/// heals.
 async fn leave_waiting(mut end: TcpStream, begun: State, mut state: watch::Receiver<State>) {
     let mut said = vec![0; 4 << 10];
     let listening = async { while end.read(&mut said).await.is_ok_and(|count| count > 0) {} };

@@ -1,5 +1,5 @@
-//! One topic comes back under a steady load with slow commits: what was held meanwhile must leave while new messages of
-//! the same keys go on arriving.
+//! One topic comes back under a steady load with slow commits: what was held meanwhile must leave
+//! while new messages of the same keys go on arriving.
 
 use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
@@ -23,7 +23,8 @@ const AWAY: std::ops::Range<u32> = 100..700;
 pub struct Drained {
     /// How many were held at most.
     pub most: usize,
-    /// When the last one had left, in milliseconds; nothing when some were held to the end of the load.
+    /// When the last one had left, in milliseconds; nothing when some were held to the end of the
+    /// load.
     pub at: Option<u64>,
     /// The run.
     pub outcome: Outcome,

@@ -151,8 +151,8 @@ pub enum FaultKind {
     Crash { slot: Slot, turns: u32 },
     /// A process stands still, and then goes on as if nothing had happened.
     Pause { slot: Slot, for_ms: u32 },
-    /// The next relay that gets there stands still for longer than its lease lasts, and then goes on as if nothing had
-    /// happened.
+    /// The next relay that gets there stands still for longer than its lease lasts, and then goes
+    /// on as if nothing had happened.
     Zombie { moment: Moment, for_ms: u32 },
     /// A process is asked to stop; another takes its place.
     Stop { slot: Slot },
@@ -174,13 +174,13 @@ pub enum FaultKind {
     TopicBusy { topic: u8, for_ms: u32 },
     /// A topic is missing for a while.
     TopicMissing { topic: u8, for_ms: u32 },
-    /// The broker answers nothing about a topic for a while, and everything afterwards. What it is sent meanwhile is
-    /// stored at once, or afterwards in order.
+    /// The broker answers nothing about a topic for a while, and everything afterwards. What it is
+    /// sent meanwhile is stored at once, or afterwards in order.
     TopicSilent { topic: u8, for_ms: u32, is_stored: bool },
     /// All subscriptions break.
     SubscriptionsLost,
-    /// The group shares its partitions out anew: what members have of one part is delivered again, to anybody, and
-    /// what they settle of it counts for nothing. They are not told.
+    /// The group shares its partitions out anew: what members have of one part is delivered again,
+    /// to anybody, and what they settle of it counts for nothing. They are not told.
     Rebalance { part: u8 },
     /// The next settlement fails, after it was carried out or before.
     SettleLost { is_applied: bool },

@@ -120,7 +120,8 @@ fn consumer(state: &State) -> Consumer {
     }
 }
 
-/// Lists what nobody gave back after everything was stopped in order. A lease runs out by itself, and is no leak.
+/// Lists what nobody gave back after everything was stopped in order. A lease runs out by itself,
+/// and is no leak.
 fn leaks(state: &State) -> Vec<Leak> {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let counts = [

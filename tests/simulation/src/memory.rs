@@ -16,7 +16,8 @@ const QUEUES: usize = 24;
 
 /// The bounds of one relay.
 ///
-/// A page of the log and an answer about exceptions come into the window when each has found room in it.
+/// A page of the log and an answer about exceptions come into the window when each has found room
+/// in it.
 struct Bounds {
     entries: usize,
     bytes: usize,
@@ -38,8 +39,8 @@ impl Bounds {
         }
     }
 
-    /// Returns the quantity above its bound. `awaited` is the largest number of messages that were waited for so far: each may change
-    /// twice, when it is put off and when it is answered.
+    /// Returns the quantity above its bound. `awaited` is the largest number of messages that were
+    /// waited for so far: each may change twice, when it is put off and when it is answered.
     fn exceeded(&self, machine: &Machine, awaited: usize) -> Option<String> {
         let unstored = self.unstored + self.entries + self.pages + 2 * awaited;
         let found = [

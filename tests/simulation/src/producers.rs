@@ -1,4 +1,5 @@
-//! Producers: transactions that overlap, and commit in another order than their rows were written in.
+//! Producers: transactions that overlap, and commit in another order than their rows were written
+//! in.
 
 use std::sync::Arc;
 use std::time::Duration;

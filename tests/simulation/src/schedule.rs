@@ -229,7 +229,8 @@ fn faults(rng: &mut SmallRng, relays: u8, consumers: u8) -> Vec<Fault> {
     faults
 }
 
-/// Two transactions write to one key of a topic that is away, and the first to write is the last to commit.
+/// Two transactions write to one key of a topic that is away, and the first to write is the last to
+/// commit.
 fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: &mut Vec<Fault>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let (key, topic) = (Some(0), rng.random_range(0..3));
@@ -248,8 +249,8 @@ fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: 
     insert(faults, Fault { at: begins_at, kind });
 }
 
-/// Messages to the topic that is missing, each with a key of its own; and one to another topic when these have been alone
-/// for a while.
+/// Messages to the topic that is missing, each with a key of its own; and one to another topic when
+/// these have been alone for a while.
 fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let mut write = |enqueued_at, key, topic| {
@@ -278,8 +279,8 @@ fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
     }
 }
 
-/// More messages at once than can leave meanwhile: while their topic is away and when it comes back, or scheduled for one
-/// moment.
+/// More messages at once than can leave meanwhile: while their topic is away and when it comes
+/// back, or scheduled for one moment.
 fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
     let mut number = schedule.messages_len() as u32;
     let (topic, keys) = (rng.random_range(0..MISSING), rng.random_range(1..=12));

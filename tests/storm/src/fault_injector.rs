@@ -39,7 +39,8 @@ pub struct FaultInjector {
 
 /// A inject takes no longer.
 const STRIKE: Duration = Duration::from_secs(60);
-/// Healing takes no longer: a server that has to recover, and another one that is not there until it has.
+/// Healing takes no longer: a server that has to recover, and another one that is not there until
+/// it has.
 const HEAL: Duration = Duration::from_secs(150);
 /// Between two tries.
 const HEAL_AGAIN: Duration = Duration::from_millis(500);
@@ -62,8 +63,8 @@ impl FaultInjector {
         kinds
     }
 
-    /// Carries the plan out; calls `tell` for each inject. Returns when the storm is over and all is healed. What could
-    /// not be healed in its time is healed then.
+    /// Carries the plan out; calls `tell` for each inject. Returns when the storm is over and all
+    /// is healed. What could not be healed in its time is healed then.
     ///
     /// # Errors
     /// Something could not be healed in the end either.
@@ -104,7 +105,8 @@ async fn one(stage: Arc<Stage>, fault: Shared, inject: PlannedFault, end: Instan
     let mut fault = fault.lock().await;
     let mut rng = StdRng::seed_from_u64(inject.seed);
     let struck_at = clock::now();
-    // On a slow machine the injected of one fault queue up; those left over would make the storm longer without end.
+    // On a slow machine the injected of one fault queue up; those left over would make the storm
+    // longer without end.
     if Instant::now() >= end {
         let what = "its turn came after the storm".to_owned();
         return Record { struck_at, healed_at: struck_at, fault: inject.fault, what, happened: false };

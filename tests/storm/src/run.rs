@@ -58,7 +58,8 @@ pub struct Options {
 const WARM_UP: Duration = Duration::from_secs(2);
 /// For an orderly end of a process.
 const STOP: Duration = Duration::from_secs(30);
-/// Producers go on for so long after the last fault was healed: a part of the storm's length within these bounds.
+/// Producers go on for so long after the last fault was healed: a part of the storm's length within
+/// these bounds.
 const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
@@ -130,11 +131,13 @@ pub async fn run(
     outcome.map_err(|error| format!("{pair}: {error} (see {})", storm.plot.folder.display()).into())
 }
 
-/// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked for.
+/// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked
+/// for.
 ///
-/// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a client of a few lines, docs/reliability.md).
-/// - Started anew, it forgets what was in flight, and then hands out a later message of a group before an earlier one
-///   that it had handed out already.
+/// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a
+///   client of a few lines, docs/reliability.md).
+/// - Started anew, it forgets what was in flight, and then hands out a later message of a group
+///   before an earlier one that it had handed out already.
 fn is_beyond(pair: Pair, fault: &str) -> bool {
     pair.broker.is_sqs() && matches!(fault, "broker-crash" | "broker-restart")
 }

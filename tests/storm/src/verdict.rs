@@ -45,7 +45,8 @@ pub struct Grounds<'a> {
     pub pending: Pending,
     /// The checker's verdict.
     pub promises: &'a Verdict,
-    /// Whether a process did not end in order, used too much memory, or the lag was not gone in time.
+    /// Whether a process did not end in order, used too much memory, or the lag was not gone in
+    /// time.
     pub misbehaved: bool,
 }
 

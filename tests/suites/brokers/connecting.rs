@@ -1,4 +1,5 @@
-//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how soon it is told.
+//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how
+//! soon it is told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,8 @@ async fn silent(connector: fn(u16) -> Made) -> Outcome {
     Ok(())
 }
 
-/// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle: the error.
+/// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle:
+/// the error.
 async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
     let error = refusal(connector.as_ref()).await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");

@@ -1,4 +1,5 @@
-//! A payment provider that honours idempotency keys: one charge for each, however often it is asked.
+//! A payment provider that honours idempotency keys: one charge for each, however often it is
+//! asked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

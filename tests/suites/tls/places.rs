@@ -65,8 +65,8 @@ impl Place {
         Ok(rest.split('/').next().unwrap_or_default().to_owned())
     }
 
-    /// Whether the service, reached through a front, can be used to the end: a Kafka broker sends its clients on to
-    /// its own plain port.
+    /// Whether the service, reached through a front, can be used to the end: a Kafka broker sends
+    /// its clients on to its own plain port.
     pub(crate) fn works_behind_a_front(self) -> bool {
         self != Self::Kafka
     }

@@ -68,7 +68,8 @@ impl Machine {
         let topic = item.message.topic.clone();
         self.in_flight -= usize::from(was_in_flight);
         let scope = match error.scope() {
-            // Alone in flight, again and again: whatever breaks the session, the others must not wait for it.
+            // Alone in flight, again and again: whatever breaks the session, the others must not
+            // wait for it.
             FaultScope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => FaultScope::Message,
             scope => scope,
         };
@@ -120,7 +121,8 @@ impl Machine {
         delay.min(self.settings.outage_delay_max)
     }
 
-    /// An entry in flight is about to leave the window without a receipt: what was queued behind it is looked at again.
+    /// An entry in flight is about to leave the window without a receipt: what was queued behind it
+    /// is looked at again.
     pub(super) fn give_up(&mut self, ticket: Ticket) {
         if let Some(item) = self.window.get_mut(ticket) {
             self.in_flight -= usize::from(item.in_flight.take().is_some());

@@ -92,8 +92,8 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
     refuse_all(ExceptionState::Scheduled);
 }
 
-/// Kafka's two kinds of session: a refused batch ends one without blame; the next sends as many messages as were unconfirmed
-/// one by one, in the order in which they come.
+/// Kafka's two kinds of session: a refused batch ends one without blame; the next sends as many
+/// messages as were unconfirmed one by one, in the order in which they come.
 #[test]
 fn a_poisoned_retry_is_sent_alone_while_others_come() {
     let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
@@ -342,7 +342,8 @@ fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
     while bench.machine.unstored_len() > 0 {
         store(&mut bench, &mut log);
     }
-    // It answers again: receipts come as the broker_session hands them over, with a checkpoint and a question after each lot.
+    // It answers again: receipts come as the broker_session hands them over, with a checkpoint and
+    // a question after each lot.
     let mut turn = 0;
     let mut ask = |bench: &mut Bench, log: &Log| {
         turn += 1;

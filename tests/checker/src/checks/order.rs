@@ -1,8 +1,8 @@
-//! Causal order of each key: if B was enqueued after the transaction of A committed, the first occurrence of A comes
-//! before that of B. What comes again may come late.
+//! Causal order of each key: if B was enqueued after the transaction of A committed, the first
+//! occurrence of A comes before that of B. What comes again may come late.
 //!
-//! Two things order A before B: a smaller number within the key, and an end of A's transaction before the start of
-//! B's.
+//! Two things order A before B: a smaller number within the key, and an end of A's transaction
+//! before the start of B's.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

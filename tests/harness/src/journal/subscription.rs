@@ -38,7 +38,8 @@ struct Known {
 }
 
 impl Handled {
-    /// Begins a session: messages that an earlier one handled and could not settle come again, as duplicates.
+    /// Begins a session: messages that an earlier one handled and could not settle come again, as
+    /// duplicates.
     pub fn begin(&self) {
         *self.known() = Known::default();
     }

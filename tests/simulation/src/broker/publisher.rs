@@ -46,7 +46,8 @@ impl Connector for SimulatedBroker {
     }
 }
 
-/// A client learns who leads a partition, and a producer is given its id, before the first message leaves.
+/// A client learns who leads a partition, and a producer is given its id, before the first message
+/// leaves.
 const WARM_UP_MS: u64 = 150;
 
 struct SimulatedPublisher {

@@ -1,7 +1,8 @@
 //! Topics about which the broker says nothing for a while.
 //!
-//! A message that arrives for such a topic is stored at once and confirmed afterwards, or stored afterwards, in the order in which it
-//! arrived. In a pipelined session whatever follows with the same key waits as well: nothing of a key overtakes.
+//! A message that arrives for such a topic is stored at once and confirmed afterwards, or stored
+//! afterwards, in the order in which it arrived. In a pipelined session whatever follows with the
+//! same key waits as well: nothing of a key overtakes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +54,8 @@ impl Silence {
         silent.until = silent.until.max(until);
     }
 
-    /// Decides about a message to a topic. `held` is until when something of its key waits in its session.
+    /// Decides about a message to a topic. `held` is until when something of its key waits in its
+    /// session.
     pub(super) fn arrival(&self, topic: u8, held: Option<Instant>) -> Arrival {
         let now = Instant::now();
         if let Some(until) = held.filter(|until| now < *until) {
@@ -69,7 +71,8 @@ impl Silence {
     }
 }
 
-/// The silence ends between two milliseconds: what waited comes before everything that arrives in the next one.
+/// The silence ends between two milliseconds: what waited comes before everything that arrives in
+/// the next one.
 fn after(until: Instant) -> Instant {
     until + Duration::from_nanos(1)
 }

@@ -27,8 +27,8 @@ pub struct ConsumerTask {
     pub broker: BrokerAddress,
     /// Its name.
     pub consumer: String,
-    /// A second name under which it applies every message in the same transaction: where a message goes to one
-    /// reader only.
+    /// A second name under which it applies every message in the same transaction: where a message
+    /// goes to one reader only.
     pub also: Option<String>,
     /// Many messages per transaction.
     pub batch: bool,

@@ -171,7 +171,8 @@ impl<DB: SettleIn> Client<DB> {
         self.journal.write(&[Step::Ended { operation, at: clock::now(), outcome, detail }])
     }
 
-    /// Does the same again, with the same ids. Only a success says anything new: what failed was there before.
+    /// Does the same again, with the same ids. Only a success says anything new: what failed was
+    /// there before.
     async fn repeat(self: &Arc<Self>, shape: &Shape, sent: &Sent) -> Result<(), Failure> {
         let operation = Uuid::new_v4();
         let numbers = sent.messages.iter().map(|message| message.seq.unwrap_or_default()).collect();
@@ -255,7 +256,8 @@ impl<DB: SettleIn> Client<DB> {
                 return Err(told);
             }
         };
-        // All a client knows about its own commit: a refusal is a failure, a lost answer is nothing.
+        // All a client knows about its own commit: a refusal is a failure, a lost answer is
+        // nothing.
         match tx.commit().await {
             Ok(()) => {
                 self.outbox.wake_up().wake();

@@ -130,7 +130,8 @@ impl Shape {
         Self { operation: Uuid::new_v4(), path, mode, ending, serializable: rng.random_bool(0.1), items }
     }
 
-    /// The same once more, as a client does it who did not believe the first answer: all ids are derived.
+    /// The same once more, as a client does it who did not believe the first answer: all ids are
+    /// derived.
     pub(super) fn is_repeatable(&self) -> bool {
         self.ending == Ending::Commit && self.items.iter().all(|item| item.derived && !item.undone)
     }

@@ -66,8 +66,8 @@ pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
     Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
 }
 
-/// Counts the messages that nobody has decided about. A decision about one that is parked again does not stand for
-/// another one.
+/// Counts the messages that nobody has decided about. A decision about one that is parked again
+/// does not stand for another one.
 fn missing(left: &HashSet<String>, decided: &HashSet<String>) -> u64 {
     left.difference(decided).count() as u64
 }

@@ -66,8 +66,8 @@ impl Plot {
         ["billing", "audit"]
     }
 
-    /// Under which name a consumer's messages are put aside: where one reader applies a message under both names, by
-    /// that reader.
+    /// Under which name a consumer's messages are put aside: where one reader applies a message
+    /// under both names, by that reader.
     #[must_use]
     pub fn dead_lettered_by(&self, consumer: &'static str) -> &'static str {
         if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }

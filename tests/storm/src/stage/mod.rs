@@ -1,4 +1,5 @@
-//! The stage: everything that a fault can reach. All of it belongs to the storm: nothing else may be harmed.
+//! The stage: everything that a fault can reach. All of it belongs to the storm: nothing else may
+//! be harmed.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -23,7 +24,8 @@ pub use wires::{Peer, Wire, Wires};
 
 use crate::pair::Pair;
 
-/// The variable that arms crash points of a process; how it is written stands in [`message::crash_points`].
+/// The variable that arms crash points of a process; how it is written stands in
+/// [`message::crash_points`].
 pub const CRASH_POINTS: &str = message::crash_points::VARIABLE;
 
 /// Everything that a fault can reach.

@@ -73,7 +73,8 @@ impl Services {
         Self { xtask, environment: BTreeMap::new(), others: Arc::default() }
     }
 
-    /// One more PostgreSQL in a folder and at a port of its own, until [`remove_others`](Self::remove_others).
+    /// One more PostgreSQL in a folder and at a port of its own, until
+    /// [`remove_others`](Self::remove_others).
     #[must_use]
     pub fn another_postgres(&self, folder: &Path, port: u16) -> Self {
         let environment =

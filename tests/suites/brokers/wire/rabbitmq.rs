@@ -16,8 +16,8 @@ use conformance::sample;
 
 const APP: &str = "workload";
 
-/// Goal: a consumer in any language finds what `docs/wire.md` says, with an exchange and an application id
-/// configured. Oracle: a plain client.
+/// Goal: a consumer in any language finds what `docs/wire.md` says, with an exchange and an
+/// application id configured. Oracle: a plain client.
 pub(super) async fn queue(stage: Stage) -> Outcome {
     let url = Backend::Rabbitmq.address()?;
     let (queue, exchange) = (stage.unique("wire"), stage.unique("events"));

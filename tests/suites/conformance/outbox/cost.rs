@@ -1,4 +1,5 @@
-//! The cost of reading in PostgreSQL's buffers, counted by the server for the reader's whole session.
+//! The cost of reading in PostgreSQL's buffers, counted by the server for the reader's whole
+//! session.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,17 +17,20 @@ cases! { "outbox/cost":
     }
 }
 
-/// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have reported them.
+/// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have
+/// reported them.
 const BUFFERS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint \
     FROM pg_statio_user_tables WHERE relname ~ '^outbox_message') + (SELECT blks_hit + blks_read \
     FROM pg_statio_user_sequences WHERE relname = 'outbox_message_id_seq')";
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay main' \
     AND datname = current_database()";
 
-/// Measurements of one thing: what other sessions and the server itself report meanwhile only ever adds.
+/// Measurements of one thing: what other sessions and the server itself report meanwhile only ever
+/// adds.
 const ROUNDS: usize = 3;
 
-/// Buffers that a reader touches while `work` uses it: the least of some rounds, each with a reader of its own.
+/// Buffers that a reader touches while `work` uses it: the least of some rounds, each with a reader
+/// of its own.
 async fn buffers(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> i64 {
     let mut least = i64::MAX;
     for _ in 0..ROUNDS {
@@ -133,7 +137,8 @@ async fn a_late_row_is_found_without_walking_the_log() {
         slow.enqueue(NewMessage::new("slow")).await.unwrap();
         fill(&db, 50_000).await;
         let head = db.reader().await.next_difference(&cursor.base).await.unwrap().unwrap().head;
-        // The reads and writes of its own session must not be reported while the reader is measured.
+        // The reads and writes of its own session must not be reported while the reader is
+        // measured.
         sqlx::query("SELECT pg_stat_force_next_flush()").execute(slow.connection()).await.unwrap();
         slow.commit().await.unwrap();
         // Statistics of two large transactions invite the planner to look for the row by its id.
@@ -145,11 +150,13 @@ async fn a_late_row_is_found_without_walking_the_log() {
             assert_eq!((page.entries.len(), page.entries[0].topic(), page.exhausted), (1, "slow", true));
         })
         .await;
-        // Each other transaction of the cluster that was in flight at the mark is looked for as well.
+        // Each other transaction of the cluster that was in flight at the mark is looked for as
+        // well.
         let in_flight = head.as_str().rsplit(':').next().map_or(0, |xids| xids.split(',').count());
         let others = i64::try_from(in_flight).unwrap() - 1;
         eprintln!("buffers of one late row of 100,000: {cost}, with {others} other transactions in flight");
-        // In each of eight segments, by the poll and by the page (30 to 60 in all were seen); a walk would cost some 1,600.
+        // In each of eight segments, by the poll and by the page (30 to 60 in all were seen); a
+        // walk would cost some 1,600.
         assert!(cost < 100 + 80 * others, "{cost} with {others} others");
         db
     })
@@ -161,7 +168,10 @@ const PARKED_READS: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks
     FROM pg_statio_user_tables WHERE relname IN ('outbox_exception', 'outbox_parked')";
 
 /// Returns the buffers that a reader touches outside the log, and in it.
-async fn parked_reads(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> (i64, i64) {
+async fn parked_reads(
+    db: &Database<Postgres>,
+    mut work: impl AsyncFnMut(&mut Box<dyn LogReader>),
+) -> (i64, i64) {
     let before = db.number(PARKED_READS).await;
     let messages = buffers_once(db, &mut work).await;
     (db.number(PARKED_READS).await - before, messages)

@@ -1,5 +1,5 @@
-//! Databases that went back or were replaced: a sequence that was set back, a cursor of another server, a server that
-//! crashed behind a pooler, a clock that went back.
+//! Databases that went back or were replaced: a sequence that was set back, a cursor of another
+//! server, a server that crashed behind a pooler, a clock that went back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -121,8 +121,8 @@ async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers() {
 async fn a_cursor_of_another_server_is_not_believed() {
     each(async |db: Database<Postgres>| {
         let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
-        // As after `migrate up` on a new server and a data-only restore of a log that is empty: the recorded server is the
-        // present one, and only the cursor tells that it is not.
+        // As after `migrate up` on a new server and a data-only restore of a log that is empty: the
+        // recorded server is the present one, and only the cursor tells that it is not.
         let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
         let foreign = Cursor::at(Mark::new(format!("{floor}@9000000000:9000000000:")));
         assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);

@@ -1,5 +1,5 @@
-//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL is set. On
-//! PostgreSQL producers and relays connect as the roles that have the fewest rights.
+//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL
+//! is set. On PostgreSQL producers and relays connect as the roles that have the fewest rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! The commands of the program, run as processes: what they print as a table and as JSON, their exit codes, and what
-//! they leave in the database.
+//! The commands of the program, run as processes: what they print as a table and as JSON, their
+//! exit codes, and what they leave in the database.
 
 mod dead;
 mod history;

@@ -188,9 +188,10 @@ impl Fault for BrokerGone {
     }
 }
 
-/// The broker that leads one or two partitions, and no others, answers late for a while: what is sent there gets no answer,
-/// and the others go on. A partition without any leader would be the same to clients, but ends the mock cluster's program
-/// when a record comes for it (librdkafka 2.12).
+/// The broker that leads one or two partitions, and no others, answers late for a while: what is
+/// sent there gets no answer, and the others go on. A partition without any leader would be the
+/// same to clients, but ends the mock cluster's program when a record comes for it (librdkafka
+/// 2.12).
 #[derive(Debug, Default)]
 pub struct SilentPartition {
     is_late: bool,

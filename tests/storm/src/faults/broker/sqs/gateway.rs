@@ -20,7 +20,8 @@ use super::protocol;
 use crate::Failure;
 use crate::journal::Journal;
 
-/// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided on its own.
+/// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided
+/// on its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Mood {
     /// By the server.
