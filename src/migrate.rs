@@ -10,8 +10,8 @@ use sqlx::Pool;
 /// with `relay migrate sql`; [`Migrator`] does one line at a time, in a schema of your choice.
 ///
 /// # Errors
-/// [`MigrateError`]: the database is not available, its tables are newer than this build, or a statement was refused. Lines
-/// that were done before stay done.
+/// [`MigrateError`]: the database is not available, its tables are newer than this build, or a
+/// statement was refused. Lines that were done before stay done.
 pub async fn migrate<DB: Backend>(pool: &Pool<DB>) -> Result<(), MigrateError> {
     let mut connection = pool.acquire().await.map_err(|source| MigrateError::Database {
         what: String::from("lend a connection for migrating"),

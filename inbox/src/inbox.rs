@@ -116,9 +116,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// accepted day can be stored.
     ///
     /// # Errors
-    /// [`OpenError`]: an option out of its bounds, a schema that does not fit (says which command to run), days
-    /// that do not exist and may not be created, or a database that is away. Not cancel-safe on
-    /// PostgreSQL behind a pool without `after_release`; run it to its end.
+    /// [`OpenError`]: an option out of its bounds, a schema that does not fit (says which command
+    /// to run), days that do not exist and may not be created, or a database that is away. Not
+    /// cancel-safe on PostgreSQL behind a pool without `after_release`; run it to its end.
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
         let statements = DB::statements(options.schema.as_ref());

@@ -245,7 +245,8 @@ impl Splitter {
     /// The chunks of a message; nothing for one that fits as it is. They share its payload.
     ///
     /// # Errors
-    /// [`Oversize`]: it is larger than any number of chunks may be together, or its headers leave no room.
+    /// [`Oversize`]: it is larger than any number of chunks may be together, or its headers leave
+    /// no room.
     pub fn split(&self, message: &Message) -> Result<Option<Vec<Message>>, Oversize> {
         self.check(message)?;
         if message.payload.len() <= self.room(message.envelope_bytes()) {

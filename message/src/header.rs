@@ -44,7 +44,8 @@ impl HeaderName {
     /// Checks the text and takes it over.
     ///
     /// # Errors
-    /// [`InvalidText`]: empty, over 255 bytes, a character outside the set, or reserved for the envelope.
+    /// [`InvalidText`]: empty, over 255 bytes, a character outside the set, or reserved for the
+    /// envelope.
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidText> {
         let value = value.into();
         check("header name", &value, TEXT_BYTES_MAX, "allowed are ASCII letters, digits and - _ .", |c| {
@@ -67,7 +68,8 @@ impl HeaderValue {
     /// Checks the text and takes it over. The empty value is accepted.
     ///
     /// # Errors
-    /// [`InvalidText`]: over [`HEADER_VALUE_BYTES_MAX`] bytes, or a control character (CR, LF, NUL, …).
+    /// [`InvalidText`]: over [`HEADER_VALUE_BYTES_MAX`] bytes, or a control character (CR, LF, NUL,
+    /// …).
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidText> {
         let value = value.into();
         // The error names length and place, and not the value: tokens travel in headers.

@@ -166,8 +166,8 @@ pub trait Subscriber: Send + Sync + 'static {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings, credentials or names (the operator's).
-    /// Cancel-safe: a dropped attempt leaves the group.
+    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings, credentials or
+    /// names (the operator's). Cancel-safe: a dropped attempt leaves the group.
     async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError>;
 }
 

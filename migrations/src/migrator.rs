@@ -43,10 +43,10 @@ impl<DB: Backend> Migrator<DB> {
     /// Applies what is pending and returns it; nothing, when the database is up to date already.
     ///
     /// # Errors
-    /// [`MigrateError`]: the database is newer than this build, an applied migration differs from this build's,
-    /// the schema does not exist, the role may not create tables, or the connection was lost.
-    /// Nothing is applied then. Not cancel-safe: a dropped call may have been applied; ask for the
-    /// [status](Self::status).
+    /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
+    /// this build's, the schema does not exist, the role may not create tables, or the connection
+    /// was lost. Nothing is applied then. Not cancel-safe: a dropped call may have been applied;
+    /// ask for the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
         let pending = self.status(&mut tx).await?.pending()?;

@@ -58,8 +58,8 @@ impl Subscriber {
     /// first assignment can take some seconds more, during which nothing is received.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials (the
-    /// operator's). Cancel-safe: a dropped attempt leaves the group.
+    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials
+    /// (the operator's). Cancel-safe: a dropped attempt leaves the group.
     pub async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
         let inflow = Arc::new(Inflow::new(self.group.prefetch_len));
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&inflow);

@@ -72,7 +72,8 @@ impl Subscriber {
     /// Opens a session: a connection of its own.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or exclusively used queue.
+    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or exclusively used
+    /// queue.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
         let opened = self.consume(&connection).await;

@@ -52,8 +52,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     /// Opens a table that exists.
     ///
     /// # Errors
-    /// [`ClaimError`]: an option out of its bounds, a schema that does not fit (says which command to run), or a database
-    /// that is away. Run it to its end.
+    /// [`ClaimError`]: an option out of its bounds, a schema that does not fit (says which command
+    /// to run), or a database that is away. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;

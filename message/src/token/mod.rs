@@ -5,7 +5,7 @@
 //! | [`pair`] | [`Token`]: an identity and the time it was made at |
 //! | [`drift`] | [`DriftWindow`], [`Drift`]: which times are accepted, and why another is not |
 //! | [`clock`] | [`Clock`]: where generators take the time from |
-//! | [`mint`] | [`IdGenerator`]: whatever makes message ids |
+//! | [`generator`] | [`IdGenerator`]: the generators of message ids |
 //! | [`monotonic`] | [`Monotonic`]: ids that ascend in one process |
 //! | [`node`] | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
 //! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |

@@ -22,7 +22,8 @@ pub trait LogStore: Send + Sync + 'static {
     /// Opens a connection for reading, after checking that the schema fits.
     ///
     /// # Errors
-    /// [`LogError`]: unreachable, wrong credentials, schema missing, too old or too new. Cancel-safe.
+    /// [`LogError`]: unreachable, wrong credentials, schema missing, too old or too new.
+    /// Cancel-safe.
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError>;
 
     /// Opens a connection for lease, cursor and exceptions, after checking that the schema fits.

@@ -41,8 +41,9 @@ impl NodeIds {
     /// PostgreSQL as the role of producers.
     ///
     /// # Errors
-    /// [`NodeError`]: an option out of its bounds, a table that is missing, no number left, or a database that is away. Run
-    /// it to its end: a number that was leased meanwhile is free again when its lease has ended.
+    /// [`NodeError`]: an option out of its bounds, a table that is missing, no number left, or a
+    /// database that is away. Run it to its end: a number that was leased meanwhile is free again
+    /// when its lease has ended.
     pub async fn open<DB: Dialect>(pool: Pool<DB>, options: NodeOptions) -> Result<Self, NodeError> {
         options.check()?;
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
@@ -57,7 +58,8 @@ impl NodeIds {
     /// The next id. Ids of one node ascend strictly. It does not block.
     ///
     /// # Errors
-    /// [`Stale`]: this node's number may be another one's by now, or the clock is behind. Try again later.
+    /// [`Stale`]: this node's number may be another one's by now, or the clock is behind. Try again
+    /// later.
     pub fn next(&self) -> Result<MessageId, Stale> {
         self.minted(NodeIdGenerator::next)
     }

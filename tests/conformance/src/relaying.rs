@@ -60,9 +60,9 @@ struct Ledger<'a> {
 }
 
 impl Ledger<'_> {
-    /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session succeeds; none of its key, if the failure
-    /// is contained. A session of that kind is given all messages at once, in the order of their
-    /// numbers.
+    /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session
+    /// succeeds; none of its key, if the failure is contained. A session of that kind is given all
+    /// messages at once, in the order of their numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {

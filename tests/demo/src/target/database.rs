@@ -125,7 +125,8 @@ impl Databases {
     /// `url`.
     ///
     /// # Errors
-    /// [`DemoError`]: the URL cannot be used, the server is away, or the role may not create schemas.
+    /// [`DemoError`]: the URL cannot be used, the server is away, or the role may not create
+    /// schemas.
     pub(crate) async fn create(url: Option<&str>, directory: &Path, run: &str) -> Result<Self, DemoError> {
         match url {
             None => Self::create_files(directory).await,
