@@ -20,6 +20,9 @@ const ITSELF: &str = "xtask/tests/tidy.rs";
 /// The longest comment, in columns.
 const COMMENT_MAX: usize = 100;
 
+/// The longest line of a document, in columns. Code, tables and addresses cannot be wrapped.
+const DOCUMENT_MAX: usize = 110;
+
 /// Private words of earlier days, and those that stand in their place.
 const WORDS: [(&str, &str); 30] = [
     ("Host", "Runtime"),
@@ -156,6 +159,23 @@ fn comments_are_short() {
             let columns = line.chars().count();
             if columns > COMMENT_MAX && !is_whole {
                 found.push(format!("{path}:{}: {columns} columns, at most {COMMENT_MAX}", number + 1));
+            }
+        }
+    }
+    assert_none(&found);
+}
+
+#[test]
+fn lines_of_documents_are_short() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".md"]) {
+        let mut is_code = false;
+        for (number, line) in text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            let is_whole = is_code || line.trim_start().starts_with('|') || line.contains("](");
+            let columns = line.chars().count();
+            if columns > DOCUMENT_MAX && !is_whole {
+                found.push(format!("{path}:{}: {columns} columns, at most {DOCUMENT_MAX}", number + 1));
             }
         }
     }
