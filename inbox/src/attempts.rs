@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn an_error_is_stored_with_its_sources_cut_at_a_character() {
         let error =
-            StoreError::new("x".repeat(4_060), crate::store_error::ErrorKind::Outage, "ä\0".repeat(100));
+            StoreError::new("x".repeat(4_060), migrations::SqlErrorKind::Unavailable, "ä\0".repeat(100));
         let text = error_text(&error);
         assert!(text.len() <= ERROR_BYTES_MAX && text.len() > ERROR_BYTES_MAX - 4, "{}", text.len());
         assert!(text.contains(": ä\u{fffd}"), "{text}");

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use message::crash_points::reached;
 use message::{Committed, Fingerprint, Message, MessageId};
+use migrations::SqlErrorKind;
 use sqlx::{Connection as _, Transaction};
 use time::OffsetDateTime;
 
@@ -19,7 +20,7 @@ use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 use crate::telemetry;
 
 /// The outcome of admitting a message that was not refused.
@@ -105,7 +106,7 @@ impl<DB: Dialect> Guard<DB> {
             return Ok(());
         }
         let problem = "the transaction does not hold the inbox row: it is another one, or was rolled back";
-        Err(StoreError::new(what, ErrorKind::Statement, problem))
+        Err(StoreError::new(what, SqlErrorKind::Refused, problem))
     }
 
     fn key(&self) -> Key<'_> {

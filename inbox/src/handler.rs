@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{EventType, Message};
+use migrations::SqlErrorKind;
 use sqlx::Transaction;
 
 use crate::dialect::Dialect;
 use crate::received::Received;
-use crate::store_error::ErrorKind;
 
 /// The effect of a message.
 #[async_trait]
@@ -202,11 +202,11 @@ impl From<sqlx::Error> for HandlerError {
     /// Outages and lost conflicts (serialization, deadlock, a statement that took too long) are not
     /// the message's fault, unless they meet only this one: see [`Next::Database`].
     fn from(error: sqlx::Error) -> Self {
-        match ErrorKind::of(&error) {
-            ErrorKind::Outage | ErrorKind::Conflict => {
+        match SqlErrorKind::of(&error) {
+            SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict => {
                 Self { next: Next::Database, ..Self::retry("the database did not do it") }
             }
-            ErrorKind::Statement => Self::retry("the database refused a statement"),
+            SqlErrorKind::Refused => Self::retry("the database refused a statement"),
         }
         .with_source(error)
     }

@@ -5,8 +5,8 @@ use std::error::Error;
 use message::limits::Oversize;
 use message::token::{Drift, MintError};
 use message::{Fault, MessageId, Topic};
+use migrations::SqlErrorKind;
 
-use crate::failure::{Failure, classify};
 use crate::new_message::InvalidMessage;
 
 /// Why a message was not enqueued. The transaction must be rolled back: the business rows in it
@@ -94,8 +94,9 @@ impl EnqueueError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Database { source, .. } => match source.downcast_ref::<sqlx::Error>().map(classify) {
-                Some(Failure::Refused) | None => Fault::Operator,
+            Self::Database { source, .. } => match source.downcast_ref::<sqlx::Error>().map(SqlErrorKind::of)
+            {
+                Some(SqlErrorKind::Refused) | None => Fault::Operator,
                 Some(_) => Fault::Broker,
             },
             Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
@@ -119,7 +120,7 @@ impl From<Oversize> for EnqueueError {
 
 impl From<sqlx::Error> for EnqueueError {
     fn from(error: sqlx::Error) -> Self {
-        let retryable = classify(&error) == Failure::Conflict;
+        let retryable = SqlErrorKind::of(&error) == SqlErrorKind::Conflict;
         Self::Database { source: Box::new(error), retryable }
     }
 }

@@ -27,9 +27,11 @@ use super::options::{ClaimOptions, KeyOptions};
 use super::store::Ask;
 use super::token::Dated;
 use super::transaction::KeyTransaction;
+use migrations::SqlErrorKind;
+
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 use crate::telemetry;
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every
@@ -98,8 +100,9 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
                 give_back(claim).await;
             }
         });
-        let gone =
-            |error| StoreError::new("finish, because the runtime was shut down", ErrorKind::Outage, error);
+        let gone = |error| {
+            StoreError::new("finish, because the runtime was shut down", SqlErrorKind::Unavailable, error)
+        };
         outcome.await.map_err(gone)?
     }
 
@@ -243,7 +246,7 @@ where
     let mut attempt = 1;
     loop {
         match step().await {
-            Err(error) if ErrorKind::of(&error) != ErrorKind::Statement && attempt < TRIES => {
+            Err(error) if SqlErrorKind::of(&error) != SqlErrorKind::Refused && attempt < TRIES => {
                 tracing::debug!(attempt, %error, what, "trying again");
                 tokio::time::sleep(PAUSE.delay(attempt, rand::random())).await;
                 attempt += 1;

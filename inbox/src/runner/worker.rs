@@ -16,6 +16,8 @@ use super::crash::{CrashHook, CrashPoint};
 use super::failure::Limits;
 use super::overdue::Running;
 use super::store::Store;
+use migrations::SqlErrorKind;
+
 use crate::CommitError;
 use crate::attempts::error_text;
 use crate::backoff::Backoff;
@@ -24,7 +26,7 @@ use crate::dead_letter::Reason;
 use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
 /// Which scope a message belongs to.
@@ -202,7 +204,7 @@ pub(super) fn is_innocent(error: &CommitError) -> bool {
     match error {
         CommitError::RolledBack { source: Some(source), .. } => source
             .downcast_ref::<sqlx::Error>()
-            .is_some_and(|error| ErrorKind::of(error) != ErrorKind::Statement),
+            .is_some_and(|error| SqlErrorKind::of(error) != SqlErrorKind::Refused),
         CommitError::RolledBack { source: None, .. } => false,
         CommitError::Unknown { .. } => true,
     }
@@ -210,7 +212,7 @@ pub(super) fn is_innocent(error: &CommitError) -> bool {
 
 /// A closed semaphore: nobody closes it.
 pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
-    StoreError::new("be asked: the consumer is ending", ErrorKind::Outage, error)
+    StoreError::new("be asked: the consumer is ending", SqlErrorKind::Unavailable, error)
 }
 
 impl<S> fmt::Debug for Worker<S> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use migrations::MigrateError;
+use migrations::SqlErrorKind;
 
 use crate::connect::InvalidUrl;
-use crate::failure::{Failure, SHARED_SESSIONS, classify, is_of_shared_session};
+use crate::failure::{SHARED_SESSIONS, is_of_shared_session};
 use crate::log::error::LogError;
 
 impl LogError {
@@ -13,19 +14,19 @@ impl LogError {
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| {
             let reason = format!("it could not {what}: {error}");
-            match (&error, classify(&error)) {
+            match (&error, SqlErrorKind::of(&error)) {
                 (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
                     Self::Corrupt { what: "row", problem: reason }
                 }
-                (_, Failure::Refused) if is_of_shared_session(&error) => Self::Operator {
+                (_, SqlErrorKind::Refused) if is_of_shared_session(&error) => Self::Operator {
                     reason: format!("the database refused to {what}: {error}: {SHARED_SESSIONS}"),
                     source: Some(Box::new(error)),
                 },
-                (_, Failure::Refused) => Self::Operator {
+                (_, SqlErrorKind::Refused) => Self::Operator {
                     reason: format!("the database refused to {what}: {error}"),
                     source: Some(Box::new(error)),
                 },
-                (_, Failure::Lost | Failure::Conflict | Failure::Overloaded) => {
+                (_, SqlErrorKind::Lost | SqlErrorKind::Conflict | SqlErrorKind::Unavailable) => {
                     Self::Unavailable { reason, source: Some(Box::new(error)) }
                 }
             }
@@ -63,7 +64,7 @@ impl From<MigrateError> for LogError {
         // operator's fault.
         let lost = std::error::Error::source(&error)
             .and_then(|source| source.downcast_ref::<sqlx::Error>())
-            .is_some_and(|source| classify(source) != Failure::Refused);
+            .is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
         let reason = match std::error::Error::source(&error) {
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),

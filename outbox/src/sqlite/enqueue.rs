@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use message::{Fingerprint, MessageId};
 use migrations::Identifier;
+use migrations::SqlErrorKind;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
-use crate::failure::{Failure, classify};
 use crate::new_message::Prepared;
 use crate::sqlite::nodes;
 use crate::sqlite::statements::now;
@@ -120,7 +120,9 @@ impl Dialect for Sqlite {
         commit: &UnknownCommit,
     ) -> Result<TransactionStatus, sqlx::Error> {
         match connection.execute("BEGIN IMMEDIATE; ROLLBACK").await {
-            Err(error) if classify(&error) == Failure::Conflict => return Ok(TransactionStatus::Running),
+            Err(error) if SqlErrorKind::of(&error) == SqlErrorKind::Conflict => {
+                return Ok(TransactionStatus::Running);
+            }
             done => done?,
         };
         let found = Self::stored(connection, &(), &commit.message_ids).await?;

@@ -3,12 +3,12 @@
 use std::error::Error;
 
 use message::{TraceContext, shield};
+use migrations::SqlErrorKind;
 use sqlx::Pool;
 use tracing::Instrument;
 
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
-use crate::failure::{Failure, classify};
 use crate::producer::Outbox;
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
@@ -197,7 +197,7 @@ fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<sqlx::Error>() {
-            return classify(error) == Failure::Conflict;
+            return SqlErrorKind::of(error) == SqlErrorKind::Conflict;
         }
         if let Some(error) = error.downcast_ref::<EnqueueError>() {
             return error.is_retryable();

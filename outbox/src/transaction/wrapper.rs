@@ -5,12 +5,13 @@ use std::ops::{Deref, DerefMut};
 
 use message::crash_points::reached;
 use message::{MessageId, TraceContext};
+use migrations::SqlErrorKind;
 use sqlx::{Pool, Transaction};
 
 use crate::crash_points;
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
-use crate::failure::{Failure, classify, is_aborted_transaction};
+use crate::failure::is_aborted_transaction;
 use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
@@ -172,11 +173,12 @@ impl<DB: Dialect> OutboxTransaction<DB> {
                 }
                 Ok(())
             }
-            Err(source) => Err(match classify(&source) {
-                Failure::Lost => CommitError::Unknown { commit, source: Box::new(source) },
-                failure => {
-                    CommitError::Refused { source: Box::new(source), retryable: failure == Failure::Conflict }
-                }
+            Err(source) => Err(match SqlErrorKind::of(&source) {
+                SqlErrorKind::Lost => CommitError::Unknown { commit, source: Box::new(source) },
+                failure => CommitError::Refused {
+                    source: Box::new(source),
+                    retryable: failure == SqlErrorKind::Conflict,
+                },
             }),
         }
     }
@@ -196,11 +198,11 @@ impl<DB: Dialect> OutboxTransaction<DB> {
 
     /// A cheap statement that fails in an aborted transaction.
     async fn probe(&mut self) -> Result<(), CommitError> {
-        let now = DB::probe(&mut self.tx).await.map_err(|error| match classify(&error) {
+        let now = DB::probe(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {
             _ if is_aborted_transaction(&error) => CommitError::Aborted(Box::new(error)),
-            Failure::Lost => CommitError::Lost(Box::new(error)),
+            SqlErrorKind::Lost => CommitError::Lost(Box::new(error)),
             failure => {
-                CommitError::Refused { source: Box::new(error), retryable: failure == Failure::Conflict }
+                CommitError::Refused { source: Box::new(error), retryable: failure == SqlErrorKind::Conflict }
             }
         })?;
         if self.transaction.is_some() && now != self.transaction {
@@ -259,7 +261,7 @@ fn staged_error(error: EnqueueError) -> CommitError {
     match error {
         EnqueueError::Database { source, retryable } => match source.downcast_ref::<sqlx::Error>() {
             Some(inner) if is_aborted_transaction(inner) => CommitError::Aborted(source),
-            Some(inner) if classify(inner) == Failure::Lost => CommitError::Lost(source),
+            Some(inner) if SqlErrorKind::of(inner) == SqlErrorKind::Lost => CommitError::Lost(source),
             _ => CommitError::Staged(EnqueueError::Database { source, retryable }),
         },
         error => CommitError::Staged(error),
