@@ -1,8 +1,9 @@
 //! Transactional outbox and inbox: effects that happen exactly once, end to end.
 //!
-//! A producer writes business rows and messages in one transaction. A relay publishes every committed message to Kafka,
-//! RabbitMQ or SQS, with an id that stays. A consumer records that id in the transaction of its effect. So every effect
-//! happens once, through crashes, retries, replays and redelivery.
+//! A producer writes business rows and messages in one transaction. A relay publishes every
+//! committed message to Kafka, RabbitMQ or SQS, with an id that stays. A consumer records that id
+//! in the transaction of its effect. So every effect happens once, through crashes, retries,
+//! replays and redelivery.
 //!
 //! Begin with [`prelude`]. Everything else is in the crates below, which this one joins:
 //!

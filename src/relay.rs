@@ -14,10 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// A relay inside a service: reads one outbox and publishes to one broker, and keeps the log in bounds.
+/// A relay inside a service: reads one outbox and publishes to one broker, and keeps the log in
+/// bounds.
 ///
-/// Any number of processes may run the same relay: one publishes, the others stand by. It opens connections of its own, two
-/// or three, beside those of the pool.
+/// Any number of processes may run the same relay: one publishes, the others stand by. It opens
+/// connections of its own, two or three, beside those of the pool.
 ///
 /// ```no_run
 /// # #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -74,8 +75,8 @@ pub enum BuildRelayError {
 }
 
 impl Relay {
-    /// Begins to describe a relay for the outbox of a database: a pool, whose options are used, or a URL. See [`Address`]: hooks
-    /// of a pool do not apply.
+    /// Begins to describe a relay for the outbox of a database: a pool, whose options are used, or
+    /// a URL. See [`Address`]: hooks of a pool do not apply.
     pub fn builder(database: impl Into<Address>) -> RelayBuilder {
         RelayBuilder {
             address: database.into(),
@@ -96,10 +97,12 @@ impl Relay {
         self.pipeline.status()
     }
 
-    /// Runs until `shutdown` ends: then it stops reading, waits for outstanding confirmations (20 s at most), stores its
-    /// cursor and gives the lease back. Outages of database and broker are waited out, without end; so is a missing table.
+    /// Runs until `shutdown` ends: then it stops reading, waits for outstanding confirmations (20 s
+    /// at most), stores its cursor and gives the lease back. Outages of database and broker are
+    /// waited out, without end; so is a missing table.
     ///
-    /// Dropping the future loses nothing, but the next process has to wait until the lease expires (15 s).
+    /// Dropping the future loses nothing, but the next process has to wait until the lease expires
+    /// (15 s).
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let stop = CancellationToken::new();
         let mut maintaining = JoinSet::new();
@@ -122,8 +125,8 @@ impl Relay {
 }
 
 impl RelayBuilder {
-    /// Sets the name by which the cursor and the lease are stored; `relay` by default. Two relays of one outbox, each to
-    /// another broker, need two names.
+    /// Sets the name by which the cursor and the lease are stored; `relay` by default. Two relays
+    /// of one outbox, each to another broker, need two names.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -141,7 +144,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Publishes to a Kafka cluster with the default settings; for others see [`kafka_with`](Self::kafka_with).
+    /// Publishes to a Kafka cluster with the default settings; for others see
+    /// [`kafka_with`](Self::kafka_with).
     ///
     /// # Errors
     /// [`InvalidSetting`](brokers::InvalidSetting): an address that cannot be used.
@@ -156,7 +160,8 @@ impl RelayBuilder {
     /// Publishes to a Kafka cluster.
     ///
     /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
+    /// accepted.
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -166,7 +171,8 @@ impl RelayBuilder {
     /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
     ///
     /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
+    /// accepted.
     #[cfg(feature = "rabbitmq")]
     pub fn rabbitmq(self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -176,7 +182,8 @@ impl RelayBuilder {
     /// Publishes to SQS.
     ///
     /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is accepted.
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
+    /// accepted.
     #[cfg(feature = "sqs")]
     pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -190,21 +197,22 @@ impl RelayBuilder {
         self
     }
 
-    /// Changes the engine's settings: window, lease, retries, what follows a dead message. A size limit above the broker's is
-    /// lowered to it.
+    /// Changes the engine's settings: window, lease, retries, what follows a dead message. A size
+    /// limit above the broker's is lowered to it.
     pub fn settings(mut self, change: impl FnOnce(&mut EngineOptions) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
         self
     }
 
-    /// Sets how long history is kept that every relay has passed: 3 days by default, for ever with `None`.
+    /// Sets how long history is kept that every relay has passed: 3 days by default, for ever with
+    /// `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self
     }
 
-    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of with the next poll (50 ms at
-    /// most).
+    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of with
+    /// the next poll (50 ms at most).
     pub fn woken_by<DB: outbox::Dialect>(mut self, outbox: &Outbox<DB>) -> Self {
         self.hint = Some(outbox.wake_up().notify());
         self

@@ -2,8 +2,9 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Ends when the process is asked to: by SIGTERM or SIGINT (Ctrl-C). For consumers and relays inside a service. The first poll
-/// takes both signals over, for as long as the process lives, so that a second one does nothing; where that is refused, the future ends with Ctrl-C only.
+/// Ends when the process is asked to: by SIGTERM or SIGINT (Ctrl-C). For consumers and relays
+/// inside a service. The first poll takes both signals over, for as long as the process lives, so
+/// that a second one does nothing; where that is refused, the future ends with Ctrl-C only.
 ///
 /// ```no_run
 /// # async fn example(serve: impl AsyncFnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>)) {

@@ -14,8 +14,8 @@ use crate::{
     relay_memory, relay_parked, retention,
 };
 
-/// Runs benchmarks, all of them unless one is named; the services' addresses come from the environment
-/// (`cargo xtask bench` starts the services and sets it).
+/// Runs benchmarks, all of them unless one is named; the services' addresses come from the
+/// environment (`cargo xtask bench` starts the services and sets it).
 #[derive(Debug, Parser)]
 #[command(name = "bench", version)]
 struct Cli {
@@ -59,7 +59,8 @@ enum Output {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Drains a backlog from PostgreSQL to each broker, against SELECT → producer without bookkeeping.
+    /// Drains a backlog from PostgreSQL to each broker, against SELECT → producer without
+    /// bookkeeping.
     #[command(name = "relay_drain")]
     RelayDrain(relay_drain::Args),
     /// Buffers that a page costs, however long backlog and history are, beside pinned transactions.
@@ -68,13 +69,15 @@ enum Bench {
     /// Resident memory of the relay, whatever the backlog and the payloads.
     #[command(name = "relay_memory")]
     RelayMemory,
-    /// Entries beside the log: held rows drained under load, behind a dead key, and a million of them in memory.
+    /// Parked entries: held rows drained under load, behind a dead key, and a million of them in
+    /// memory.
     #[command(name = "relay_parked")]
     RelayParked(relay_parked::Args),
     /// Processor time, WAL and memory of the relay when there is nothing to do.
     #[command(name = "relay_idle")]
     RelayIdle,
-    /// How long a message takes from commit to broker and to the consumer's commit, under open-loop load.
+    /// How long a message takes from commit to broker and to the consumer's commit, under open-loop
+    /// load.
     Latency(latency::Args),
     /// A business transaction with the outbox against the same with a plain INSERT.
     Enqueue(enqueue::Args),

@@ -1,4 +1,5 @@
-//! A business transaction with the outbox, against the same transaction with a plain INSERT of the same rows.
+//! A business transaction with the outbox, against the same transaction with a plain INSERT of the
+//! same rows.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! Benchmarks on real services. Each compares the toolkit with its bare parts or its peers in the same run, interleaved,
-//! and reports ratios with their spread: absolute figures depend on the machine and its neighbours.
+//! Benchmarks on real services. Each compares the toolkit with its bare parts or its peers in the
+//! same run, interleaved, and reports ratios with their spread: absolute figures depend on the
+//! machine and its neighbours.
 
 mod cli;
 mod enqueue;

@@ -1,8 +1,9 @@
 //! How fast a backlog leaves PostgreSQL, against the bare parts.
 //!
-//! *Bare* reads the same rows with one plain SELECT, in pages by id, and hands them to the broker's client library
-//! pipelined, with as many bytes of headers on the wire, confirmations counted and nothing stored. *Relay* is the engine
-//! with its adapter, lease, cursor and checkpoints. Both start cold (connect included) on a fresh topic, in turns.
+//! *Bare* reads the same rows with one plain SELECT, in pages by id, and hands them to the broker's
+//! client library pipelined, with as many bytes of headers on the wire, confirmations counted and
+//! nothing stored. *Relay* is the engine with its adapter, lease, cursor and checkpoints. Both
+//! start cold (connect included) on a fresh topic, in turns.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
 //! The cost of a page for the server, however long the backlog and the history are, and beside
 //! transactions that stay open.
 //!
-//! Costs are buffers that the reader's own session touched, as the server counts them. Only the throughput beside a pin is
-//! measured in time, in turns.
+//! Costs are buffers that the reader's own session touched, as the server counts them. Only the
+//! throughput beside a pin is measured in time, in turns.
 
 use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName};
 use relay::engine::EngineOptions;
@@ -17,7 +17,8 @@ use crate::target::{Kafka, Target as _, backlog, fresh_topic};
 const PAGE: usize = 1_000;
 /// Pages of one measurement.
 const PAGES: i64 = 5;
-/// Measurements of one thing: what other sessions report meanwhile only ever adds, so the least counts.
+/// Measurements of one thing: what other sessions report meanwhile only ever adds, so the least
+/// counts.
 const TRIES: usize = 3;
 
 /// How far to go.

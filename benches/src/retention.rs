@@ -169,7 +169,8 @@ async fn client(pool: PgPool, over: Arc<AtomicBool>) -> Result<Vec<Duration>, Fa
     Ok(took)
 }
 
-/// History of two days ago, which is another segment than today's, and a relay that has passed all of it.
+/// History of two days ago, which is another segment than today's, and a relay that has passed all
+/// of it.
 async fn prepare(database: &Database, rows: u32) -> Result<(), Failure> {
     const FILL: &str = "INSERT INTO outbox_message (message_id, topic, key, content_type, payload) \
         SELECT (lpad(to_hex((extract(epoch FROM now() - interval '2 days') * 1000)::bigint + n / 100), 12, '0') \

@@ -1,6 +1,7 @@
 //! The wire formats as functions of plain values, for the fuzz targets. No part of the API.
 //!
-//! Each broker has `*_read`, and `*_again`: a message written and read back, or nothing where writing is refused.
+//! Each broker has `*_read`, and `*_again`: a message written and read back, or nothing where
+//! writing is refused.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
@@ -52,8 +53,8 @@ pub fn kafka_again(message: &Message) -> Option<Read> {
     Some(kafka::wire::read(&OwnedMessage::new(payload, key, message.topic.to_string(), at, 0, 0, headers)))
 }
 
-/// As an AMQP delivery: `message-id`, `content-type` and `type` are properties, all others headers of the type that
-/// the text looks like. What AMQP itself cannot carry is left out.
+/// As an AMQP delivery: `message-id`, `content-type` and `type` are properties, all others headers
+/// of the type that the text looks like. What AMQP itself cannot carry is left out.
 pub fn rabbitmq_read(record: &Record) -> Read {
     let mut properties = BasicProperties::default();
     let mut table = FieldTable::default();

@@ -1,5 +1,5 @@
-//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for each.
-//! `kafka` alone has neither TLS nor SCRAM, which come with OpenSSL: `kafka-tls`.
+//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
+//! each. `kafka` alone has neither TLS nor SCRAM, which come with OpenSSL: `kafka-tls`.
 //!
 //! Every folder has the same files, so that a change has the same place in each:
 //!

@@ -2,8 +2,8 @@
 
 use message::{PublishError, Receipts, Ticket};
 
-/// Promises exactly one receipt for a ticket: whoever drops it unanswered (a cancelled task, a broken session,
-/// a publisher that is closed) has reported its outcome as unknown.
+/// Promises exactly one receipt for a ticket: whoever drops it unanswered (a cancelled task, a
+/// broken session, a publisher that is closed) has reported its outcome as unknown.
 #[derive(Debug)]
 pub(crate) struct Pending {
     ticket: Ticket,

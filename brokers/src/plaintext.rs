@@ -4,7 +4,8 @@ use message::loopback::is_loopback;
 
 use crate::settings::InvalidSetting;
 
-/// Refuses an unencrypted connection to another machine; `setting` is what has to change, `remedy` how.
+/// Refuses an unencrypted connection to another machine; `setting` is what has to change, `remedy`
+/// how.
 ///
 /// # Errors
 /// [`InvalidSetting`] naming the host and `<section>.allow_plaintext`.

@@ -7,23 +7,25 @@ use serde::Deserialize;
 
 use crate::settings::InvalidSetting;
 
-/// The largest secret file that is read, in bytes; a password is shorter, another file was named by mistake.
+/// The largest secret file that is read, in bytes; a password is shorter, another file was named by
+/// mistake.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// A secret, as a text or as the path of the file that holds it (a mounted Kubernetes or systemd credential).
-/// `Debug` prints the path and never the text.
+/// A secret, as a text or as the path of the file that holds it (a mounted Kubernetes or systemd
+/// credential). `Debug` prints the path and never the text.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Secret {
     /// The secret itself.
     Text(SecretString),
-    /// The file that holds it. Read at every connect, so that a rotated secret is picked up; one trailing line
-    /// break is dropped.
+    /// The file that holds it. Read at every connect, so that a rotated secret is picked up; one
+    /// trailing line break is dropped.
     File(PathBuf),
 }
 
 impl Secret {
-    /// The secret from a pair of settings `<name>` and `<name>_file`, of which exactly one must be given.
+    /// The secret from a pair of settings `<name>` and `<name>_file`, of which exactly one must be
+    /// given.
     ///
     /// # Errors
     /// [`InvalidSetting`] when both or none are given.

@@ -1,6 +1,7 @@
 //! The part that all adapters' configurations share: the report of a wrong setting.
 
-/// A setting that cannot be used: which one, what was wrong, what to do. The operator's fault; not retryable.
+/// A setting that cannot be used: which one, what was wrong, what to do. The operator's fault; not
+/// retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {problem}")]
 pub struct InvalidSetting {
@@ -31,9 +32,9 @@ impl InvalidSetting {
         Err(Self::new(format!("{section}.{setting}"), problem))
     }
 
-    /// Accepts a name of `<section>.<setting>` that a log line, a command line and a protocol carry unchanged: without
-    /// control characters (a NUL ends it in C, a line feed begins another line of a log), without spaces at its ends,
-    /// and of at most `bytes_max`.
+    /// Accepts a name of `<section>.<setting>` that a log line, a command line and a protocol carry
+    /// unchanged: without control characters (a NUL ends it in C, a line feed begins another line
+    /// of a log), without spaces at its ends, and of at most `bytes_max`.
     #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
     pub(crate) fn unless_name(
         section: &str,

@@ -12,7 +12,8 @@ use crate::setting::{Failure, optional};
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoice (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL, cents bigint NOT NULL)";
 
-/// The effect: one invoice per order. No "ON CONFLICT": the inbox row in the same transaction already sees to "once".
+/// The effect: one invoice per order. No "ON CONFLICT": the inbox row in the same transaction
+/// already sees to "once".
 async fn bill(tx: &mut Tx, event: OrderPlaced) -> Result<(), HandlerError> {
     sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)")
         .bind(event.order)
@@ -25,7 +26,7 @@ async fn bill(tx: &mut Tx, event: OrderPlaced) -> Result<(), HandlerError> {
 /// Consumes until `INVOICES` invoices exist (default 2), then prints them and stops.
 ///
 /// # Errors
-/// Whatever the database refuses, or a setting that is missing.
+/// Any refusal of the database, or a setting that is missing.
 pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox], TABLE).await?;
     let expected = optional("INVOICES", "2").parse()?;

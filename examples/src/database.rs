@@ -5,8 +5,8 @@ use sqlx::{PgPool, Postgres};
 
 use crate::setting::{Failure, required};
 
-/// Opens the database of `DATABASE_URL`, with the tables of these lines and one of the service's own. A real service leaves
-/// the tables to its deployment: `relay migrate up`.
+/// Opens the database of `DATABASE_URL`, with the tables of these lines and one of the service's
+/// own. A real service leaves the tables to its deployment: `relay migrate up`.
 ///
 /// # Errors
 /// The variable is not set, or whatever the database refuses.

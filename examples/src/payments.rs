@@ -1,10 +1,10 @@
-//! Charges every order once, at a payment provider that honours idempotency keys, whatever is delivered how often and
-//! wherever the service is stopped.
+//! Charges every order once, at a payment provider that honours idempotency keys, whatever is
+//! delivered how often and wherever the service is stopped.
 //!
-//! The charge is not in this database, so it cannot commit with the inbox row. Instead: claim the key of the message, ask the
-//! provider with that key, store its answer under the key; then, in the inbox's transaction, write the payment. A service
-//! that stops in between is succeeded by another attempt with the same key: the provider answers with the charge that it has
-//! made already.
+//! The charge is not in this database, so it cannot commit with the inbox row. Instead: claim the
+//! key of the message, ask the provider with that key, store its answer under the key; then, in the
+//! inbox's transaction, write the payment. A service that stops in between is succeeded by another
+//! attempt with the same key: the provider answers with the charge that it has made already.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Payments {
 /// Consumes until `PAYMENTS` payments exist (default 2), then prints them and stops.
 ///
 /// # Errors
-/// Whatever the database refuses, or a setting that is missing.
+/// Any refusal of the database, or a setting that is missing.
 pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox, Line::Idempotency], TABLE).await?;
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "60").parse()?);

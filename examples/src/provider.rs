@@ -1,5 +1,5 @@
-//! A client of a payment provider that honours idempotency keys: `POST /charges` with the amount and the header
-//! `Idempotency-Key`.
+//! A client of a payment provider that honours idempotency keys: `POST /charges` with the amount
+//! and the header `Idempotency-Key`.
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -18,10 +18,12 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Asks for a charge; what the provider says of it, now or when it was first asked with this key.
+    /// Asks for a charge; what the provider says of it, now or when it was first asked with this
+    /// key.
     ///
     /// # Errors
-    /// It is not there, or refused. Whether the charge was made is then unknown: ask again with the same key.
+    /// It is not there, or refused. Whether the charge was made is then unknown: ask again with the
+    /// same key.
     pub async fn charge(&self, key: &str, cents: i64) -> Result<Bytes, Failure> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;

@@ -1,4 +1,5 @@
-//! A wallet service: payments are enqueued with their business rows, and every payment is credited once.
+//! A wallet service: payments are enqueued with their business rows, and every payment is credited
+//! once.
 //!
 //! Its tests are in `examples/tests/wallet.rs`, built on the crate `testkit`: copy them.
 
@@ -82,8 +83,9 @@ impl Handler<Sqlite> for Credit {
 pub enum Identity {
     /// By the name that all instances share. Right: what one has applied, the others know.
     Service,
-    /// By a name of its own. A mistake that is easily made (a host name, a process id): each instance applies what the
-    /// others have applied before. Here so that the tests can show that they find it.
+    /// By a name of its own. A mistake that is easily made (a host name, a process id): each
+    /// instance applies what the others have applied before. Here so that the tests can show that
+    /// they find it.
     Instance(u32),
 }
 

@@ -1,5 +1,5 @@
-//! Counting the failures of a message, in the database and in a transaction of their own: the handler's was rolled
-//! back.
+//! Counting the failures of a message, in the database and in a transaction of their own: the
+//! handler's was rolled back.
 
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ pub enum Pause {
 }
 
 impl Pause {
-    /// Returns how long it is after so many failures; `uniform` is the jitter, as for [`Backoff::delay`].
+    /// Returns how long it is after so many failures; `uniform` is the jitter, as for
+    /// [`Backoff::delay`].
     #[must_use]
     pub fn delay(self, failures: u32, uniform: f64) -> Duration {
         match self {
@@ -59,8 +60,8 @@ impl Pause {
 /// The longest error text that is stored, in bytes.
 pub(crate) const ERROR_BYTES_MAX: usize = 4_096;
 
-/// An error and its sources in one line, cut to [`ERROR_BYTES_MAX`], without the NUL characters that PostgreSQL
-/// does not store.
+/// An error and its sources in one line, cut to [`ERROR_BYTES_MAX`], without the NUL characters
+/// that PostgreSQL does not store.
 pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |error| error.source());
     let texts: Vec<_> = chain.map(ToString::to_string).collect();
@@ -76,8 +77,8 @@ pub(crate) fn storable(text: &str) -> String {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Notes a failure. With a backoff it is counted, and when to try again is noted as well; without, only the error and the
-    /// time of the first failure are kept.
+    /// Notes a failure. With a backoff it is counted, and when to try again is noted as well;
+    /// without, only the error and the time of the first failure are kept.
     ///
     /// # Errors
     /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
@@ -123,7 +124,8 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// The failures of a message so far; nothing when it never failed or has succeeded since. Cancel-safe.
+    /// The failures of a message so far; nothing when it never failed or has succeeded since.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn an_error_is_stored_with_its_sources_cut_at_a_character() {
         let error =
-            StoreError::new("x".repeat(4_060), crate::store_error::ErrorKind::Outage, "ä\0".repeat(100));
+            StoreError::new("x".repeat(4_060), migrations::SqlErrorKind::Unavailable, "ä\0".repeat(100));
         let text = error_text(&error);
         assert!(text.len() <= ERROR_BYTES_MAX && text.len() > ERROR_BYTES_MAX - 4, "{}", text.len());
         assert!(text.contains(": ä\u{fffd}"), "{text}");

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-/// Exponential backoff with full jitter: a random part of `first × 2^(attempt − 1)`, bounded by `max`.
+/// Exponential backoff with full jitter: a random part of `first × 2^(attempt − 1)`, bounded by
+/// `max`.
 ///
-/// Full jitter spreads the retries of many consumers over the whole interval, so that they do not arrive together
-/// at what they all failed on.
+/// Full jitter spreads the retries of many consumers over the whole interval, so that they do not
+/// arrive together at what they all failed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The bound of the first wait.

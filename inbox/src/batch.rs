@@ -29,7 +29,8 @@ pub struct Candidate<'a> {
 /// Which of the candidates are sent to the database: the first of each key.
 struct Plan<'a> {
     rows: Vec<(Key<'a>, Fingerprint)>,
-    /// For each candidate: the index of its row, and whether it is the one that the row was made from.
+    /// For each candidate: the index of its row, and whether it is the one that the row was made
+    /// from.
     places: Vec<Result<(usize, bool), Refusal>>,
 }
 
@@ -62,13 +63,16 @@ fn plan<'a>(
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Admits many messages in the caller's transaction: results per message, in their order. Of a message that
-    /// is twice in the batch, the first is fresh and the second its duplicate, or refused if it differs.
+    /// Admits many messages in the caller's transaction: results per message, in their order. Of a
+    /// message that is twice in the batch, the first is fresh and the second its duplicate, or
+    /// refused if it differs.
     ///
-    /// On PostgreSQL one round trip for every 200 messages, and another one when there are duplicates.
+    /// On PostgreSQL one round trip for every 200 messages, and another one when there are
+    /// duplicates.
     ///
     /// # Errors
-    /// [`AdmitError`], never a refusal: refusals stand in the results. Roll the transaction back. Not cancel-safe.
+    /// [`AdmitError`], never a refusal: refusals stand in the results. Roll the transaction back.
+    /// Not cancel-safe.
     pub async fn admit_batch(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -80,7 +84,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(admissions)
     }
 
-    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more, alone.
+    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more,
+    /// alone.
     pub(crate) async fn admit_batch_uncounted(
         &self,
         tx: &mut Transaction<'_, DB>,

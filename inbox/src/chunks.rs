@@ -1,9 +1,11 @@
-//! Messages in chunks: kept until the last one comes, then handled once, as the whole that they were.
+//! Messages in chunks: kept until the last one comes, then handled once, as the whole that they
+//! were.
 //!
-//! A chunk is stored in the transaction whose commit permits its acknowledgement. The transaction that stores the last
-//! missing one reads all of them, checks the fingerprint that each promised, removes them and goes on with the whole
-//! message as with any other: inbox row, effect and removal commit together. The row of the set is locked first, so of
-//! two transactions with the last two chunks the second waits for the first, and then sees its chunk.
+//! A chunk is stored in the transaction whose commit permits its acknowledgement. The transaction
+//! that stores the last missing one reads all of them, checks the fingerprint that each promised,
+//! removes them and goes on with the whole message as with any other: inbox row, effect and removal
+//! commit together. The row of the set is locked first, so of two transactions with the last two
+//! chunks the second waits for the first, and then sees its chunk.
 
 use message::{Chunk, Fingerprint, Message, MessageId};
 use sqlx::Transaction;
@@ -120,16 +122,18 @@ fn runs(indices: impl Iterator<Item = u32>) -> Vec<String> {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Puts messages in chunks together, in the caller's own transaction: call it before [`admit`](Self::admit) with every
-    /// message, and admit only what is [`Gathered::Whole`]. A message that is no chunk comes back as it is.
+    /// Puts messages in chunks together, in the caller's own transaction: call it before
+    /// [`admit`](Self::admit) with every message, and admit only what is [`Gathered::Whole`]. A
+    /// message that is no chunk comes back as it is.
     ///
-    /// The transaction reads what others have committed (READ COMMITTED, PostgreSQL's default); on SQLite begin it with
-    /// `BEGIN IMMEDIATE`.
+    /// The transaction reads what others have committed (READ COMMITTED, PostgreSQL's default); on
+    /// SQLite begin it with `BEGIN IMMEDIATE`.
     ///
     /// # Errors
-    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there and do not make the message
-    /// that they promised; [`dead_letter_whole`](Self::dead_letter_whole) keeps it and forgets the chunks. Not
-    /// cancel-safe: when the future was dropped, roll back as well.
+    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there and
+    /// do not make the message that they promised; [`dead_letter_whole`](Self::dead_letter_whole)
+    /// keeps it and forgets the chunks. Not cancel-safe: when the future was dropped, roll back as
+    /// well.
     pub async fn gather(
         &self,
         tx: &mut Transaction<'_, DB>,

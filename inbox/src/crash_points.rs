@@ -16,7 +16,7 @@ pub const AFTER_COMMIT: &str = "inbox::after_commit";
 /// The broker was told.
 pub const AFTER_SETTLE: &str = "inbox::after_settle";
 
-/// All of them. The first is a place of [`Inbox::admit`](crate::Inbox::admit) too, the others of the
-/// [runner](crate::Consumer).
+/// All of them. The first is a place of [`Inbox::admit`](crate::Inbox::admit) too, the others of
+/// the [runner](crate::Consumer).
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [AFTER_ADMIT, AFTER_EFFECT, AFTER_COMMIT, AFTER_SETTLE];

@@ -73,7 +73,8 @@ impl fmt::Display for Day {
     }
 }
 
-/// The smallest id of a moment; of the first or the last possible one for moments that no id can carry.
+/// The smallest id of a moment; of the first or the last possible one for moments that no id can
+/// carry.
 #[must_use]
 pub fn floor(at: OffsetDateTime) -> Uuid {
     let limit = if at < OffsetDateTime::UNIX_EPOCH { Uuid::nil() } else { Uuid::max() };

@@ -143,7 +143,8 @@ pub struct DeadLetter {
     pub time: Option<OffsetDateTime>,
     /// The media type.
     pub content_type: Option<String>,
-    /// Free headers; of a malformed delivery all header texts, of a chunk also the attributes that say which.
+    /// Free headers; of a malformed delivery all header texts, of a chunk also the attributes that
+    /// say which.
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
@@ -345,14 +346,16 @@ fn clean(text: &str) -> String {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it. One that was
-    /// dead-lettered before is counted and not stored twice.
+    /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it.
+    /// One that was dead-lettered before is counted and not stored twice.
     ///
-    /// A message whose handler rejected it or failed too often gets its inbox row in the same transaction: further copies of
-    /// it are duplicates, wherever they come from, until an operator has it redriven.
+    /// A message whose handler rejected it or failed too often gets its inbox row in the same
+    /// transaction: further copies of it are duplicates, wherever they come from, until an operator
+    /// has it redriven.
     ///
     /// # Errors
-    /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is dropped.
+    /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is
+    /// dropped.
     pub async fn dead_letter(
         &self,
         consumer: &ConsumerName,
@@ -363,8 +366,9 @@ impl<DB: Dialect> Inbox<DB> {
         self.store_letter(DeadLetter::of(delivery, consumer, scope, cause), None).await
     }
 
-    /// As [`dead_letter`](Self::dead_letter), for a chunk that made its message whole ([`Gathered::Whole`],
-    /// [`AdmitError::Damaged`]): the letter holds the whole message, and the chunks are forgotten in the same transaction.
+    /// As [`dead_letter`](Self::dead_letter), for a chunk that made its message whole
+    /// ([`Gathered::Whole`], [`AdmitError::Damaged`]): the letter holds the whole message, and the
+    /// chunks are forgotten in the same transaction.
     ///
     /// [`Gathered::Whole`]: crate::Gathered::Whole
     /// [`AdmitError::Damaged`]: crate::AdmitError::Damaged

@@ -1,7 +1,7 @@
 //! Decisions about dead letters: who took which, why, and what came of it.
 //!
-//! A discard is carried out at once. A redrive needs the handler, which runs in the service: its decision is a request that
-//! a consumer of this name carries out within seconds.
+//! A discard is carried out at once. A redrive needs the handler, which runs in the service: its
+//! decision is a request that a consumer of this name carries out within seconds.
 
 use std::num::NonZeroU32;
 
@@ -109,12 +109,12 @@ impl Decision {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Asks the consumer of a dead letter to redrive it: any process of that name does so within seconds, with its handler. What
-    /// came of it stands in [`decisions`](Self::decisions).
+    /// Asks the consumer of a dead letter to redrive it: any process of that name does so within
+    /// seconds, with its handler. What came of it stands in [`decisions`](Self::decisions).
     ///
     /// # Errors
-    /// [`RedriveError::NotFound`]; [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`].
-    /// Runs to its end even if this call is dropped.
+    /// [`RedriveError::NotFound`]; [`RedriveError::NotAMessage`] when no handler can be given it;
+    /// [`RedriveError::Store`]. Runs to its end even if this call is dropped.
     pub async fn request_redrive(
         &self,
         id: DeadLetterId,
@@ -154,7 +154,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("list the decisions about dead letters"))
     }
 
-    /// The redrives that a consumer is asked for and has not carried out, oldest first. Cancel-safe.
+    /// The redrives that a consumer is asked for and has not carried out, oldest first.
+    /// Cancel-safe.
     pub(crate) async fn redrive_requests(
         &self,
         consumer: &ConsumerName,

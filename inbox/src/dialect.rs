@@ -155,7 +155,8 @@ pub mod parts {
             pool: &Pool<Self>,
         ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-        /// Inserts a row unless its key is there. A new one can be marked: see [`commit`](Self::commit).
+        /// Inserts a row unless its key is there. A new one can be marked: see
+        /// [`commit`](Self::commit).
         fn insert(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -179,16 +180,16 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Stored>>> + Send;
 
-        /// Commits if every row that was inserted with a mark is still there, in this very transaction; otherwise nothing is
-        /// committed. `marked` are all of them. An error that is a refusal says that nothing was committed; after any other
-        /// that is unknown.
+        /// Commits if every row that was inserted with a mark is still there, in this very
+        /// transaction; otherwise nothing is committed. `marked` are all of them. An error that is
+        /// a refusal says that nothing was committed; after any other that is unknown.
         fn commit(
             tx: Transaction<'static, Self>,
             marked: &[Key<'_>],
         ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
-        /// Ends what a session is doing at this moment, if it is still in that transaction, which is aborted by that. Nothing
-        /// where sessions have no names.
+        /// Ends what a session is doing at this moment, if it is still in that transaction, which
+        /// is aborted by that. Nothing where sessions have no names.
         fn interrupt(
             connection: &mut Self::Connection,
             session: Session,
@@ -229,16 +230,17 @@ pub mod parts {
             range: (Day, Day),
         ) -> impl Future<Output = Result<Vec<Day>>> + Send;
 
-        /// Makes the days of the range able to hold rows, but none before memory begins: all of them or none. Outside of a
-        /// transaction: it gives way to others and tries again. How many it made.
+        /// Makes the days of the range able to hold rows, but none before memory begins: all of
+        /// them or none. Outside of a transaction: it gives way to others and tries again. How many
+        /// it made.
         fn create_days(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             range: (Day, Day),
         ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
 
-        /// Forgets everything before a day and moves the beginning of memory there, in one step or with the
-        /// refusal first. How many days (PostgreSQL) or rows (SQLite) went.
+        /// Forgets everything before a day and moves the beginning of memory there, in one step or
+        /// with the refusal first. How many days (PostgreSQL) or rows (SQLite) went.
         fn expire(
             pool: &Pool<Self>,
             statements: &Self::Statements,
@@ -249,7 +251,8 @@ pub mod parts {
     /// Counting failures.
     #[doc(hidden)]
     pub trait Attempts: Guards {
-        /// Notes a failure and counts it, or does not. How many were counted, and the time since the first was noted.
+        /// Notes a failure and counts it, or does not. How many were counted, and the time since
+        /// the first was noted.
         fn count_attempt(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -291,8 +294,8 @@ pub mod parts {
     /// Chunks of messages.
     #[doc(hidden)]
     pub trait Chunks: Guards {
-        /// Makes the set unless it is there, and locks it until the transaction ends. The bytes of the whole, as its
-        /// first chunk said.
+        /// Makes the set unless it is there, and locks it until the transaction ends. The bytes of
+        /// the whole, as its first chunk said.
         fn hold_set(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -349,7 +352,8 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Incomplete>>> + Send;
 
-        /// Locks a set until the transaction ends; nothing when it is gone or another transaction holds it.
+        /// Locks a set until the transaction ends; nothing when it is gone or another transaction
+        /// holds it.
         fn lock_set(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -432,8 +436,8 @@ pub mod parts {
             id: DeadLetterId,
         ) -> impl Future<Output = Result<Inserted>> + Send;
 
-        /// Turns the row of a dead letter into that of a message which takes effect in this transaction, with a mark. How
-        /// many rows there were.
+        /// Turns the row of a dead letter into that of a message which takes effect in this
+        /// transaction, with a mark. How many rows there were.
         fn clear_dead(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -449,8 +453,8 @@ pub mod parts {
             resolution: Resolution,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// Removes what was resolved before a moment, except late applications: their row is the only record
-        /// that the effect happened.
+        /// Removes what was resolved before a moment, except late applications: their row is the
+        /// only record that the effect happened.
         fn purge_dead_letters(
             connection: &mut Self::Connection,
             statements: &Self::Statements,

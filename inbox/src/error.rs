@@ -82,8 +82,9 @@ pub enum AdmitError {
     /// The message is refused, before any effect: dead-letter it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// All chunks of the message are there, and do not make what each of them promised: dead-letter the whole with
-    /// [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets them.
+    /// All chunks of the message are there, and do not make what each of them promised: dead-letter
+    /// the whole with [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets
+    /// them.
     #[error(
         "all chunks of message {} came, but together they have the fingerprint {found} instead of {promised}: one was \
          damaged or is of another message; publish it again from its outbox",
@@ -97,8 +98,8 @@ pub enum AdmitError {
         /// The fingerprint of what they make.
         found: Fingerprint,
     },
-    /// The day of the message expired while it was being admitted. Admit it again in a new transaction: it is
-    /// refused then, if it is too old by now.
+    /// The day of the message expired while it was being admitted. Admit it again in a new
+    /// transaction: it is refused then, if it is too old by now.
     #[error(
         "the day {day} of message {id} was expired by another process; admit it again in a new transaction"
     )]
@@ -117,8 +118,8 @@ pub enum AdmitError {
 }
 
 impl AdmitError {
-    /// Whose fault it is: the message's ([`Refused`](Self::Refused)), the infrastructure's ([`Fault::Broker`]: try
-    /// again), or the operator's.
+    /// Whose fault it is: the message's ([`Refused`](Self::Refused)), the infrastructure's
+    /// ([`Fault::Broker`]: try again), or the operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -135,8 +136,8 @@ impl AdmitError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// Nothing was committed: a statement of the transaction had failed (even if its error was swallowed), or
-    /// the database refused at the commit.
+    /// Nothing was committed: a statement of the transaction had failed (even if its error was
+    /// swallowed), or the database refused at the commit.
     #[error("the transaction was rolled back: {reason}")]
     RolledBack {
         /// How this was found out.
@@ -145,8 +146,8 @@ pub enum CommitError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The connection was lost before the answer came. Do not settle: the delivery comes again, and the inbox
-    /// knows whether it took effect.
+    /// The connection was lost before the answer came. Do not settle: the delivery comes again, and
+    /// the inbox knows whether it took effect.
     #[error("the outcome of the commit is unknown: its answer did not arrive")]
     Unknown {
         /// The error that came instead of an answer.

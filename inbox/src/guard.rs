@@ -1,12 +1,14 @@
 //! The guard: the inbox row and the effect commit together, or neither does.
 //!
-//! One `INSERT … ON CONFLICT DO NOTHING` in the caller's transaction, then a look at the affected rows. A racing
-//! second consumer waits on the first one's uncommitted row; then it sees a duplicate, or takes over if the first
-//! rolled back. No state "in progress" is needed, because the effect is in the same transaction.
+//! One `INSERT … ON CONFLICT DO NOTHING` in the caller's transaction, then a look at the affected
+//! rows. A racing second consumer waits on the first one's uncommitted row; then it sees a
+//! duplicate, or takes over if the first rolled back. No state "in progress" is needed, because the
+//! effect is in the same transaction.
 
 use bytes::Bytes;
 use message::crash_points::reached;
 use message::{Committed, Fingerprint, Message, MessageId};
+use migrations::SqlErrorKind;
 use sqlx::{Connection as _, Transaction};
 use time::OffsetDateTime;
 
@@ -18,7 +20,7 @@ use crate::error::{AdmitError, ConfirmError};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 use crate::telemetry;
 
 /// The outcome of admitting a message that was not refused.
@@ -31,7 +33,8 @@ pub enum Admission<DB: Dialect> {
     Duplicate(Duplicate),
 }
 
-/// A message that took effect before, or that ended as a dead letter: an operator redrives that, or has given it up.
+/// A message that took effect before, or that ended as a dead letter: an operator redrives that, or
+/// has given it up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
     /// When it took effect or was dead-lettered, by the database's clock.
@@ -65,8 +68,9 @@ impl<DB: Dialect> Guard<DB> {
         Self { inbox: inbox.clone(), consumer, scope, id: message.id, session }
     }
 
-    /// Ends the statement that its transaction runs at this moment, on another connection: the one in use answers only when
-    /// the statement has ended. The transaction can only be rolled back after that. Nothing on SQLite.
+    /// Ends the statement that its transaction runs at this moment, on another connection: the one
+    /// in use answers only when the statement has ended. The transaction can only be rolled back
+    /// after that. Nothing on SQLite.
     ///
     /// # Errors
     /// [`StoreError`] when the database was away or refused.
@@ -87,11 +91,12 @@ impl<DB: Dialect> Guard<DB> {
         self.id
     }
 
-    /// Stores the handler's result in the inbox row; every duplicate gets it back. In the transaction that
-    /// admitted the message.
+    /// Stores the handler's result in the inbox row; every duplicate gets it back. In the
+    /// transaction that admitted the message.
     ///
     /// # Errors
-    /// [`StoreError`] when the database refused, or when this transaction does not hold the row. Roll back then.
+    /// [`StoreError`] when the database refused, or when this transaction does not hold the row.
+    /// Roll back then.
     pub async fn complete(self, tx: &mut Transaction<'_, DB>, result: &[u8]) -> Result<(), StoreError> {
         let what = "store a message's result";
         let rows = DB::complete(tx, self.inbox.statements(), self.key(), result)
@@ -101,7 +106,7 @@ impl<DB: Dialect> Guard<DB> {
             return Ok(());
         }
         let problem = "the transaction does not hold the inbox row: it is another one, or was rolled back";
-        Err(StoreError::new(what, ErrorKind::Statement, problem))
+        Err(StoreError::new(what, SqlErrorKind::Refused, problem))
     }
 
     fn key(&self) -> Key<'_> {
@@ -134,14 +139,17 @@ pub(crate) fn compare(
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Admits a message in the caller's own transaction. Apply the effect in the same transaction only when it is
-    /// fresh; after the commit, [`confirm`](Self::confirm) gives the proof that settles the delivery.
-    /// [`begin`](Self::begin) offers a transaction that gives the proof itself.
+    /// Admits a message in the caller's own transaction. Apply the effect in the same transaction
+    /// only when it is fresh; after the commit, [`confirm`](Self::confirm) gives the proof that
+    /// settles the delivery. [`begin`](Self::begin) offers a transaction that gives the proof
+    /// itself.
     ///
-    /// On SQLite begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY without waiting.
+    /// On SQLite begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY
+    /// without waiting.
     ///
     /// # Errors
-    /// [`AdmitError`]; roll the transaction back. Not cancel-safe: when the future was dropped, roll back as well.
+    /// [`AdmitError`]; roll the transaction back. Not cancel-safe: when the future was dropped,
+    /// roll back as well.
     pub async fn admit(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -196,9 +204,9 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Judges an id by its time and makes sure that its day can be stored. A refusal is based on the database's
-    /// clock of this moment: a process that slept (a suspended machine) would otherwise refuse present messages
-    /// as coming from the future.
+    /// Judges an id by its time and makes sure that its day can be stored. A refusal is based on
+    /// the database's clock of this moment: a process that slept (a suspended machine) would
+    /// otherwise refuse present messages as coming from the future.
     pub(crate) async fn validate(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -221,8 +229,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(())
     }
 
-    /// The day of a message went while it was being admitted. Where the transaction is still intact (SQLite), it
-    /// tells that the message is too old by now.
+    /// The day of a message went while it was being admitted. Where the transaction is still intact
+    /// (SQLite), it tells that the message is too old by now.
     pub(crate) async fn forgotten(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -239,8 +247,9 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(AdmitError::Expired { id, day })
     }
 
-    /// Proves that a message took effect or is a dead letter, or that a chunk is kept, by reading its committed inbox row on another connection: for callers
-    /// who committed a transaction of their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
+    /// Proves that a message took effect or is a dead letter, or that a chunk is kept, by reading
+    /// its committed inbox row on another connection: for callers who committed a transaction of
+    /// their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
     ///
     /// # Errors
     /// [`ConfirmError::NotCommitted`] when there is no such row (yet); others as named there.

@@ -6,34 +6,37 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{EventType, Message};
+use migrations::SqlErrorKind;
 use sqlx::Transaction;
 
 use crate::dialect::Dialect;
 use crate::received::Received;
-use crate::store_error::ErrorKind;
 
 /// The effect of a message.
 #[async_trait]
 pub trait Handler<DB: Dialect>: Send + Sync {
-    /// Applies the effect in the transaction that also holds the inbox row; whatever else it does happens once
-    /// per attempt. The returned bytes are stored as the message's result and come back with every duplicate.
+    /// Applies the effect in the transaction that also holds the inbox row; whatever else it does
+    /// happens once per attempt. The returned bytes are stored as the message's result and come
+    /// back with every duplicate.
     ///
-    /// It must not commit or roll the transaction back by SQL of its own; the inbox would notice before it commits,
-    /// and give no proof.
+    /// It must not commit or roll the transaction back by SQL of its own; the inbox would notice
+    /// before it commits, and give no proof.
     ///
-    /// It is ended after [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) where it waits (`.await`). Code that blocks
-    /// its thread cannot be ended: run it in `tokio::task::spawn_blocking`.
+    /// It is ended after [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) where it
+    /// waits (`.await`). Code that blocks its thread cannot be ended: run it in
+    /// `tokio::task::spawn_blocking`.
     ///
     /// # Errors
-    /// [`HandlerError`] rolls everything back and says what happens next. An `sqlx::Error` converts into one.
+    /// [`HandlerError`] rolls everything back and says what happens next. An `sqlx::Error` converts
+    /// into one.
     async fn handle(
         &self,
         tx: &mut Transaction<'static, DB>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 
-    /// Whether it has an effect for messages of this kind; for all of them by default. A dead letter of another kind is not redriven
-    /// with it: a process that knows the kind does.
+    /// Whether it has an effect for messages of this kind; for all of them by default. A dead
+    /// letter of another kind is not redriven with it: a process that knows the kind does.
     fn knows(&self, _kind: &EventType) -> bool {
         true
     }
@@ -68,8 +71,8 @@ pub enum Next {
     Reject,
     /// Not counted, and tried again after a backoff: something that the handler needs is away.
     Unavailable,
-    /// The database was away, or another transaction won. Tried again after a backoff, and counted only while other messages
-    /// succeed: then it is this message that the database cannot do.
+    /// The database was away, or another transaction won. Tried again after a backoff, and counted
+    /// only while other messages succeed: then it is this message that the database cannot do.
     Database,
 }
 
@@ -93,21 +96,23 @@ impl HandlerError {
     }
 
     /// The message failed; the next attempt waits for `delay` instead of the backoff, at most
-    /// [`RETRY_AFTER_MAX`] (a longer time is shortened to it). Counted as an attempt. In a batch the
-    /// first failure only takes the message out of it: the attempt that follows at once, alone, is
-    /// the one that waits.
+    /// [`RETRY_AFTER_MAX`] (a longer time is shortened to it). Counted as an attempt. In a batch
+    /// the first failure only takes the message out of it: the attempt that follows at once, alone,
+    /// is the one that waits.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         Self { delay: Some(delay.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
     }
 
-    /// The message failed with this error, but may succeed later: for `.map_err(HandlerError::retrying)`.
+    /// The message failed with this error, but may succeed later: for
+    /// `.map_err(HandlerError::retrying)`.
     #[must_use]
     pub fn retrying(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::retry("the handler failed").with_source(error)
     }
 
-    /// The message can never succeed, because of this error: for `.map_err(HandlerError::rejecting)`.
+    /// The message can never succeed, because of this error: for
+    /// `.map_err(HandlerError::rejecting)`.
     #[must_use]
     pub fn rejecting(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::reject("the handler rejected the message").with_source(error)
@@ -119,7 +124,8 @@ impl HandlerError {
         Self { next: Next::Reject, ..Self::retry(reason) }
     }
 
-    /// Something that the handler needs is away; not the message's fault, and no attempt is counted.
+    /// Something that the handler needs is away; not the message's fault, and no attempt is
+    /// counted.
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self { next: Next::Unavailable, ..Self::retry(reason) }
@@ -193,14 +199,14 @@ pub(crate) fn json_problem(error: &serde_json::Error) -> String {
 }
 
 impl From<sqlx::Error> for HandlerError {
-    /// Outages and lost conflicts (serialization, deadlock, a statement that took too long) are not the message's fault, unless
-    /// they meet only this one: see [`Next::Database`].
+    /// Outages and lost conflicts (serialization, deadlock, a statement that took too long) are not
+    /// the message's fault, unless they meet only this one: see [`Next::Database`].
     fn from(error: sqlx::Error) -> Self {
-        match ErrorKind::of(&error) {
-            ErrorKind::Outage | ErrorKind::Conflict => {
+        match SqlErrorKind::of(&error) {
+            SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict => {
                 Self { next: Next::Database, ..Self::retry("the database did not do it") }
             }
-            ErrorKind::Statement => Self::retry("the database refused a statement"),
+            SqlErrorKind::Refused => Self::retry("the database refused a statement"),
         }
         .with_source(error)
     }

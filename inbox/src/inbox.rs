@@ -20,7 +20,8 @@ use crate::window::Window;
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
 /// The shortest retention.
 pub const RETENTION_MIN: Duration = Duration::from_secs(86_400);
-/// The longest retention: a partition per day, and planning an insert gets slower with their number.
+/// The longest retention: a partition per day, and planning an insert gets slower with their
+/// number.
 pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// How far ahead of the database's clock an id may be by default.
 pub const SKEW_MAX_DEFAULT: Duration = Duration::from_secs(300);
@@ -35,22 +36,25 @@ pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
 /// Options with which an inbox is opened.
 #[derive(Debug, Clone)]
 pub struct InboxOptions {
-    /// How long ids are remembered: [`RETENTION_MIN`] to [`RETENTION_MAX`], 14 days by default. Choose two to
-    /// three times the longest time after which a duplicate can arrive (Kafka replay, redrive of a dead-letter
-    /// queue, SQS's 14 days), and more than the longest outage of a consumer.
+    /// How long ids are remembered: [`RETENTION_MIN`] to [`RETENTION_MAX`], 14 days by default.
+    /// Choose two to three times the longest time after which a duplicate can arrive (Kafka replay,
+    /// redrive of a dead-letter queue, SQS's 14 days), and more than the longest outage of a
+    /// consumer.
     pub retention: Duration,
     /// How far ahead of the database's clock an id may be: up to one day, 5 minutes by default.
     pub skew_max: Duration,
     /// How long resolved dead letters are kept: 30 days by default. Open ones are kept for ever.
     pub dead_letter_retention: Duration,
-    /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`], 24 hours by default. After
-    /// that, at the next maintenance, the message is dead-lettered as incomplete. Choose more than the longest outage of
-    /// a relay: its message may be half-way then.
+    /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`],
+    /// 24 hours by default. After that, at the next maintenance, the message is dead-lettered as
+    /// incomplete. Choose more than the longest outage of a relay: its message may be half-way
+    /// then.
     pub incomplete_retention: Duration,
     /// The largest payload that is put together from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
     pub chunked_bytes_max: usize,
-    /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has none.
+    /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has
+    /// none.
     pub schema: Option<Identifier>,
 }
 
@@ -108,13 +112,13 @@ struct PartitionCache {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Opens an inbox whose tables exist, measures the database's clock and makes sure that every accepted day
-    /// can be stored.
+    /// Opens an inbox whose tables exist, measures the database's clock and makes sure that every
+    /// accepted day can be stored.
     ///
     /// # Errors
-    /// [`OpenError`]: an option out of its bounds, a schema that does not fit (says which command to run), days
-    /// that do not exist and may not be created, or a database that is away. Not cancel-safe on PostgreSQL behind
-    /// a pool without `after_release`; run it to its end.
+    /// [`OpenError`]: an option out of its bounds, a schema that does not fit (says which command
+    /// to run), days that do not exist and may not be created, or a database that is away. Not
+    /// cancel-safe on PostgreSQL behind a pool without `after_release`; run it to its end.
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
         let statements = DB::statements(options.schema.as_ref());
@@ -164,8 +168,8 @@ impl<DB: Dialect> Inbox<DB> {
         Window { now, retention, skew_max, retained_from }
     }
 
-    /// Moves the clock by which this handle and its clones validate ids and forget days, further ahead of the database's. For
-    /// tests: production has one clock, the database's.
+    /// Moves the clock by which this handle and its clones validate ids and forget days, further
+    /// ahead of the database's. For tests: production has one clock, the database's.
     #[cfg(feature = "testing")]
     pub fn advance(&self, by: Duration) {
         let mut memory = self.memory();
@@ -210,8 +214,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.pool().acquire().await.map_err(StoreError::during(what))
     }
 
-    /// Begins a transaction. Call it in a spawned task only: a `begin` that is dropped half-way leaves the pooled
-    /// session inside a transaction (sqlx 0.9).
+    /// Begins a transaction. Call it in a spawned task only: a `begin` that is dropped half-way
+    /// leaves the pooled session inside a transaction (sqlx 0.9).
     pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {
         DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))
     }

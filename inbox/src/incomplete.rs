@@ -1,4 +1,5 @@
-//! Messages of which chunks are missing for too long: dead-lettered, told and counted, never dropped in silence.
+//! Messages of which chunks are missing for too long: dead-lettered, told and counted, never
+//! dropped in silence.
 
 use bytes::Bytes;
 use message::Fingerprint;
@@ -22,8 +23,8 @@ impl Incomplete {
         ChunkSet { key, fingerprint: self.fingerprint }
     }
 
-    /// Its dead letter with what has come: evidence, and nothing to apply. Its fingerprint is that of the fragment, so that
-    /// the message itself, published again, is not taken for a dead one.
+    /// Its dead letter with what has come: evidence, and nothing to apply. Its fingerprint is that
+    /// of the fragment, so that the message itself, published again, is not taken for a dead one.
     fn into_letter(self, fragment: Bytes) -> DeadLetter {
         let error = format!(
             "{} of {} bytes came since {}: {}; publish it again from its outbox",

@@ -1,8 +1,8 @@
 //! The transactional inbox: every message takes effect once.
 //!
-//! The id of a message and its effect are committed in one transaction. A duplicate finds the id and does nothing; a
-//! message that is too old to be known, or that carries a used id with another payload, is refused loudly. A delivery
-//! is settled only with the proof of a commit.
+//! The id of a message and its effect are committed in one transaction. A duplicate finds the id
+//! and does nothing; a message that is too old to be known, or that carries a used id with another
+//! payload, is refused loudly. A delivery is settled only with the proof of a commit.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -27,7 +27,8 @@ pub enum InvalidName {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// The text holds a control character, which would break log lines and which PostgreSQL may not store.
+    /// The text holds a control character, which would break log lines and which PostgreSQL may not
+    /// store.
     #[error("the {what} {value:?} has the control character {found:?} at byte {at}; remove it")]
     Control {
         /// The kind of name that the text was meant to be.
@@ -57,8 +58,8 @@ pub(crate) fn check(what: &'static str, value: &str) -> Result<(), InvalidName> 
     }
 }
 
-/// Who consumes: one name per handler, the same in all its processes. Two consumers on one table both handle
-/// every message. 1 to [`NAME_BYTES_MAX`] bytes, no control characters.
+/// Who consumes: one name per handler, the same in all its processes. Two consumers on one table
+/// both handle every message. 1 to [`NAME_BYTES_MAX`] bytes, no control characters.
 ///
 /// Renaming a consumer makes it a new one, which has seen no message yet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,8 +108,9 @@ impl From<std::convert::Infallible> for InvalidName {
     }
 }
 
-/// For whom: the tenant or account, part of the key, so that one tenant's id never hides another tenant's
-/// message. At most [`NAME_BYTES_MAX`] bytes, no control characters; empty where there are no tenants.
+/// For whom: the tenant or account, part of the key, so that one tenant's id never hides another
+/// tenant's message. At most [`NAME_BYTES_MAX`] bytes, no control characters; empty where there are
+/// no tenants.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(Arc<str>);
 

@@ -9,12 +9,14 @@ use crate::name::{ConsumerName, Tenant};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// The message's id: the same at every attempt, so external calls can use it as an idempotency key.
+    /// The message's id: the same at every attempt, so external calls can use it as an idempotency
+    /// key.
     pub message_id: MessageId,
     /// The number of this attempt: 1 plus the failures that were counted before. Failures of other
-    /// processes, or before a restart, are known where the broker flags a redelivery: RabbitMQ and SQS
-    /// do, Kafka only within a session, so there it may begin anew. The bound of attempts is counted in
-    /// the database and never begins anew. After a redrive it counts on from the dead letter.
+    /// processes, or before a restart, are known where the broker flags a redelivery: RabbitMQ and
+    /// SQS do, Kafka only within a session, so there it may begin anew. The bound of attempts is
+    /// counted in the database and never begins anew. After a redrive it counts on from the dead
+    /// letter.
     pub attempt: u32,
     /// When the message's id was made, to the millisecond; the inbox's window judges this time.
     pub generated_at: OffsetDateTime,

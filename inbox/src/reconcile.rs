@@ -1,5 +1,5 @@
-//! An inbox as somebody reads it who compares it with what happened elsewhere: one consumer, in the order of message ids,
-//! in pages.
+//! An inbox as somebody reads it who compares it with what happened elsewhere: one consumer, in the
+//! order of message ids, in pages.
 
 use async_trait::async_trait;
 use message::Fingerprint;
@@ -39,8 +39,8 @@ impl Unfinished {
     }
 }
 
-/// Reads the inbox of one consumer, in one scope or in all of them. Every call is one short read-only statement. Not
-/// cancel-safe: after a call that was dropped, open another one.
+/// Reads the inbox of one consumer, in one scope or in all of them. Every call is one short
+/// read-only statement. Not cancel-safe: after a call that was dropped, open another one.
 #[async_trait]
 pub trait AppliedIds: Send {
     /// Returns the messages remembered with (message id, scope) above `after` and an id up to

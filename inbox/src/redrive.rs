@@ -1,8 +1,8 @@
 //! Trying a dead letter again, exactly once as well.
 //!
-//! The handler runs in this process, with the same message id, in one transaction with the inbox row and the mark
-//! that closes the dead letter. Whoever redrives twice, or at the same time as a late delivery, finds the row or the
-//! mark.
+//! The handler runs in this process, with the same message id, in one transaction with the inbox
+//! row and the mark that closes the dead letter. Whoever redrives twice, or at the same time as a
+//! late delivery, finds the row or the mark.
 
 use std::time::Duration;
 
@@ -24,14 +24,16 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
-/// How far ahead a day can be made; a day less than the database's own limit, whatever time it is there.
+/// How far ahead a day can be made; a day less than the database's own limit, whatever time it is
+/// there.
 const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// How to redrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RedriveOptions {
-    /// Apply also what is older than the inbox remembers. Find out first whether it took effect: the inbox cannot
-    /// know. The dead letter becomes the record, so that redriving it again does nothing.
+    /// Apply also what is older than the inbox remembers. Find out first whether it took effect:
+    /// the inbox cannot know. The dead letter becomes the record, so that redriving it again does
+    /// nothing.
     pub accept_late: bool,
 }
 
@@ -57,7 +59,8 @@ impl<DB: Dialect> Inbox<DB> {
     ///
     /// # Errors
     /// [`RedriveError`]; nothing took effect and the dead letter stays open, except for
-    /// [`CommitError::Unknown`](crate::CommitError::Unknown): redrive again, which does nothing if it had succeeded.
+    /// [`CommitError::Unknown`](crate::CommitError::Unknown): redrive again, which does nothing if
+    /// it had succeeded.
     pub async fn redrive(
         &self,
         consumer: &ConsumerName,
@@ -68,7 +71,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.redrive_as(consumer, id, handler, options, None).await
     }
 
-    /// Carries out a redrive that was requested, and notes what came of it. Nothing when another process did so.
+    /// Carries out a redrive that was requested, and notes what came of it. Nothing when another
+    /// process did so.
     pub(crate) async fn carry_out(
         &self,
         consumer: &ConsumerName,
@@ -149,11 +153,12 @@ impl<DB: Dialect> Inbox<DB> {
         self.close(tx, id, resolution).await
     }
 
-    /// Gives a dead letter up, for good: no further copy of its message takes effect. The decision is kept with who took it.
+    /// Gives a dead letter up, for good: no further copy of its message takes effect. The decision
+    /// is kept with who took it.
     ///
-    /// Closed as [`Resolution::Duplicate`] when the message has taken effect meanwhile: then there is nothing to repair. A
-    /// chunk, an incomplete message, a malformed delivery and one without a scope name no whole message: nothing stops what
-    /// comes of those later.
+    /// Closed as [`Resolution::Duplicate`] when the message has taken effect meanwhile: then there
+    /// is nothing to repair. A chunk, an incomplete message, a malformed delivery and one without a
+    /// scope name no whole message: nothing stops what comes of those later.
     ///
     /// # Errors
     /// [`RedriveError`]; the dead letter stays as it was.
@@ -173,7 +178,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.close(tx, id, resolution).await
     }
 
-    /// Sees to it that the message of a letter takes no effect any more, or finds that it has done so.
+    /// Sees to it that the message of a letter takes no effect any more, or finds that it has done
+    /// so.
     async fn give_up(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -184,7 +190,8 @@ impl<DB: Dialect> Inbox<DB> {
         if !DB::DAYS_ARE_IMPLICIT && self.is_beyond(day) {
             self.refresh_on(tx).await?;
             if self.is_beyond(day) {
-                // No row can be stored for so late a day: copies are refused by their time until then.
+                // No row can be stored for so late a day: copies are refused by their time until
+                // then.
                 return Ok(Resolution::Discarded);
             }
         }
@@ -231,7 +238,8 @@ impl<DB: Dialect> Inbox<DB> {
         })
     }
 
-    /// Nothing for a duplicate; otherwise the guard, unless the inbox can hold no row for so old an id.
+    /// Nothing for a duplicate; otherwise the guard, unless the inbox can hold no row for so old an
+    /// id.
     async fn admit_again(
         &self,
         tx: &mut InboxTransaction<DB>,

@@ -5,13 +5,13 @@ use time::OffsetDateTime;
 
 use crate::name::ConsumerName;
 
-/// A message that the inbox does not let through. The message's fault: it goes to the dead letters at once, and
-/// trying again does not help.
+/// A message that the inbox does not let through. The message's fault: it goes to the dead letters
+/// at once, and trying again does not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The id was used before with another payload: a producer's bug. Applying or dropping either copy in silence
-    /// would lose an effect.
+    /// The id was used before with another payload: a producer's bug. Applying or dropping either
+    /// copy in silence would lose an effect.
     #[error(
         "message {id} was processed at {processed_at} by consumer {consumer} with fingerprint {stored}, and came \
          again with {received}: its producer used one id for two payloads; correct the producer, then send the \
@@ -42,7 +42,8 @@ pub enum Refusal {
         /// The oldest time that is accepted at present.
         oldest_accepted_at: OffsetDateTime,
     },
-    /// The id's time lies further ahead of the database's clock than skew explains. It would outlive its record.
+    /// The id's time lies further ahead of the database's clock than skew explains. It would
+    /// outlive its record.
     #[error(
         "message {id} was generated at {generated_at}, but the newest accepted time is {newest_accepted_at}: correct \
          the producer's clock, then redrive the message when that time has come"

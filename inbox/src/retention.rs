@@ -1,9 +1,10 @@
 //! Remembering for as long as promised, and forgetting without a hole.
 //!
-//! A day is forgotten whole, and in the same step the beginning of memory moves behind it. Ids from before that
-//! moment are refused by every process, whatever its own retention: on PostgreSQL because no partition holds them
-//! and none is ever created for them again, on SQLite because the insert itself compares. So processes with
-//! different settings cannot open a hole; the shortest retention wins.
+//! A day is forgotten whole, and in the same step the beginning of memory moves behind it. Ids from
+//! before that moment are refused by every process, whatever its own retention: on PostgreSQL
+//! because no partition holds them and none is ever created for them again, on SQLite because the
+//! insert itself compares. So processes with different settings cannot open a hole; the shortest
+//! retention wins.
 
 use sqlx::Connection;
 
@@ -31,8 +32,8 @@ pub struct Maintained {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Creates the days to come, forgets the expired ones, and measures the database's clock. Any number of
-    /// processes may do it at once; once an hour is plenty. The runner does it by itself.
+    /// Creates the days to come, forgets the expired ones, and measures the database's clock. Any
+    /// number of processes may do it at once; once an hour is plenty. The runner does it by itself.
     ///
     /// # Errors
     /// [`OpenError`]; what was done until then stays done. Not cancel-safe; run it to its end.
@@ -69,8 +70,9 @@ impl<DB: Dialect> Inbox<DB> {
         self.ensure_range(&mut connection, range).await
     }
 
-    /// Makes sure that a day can hold rows; does nothing for a day before memory begins. On a connection outside
-    /// the pool: the caller holds one of the pool's, and a pool of one would wait for itself.
+    /// Makes sure that a day can hold rows; does nothing for a day before memory begins. On a
+    /// connection outside the pool: the caller holds one of the pool's, and a pool of one would
+    /// wait for itself.
     pub(crate) async fn ensure_day(&self, day: Day) -> Result<(), OpenError> {
         let failed = StoreError::during;
         let what = "connect to create a partition";

@@ -17,19 +17,21 @@ use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
-/// A transaction of the inbox's database that knows which messages it admitted. It derefs to the sqlx transaction,
-/// for the effects. Dropped without [`commit`](Self::commit), it rolls back.
+/// A transaction of the inbox's database that knows which messages it admitted. It derefs to the
+/// sqlx transaction, for the effects. Dropped without [`commit`](Self::commit), it rolls back.
 ///
-/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are there in the
-/// very transaction that commits. That look is not a formality: with sqlx, `commit()` after a statement error
-/// that somebody swallowed returns `Ok` although PostgreSQL rolled everything back.
+/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are
+/// there in the very transaction that commits. That look is not a formality: with sqlx, `commit()`
+/// after a statement error that somebody swallowed returns `Ok` although PostgreSQL rolled
+/// everything back.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {
     inbox: Inbox<DB>,
     tx: Transaction<'static, DB>,
     admitted: Vec<Admitted>,
-    /// Messages that were put together, and are to be admitted: their chunks are gone with the commit.
+    /// Messages that were put together, and are to be admitted: their chunks are gone with the
+    /// commit.
     wholes: Vec<(ConsumerName, Tenant, MessageId)>,
 }
 
@@ -81,8 +83,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admission)
     }
 
-    /// As [`admit`](Self::admit), but accepts an id that is older than this process's retention as long as the
-    /// tables remember its day.
+    /// As [`admit`](Self::admit), but accepts an id that is older than this process's retention as
+    /// long as the tables remember its day.
     pub(crate) async fn admit_late(
         &mut self,
         consumer: &ConsumerName,
@@ -95,8 +97,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admission)
     }
 
-    /// Takes the row of a dead letter over for its message, which is to be applied in this transaction. Nothing when there is
-    /// no such row.
+    /// Takes the row of a dead letter over for its message, which is to be applied in this
+    /// transaction. Nothing when there is no such row.
     pub(crate) async fn take_over(
         &mut self,
         consumer: &ConsumerName,
@@ -116,8 +118,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(Some(Guard::new(&self.inbox, consumer, scope, message, None)))
     }
 
-    /// Puts messages in chunks together: see [`Inbox::gather`]. The proof for a chunk that is kept, or that comes after its
-    /// message took effect, comes with the commit.
+    /// Puts messages in chunks together: see [`Inbox::gather`]. The proof for a chunk that is kept,
+    /// or that comes after its message took effect, comes with the commit.
     ///
     /// # Errors
     /// [`AdmitError`]; roll back, or drop the transaction. Not cancel-safe.
@@ -162,7 +164,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admissions)
     }
 
-    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more, alone.
+    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more,
+    /// alone.
     pub(crate) async fn admit_batch_uncounted(
         &mut self,
         consumer: &ConsumerName,
@@ -191,22 +194,23 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Guard::new(&self.inbox, consumer, scope, message, None)
     }
 
-    /// Commits, and returns one proof per admitted message, fresh or duplicate, in the order of admission. Runs to
-    /// its end even if this call is dropped.
+    /// Commits, and returns one proof per admitted message, fresh or duplicate, in the order of
+    /// admission. Runs to its end even if this call is dropped.
     ///
     /// # Errors
-    /// [`CommitError::RolledBack`] when nothing was committed, [`CommitError::Unknown`] when the answer got lost:
-    /// then settle nothing; the deliveries come again, and the inbox knows.
+    /// [`CommitError::RolledBack`] when nothing was committed, [`CommitError::Unknown`] when the
+    /// answer got lost: then settle nothing; the deliveries come again, and the inbox knows.
     pub async fn commit(self) -> Result<Vec<Committed>, CommitError> {
         Ok(self.commit_and_chain().await?.0)
     }
 
-    /// Commits as [`commit`](Self::commit) does, and hands over the next transaction where the database begins one in the same
-    /// message (PostgreSQL, `COMMIT AND CHAIN`); without one, [begin](Inbox::begin) it. For a loop that has the next message
-    /// at hand already: of four messages to the server for each of its own it saves one.
+    /// Commits as [`commit`](Self::commit) does, and hands over the next transaction where the
+    /// database begins one in the same message (PostgreSQL, `COMMIT AND CHAIN`); without one,
+    /// [begin](Inbox::begin) it. For a loop that has the next message at hand already: of four
+    /// messages to the server for each of its own it saves one.
     ///
-    /// The next transaction's `now()` is the time of this commit, and an open transaction holds its connection: drop it if there
-    /// is nothing to do in it at present.
+    /// The next transaction's `now()` is the time of this commit, and an open transaction holds its
+    /// connection: drop it if there is nothing to do in it at present.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
@@ -217,7 +221,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// Rolls back. Dropping does the same, later.
     ///
     /// # Errors
-    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
+    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost
+    /// connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let tx = self.tx;
         shield(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
@@ -244,7 +249,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         self.wholes.retain(|(c, s, whole)| (c, s, *whole) != (consumer, scope, id));
     }
 
-    /// Chunks that this transaction kept are gone again: the inbox row of their message is there, or will be.
+    /// Chunks that this transaction kept are gone again: the inbox row of their message is there,
+    /// or will be.
     fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
         for Admitted { evidence, .. } in self.admitted.iter_mut().filter(|one| one.subject == id.as_uuid()) {
             if matches!(evidence, Evidence::Chunk { consumer: c, scope: s, .. } if c == consumer && s == scope)
@@ -271,7 +277,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok((proofs, next.map(|tx| Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })))
     }
 
-    /// Sees every kept chunk in the transaction that is about to commit, and that each whole was admitted.
+    /// Sees every kept chunk in the transaction that is about to commit, and that each whole was
+    /// admitted.
     async fn check_chunks(&mut self) -> Result<(), CommitError> {
         if !self.wholes.is_empty() {
             return Err(CommitError::RolledBack { reason: UNADMITTED, source: None });
@@ -311,8 +318,9 @@ pub(crate) fn classify_commit(error: sqlx::Error) -> CommitError {
     CommitError::Unknown { source }
 }
 
-/// By SQLSTATE: integrity violations (deferred constraints), lost conflicts except 40003 (completion unknown),
-/// errors raised by deferred triggers, an aborted transaction. By SQLite result code: BUSY and constraints.
+/// By SQLSTATE: integrity violations (deferred constraints), lost conflicts except 40003
+/// (completion unknown), errors raised by deferred triggers, an aborted transaction. By SQLite
+/// result code: BUSY and constraints.
 fn says_rolled_back(code: &str) -> bool {
     if code.len() == 5 {
         return code != "40003" && ["22", "23", "25", "40", "P0"].contains(&&code[..2]);

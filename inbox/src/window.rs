@@ -9,11 +9,12 @@ use time::OffsetDateTime;
 use crate::day::{Day, ahead, back};
 use crate::refusal::Refusal;
 
-/// Days whose partitions exist before they are needed, so that a consumer that may not create any runs on for a
-/// while when nobody maintains.
+/// Days whose partitions exist before they are needed, so that a consumer that may not create any
+/// runs on for a while when nobody maintains.
 pub const DAYS_AHEAD: u32 = 2;
 
-/// How much later than its last id's retention a day is expired: the local refusal then always comes first.
+/// How much later than its last id's retention a day is expired: the local refusal then always
+/// comes first.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
 /// The ids that the inbox accepts at a moment of the database's clock.
@@ -50,8 +51,8 @@ impl Window {
         self.validate_remembered(id, self.oldest_accepted_at())
     }
 
-    /// As [`validate`](Self::validate), but only what the tables no longer remember is too old: for redriving a late
-    /// message whose day still exists.
+    /// As [`validate`](Self::validate), but only what the tables no longer remember is too old: for
+    /// redriving a late message whose day still exists.
     ///
     /// # Errors
     /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].

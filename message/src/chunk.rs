@@ -1,9 +1,11 @@
-//! A message in chunks: one that is larger than its destination takes, split under its own id. Pure.
+//! A message in chunks: one that is larger than its destination takes, split under its own id.
+//! Pure.
 //!
-//! Each chunk is a message with the envelope of the whole, a part of the payload, and a [`Chunk`] that says which part.
-//! The split follows from two numbers: a payload of `bytes` in `count` chunks has ⌈bytes / count⌉ bytes in each chunk and
-//! the rest in the last. So chunks with the same count and fingerprint always fit together, whoever split the message and
-//! when, and chunks of two splits (the limit was changed in between) are told apart by their count.
+//! Each chunk is a message with the envelope of the whole, a part of the payload, and a [`Chunk`]
+//! that says which part. The split follows from two numbers: a payload of `bytes` in `count` chunks
+//! has ⌈bytes / count⌉ bytes in each chunk and the rest in the last. So chunks with the same count
+//! and fingerprint always fit together, whoever split the message and when, and chunks of two
+//! splits (the limit was changed in between) are told apart by their count.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,7 +19,8 @@ use crate::message::Message;
 /// The largest number of chunks of one message.
 pub const CHUNKS_MAX: u32 = 4_096;
 
-/// The largest message in chunks, by default: what a relay splits and what an inbox puts together again.
+/// The largest message in chunks, by default: what a relay splits and what an inbox puts together
+/// again.
 pub const CHUNKED_BYTES_MAX_DEFAULT: usize = 64 << 20;
 
 /// The largest message in chunks that can be configured.
@@ -92,8 +95,8 @@ pub enum InvalidChunk {
 }
 
 impl Chunk {
-    /// Chunk `index` (from 0) of `count` of a message whose whole payload has `bytes` bytes and which, as a whole, has this
-    /// fingerprint.
+    /// Chunk `index` (from 0) of `count` of a message whose whole payload has `bytes` bytes and
+    /// which, as a whole, has this fingerprint.
     ///
     /// # Errors
     /// [`InvalidChunk`]: no such count, index or split.
@@ -175,8 +178,8 @@ impl Chunk {
         ]
     }
 
-    /// Reads its attributes; nothing where there is none of them. A message with some of them is no message: taking it
-    /// for a whole one would apply a fragment.
+    /// Reads its attributes; nothing where there is none of them. A message with some of them is no
+    /// message: taking it for a whole one would apply a fragment.
     pub(crate) fn read<'a>(
         attribute: impl Fn(&str) -> Option<&'a str>,
         payload_bytes: usize,
@@ -205,7 +208,8 @@ impl Chunk {
         Ok(Some(chunk))
     }
 
-    /// The whole message, from the envelope of one of its chunks and the bytes of all, in their order.
+    /// The whole message, from the envelope of one of its chunks and the bytes of all, in their
+    /// order.
     ///
     /// # Errors
     /// The fingerprint of what was put together, when it is not the one that every chunk promised.
@@ -221,7 +225,8 @@ impl Chunk {
 pub enum Encoding {
     /// As they are.
     Raw,
-    /// In base64, inside a JSON text (SQS): four bytes for three, and an envelope whose texts are repeated and escaped.
+    /// In base64, inside a JSON text (SQS): four bytes for three, and an envelope whose texts are
+    /// repeated and escaped.
     Base64,
 }
 
@@ -240,7 +245,8 @@ impl Splitter {
     /// The chunks of a message; nothing for one that fits as it is. They share its payload.
     ///
     /// # Errors
-    /// [`Oversize`]: it is larger than any number of chunks may be together, or its headers leave no room.
+    /// [`Oversize`]: it is larger than any number of chunks may be together, or its headers leave
+    /// no room.
     pub fn split(&self, message: &Message) -> Result<Option<Vec<Message>>, Oversize> {
         self.check(message)?;
         if message.payload.len() <= self.room(message.envelope_bytes()) {

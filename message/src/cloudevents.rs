@@ -1,9 +1,10 @@
 //! The CloudEvents 1.0.2 attributes of a message, and back
 //! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
 //!
-//! The brokers' bindings differ only in how they spell a name (`ce_id`, `cloudEvents_id`); they call
-//! [`attributes`] to write and [`Envelope`] to read. `datacontenttype` travels as the broker's own content type,
-//! the key as the `subject` and as the broker's own key, trace context as plain W3C headers.
+//! The brokers' bindings differ only in how they spell a name (`ce_id`, `cloudEvents_id`); they
+//! call [`attributes`] to write and [`Envelope`] to read. `datacontenttype` travels as the broker's
+//! own content type, the key as the `subject` and as the broker's own key, trace context as plain
+//! W3C headers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,8 +24,9 @@ use crate::trace::TraceContext;
 /// The specification version that is written and accepted (any `1.x` is accepted).
 pub const SPEC_VERSION: &str = "1.0";
 
-/// The attributes of a message without any binding's prefix: `specversion`, `id`, `source`, `type`, `time` and,
-/// with a key, `subject`; of a chunk also the extensions of [`crate::chunk::ATTRIBUTES`].
+/// The attributes of a message without any binding's prefix: `specversion`, `id`, `source`, `type`,
+/// `time` and, with a key, `subject`; of a chunk also the extensions of
+/// [`crate::chunk::ATTRIBUTES`].
 pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
     [
@@ -54,7 +56,8 @@ pub fn format_time(at: OffsetDateTime) -> String {
     in_utc(at).and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
-/// The same moment in UTC; nothing outside the years 0 to 9999, which is all that RFC 3339 can write.
+/// The same moment in UTC; nothing outside the years 0 to 9999, which is all that RFC 3339 can
+/// write.
 fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
     at.checked_to_offset(time::UtcOffset::UTC).filter(|at| (0..=9999).contains(&at.year()))
 }
@@ -69,7 +72,8 @@ fn beginning(text: &str) -> String {
 pub struct Envelope {
     /// The topic or queue that it came from.
     pub topic: String,
-    /// The broker's own message id property, where it has one (AMQP `message_id`); used when `ce id` is missing.
+    /// The broker's own message id property, where it has one (AMQP `message_id`); used when `ce
+    /// id` is missing.
     pub message_id: Option<String>,
     /// The broker's own ordering key. It wins over `ce subject`: the broker keeps the order by it,
     /// and messages that share it must not be handled side by side because their subjects differ.
@@ -100,8 +104,9 @@ impl fmt::Debug for Envelope {
 }
 
 impl Envelope {
-    /// Sorts one wire header into attributes or free headers: `prefixes` are the binding's spellings of the
-    /// CloudEvents prefix (`ce_`; `cloudEvents_` and `cloudEvents:`). Duplicates: the first one counts.
+    /// Sorts one wire header into attributes or free headers: `prefixes` are the binding's
+    /// spellings of the CloudEvents prefix (`ce_`; `cloudEvents_` and `cloudEvents:`). Duplicates:
+    /// the first one counts.
     pub fn push_header(&mut self, prefixes: &[&str], name: &str, value: String) {
         match prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) {
             Some(attribute) => self.attributes.push((attribute.to_owned(), value)),
@@ -111,13 +116,14 @@ impl Envelope {
 
     /// Checks everything and makes the message.
     ///
-    /// A missing `source`, `type`, `time` or content type is replaced (`/unknown`, the topic, the id's own time,
-    /// `application/octet-stream`): foreign producers may not send them. Free headers that our rules refuse and
-    /// an invalid trace context are left out: they carry no identity.
+    /// A missing `source`, `type`, `time` or content type is replaced (`/unknown`, the topic, the
+    /// id's own time, `application/octet-stream`): foreign producers may not send them. Free
+    /// headers that our rules refuse and an invalid trace context are left out: they carry no
+    /// identity.
     ///
     /// # Errors
-    /// [`Malformed`] when there is no id, or an id, topic, key or attribute cannot be accepted; the original
-    /// headers and bytes are in it.
+    /// [`Malformed`] when there is no id, or an id, topic, key or attribute cannot be accepted; the
+    /// original headers and bytes are in it.
     pub fn open(self) -> Result<Message, Box<Malformed>> {
         match self.read() {
             Ok(message) => Ok(message),
@@ -199,7 +205,8 @@ impl Envelope {
         let mut headers = Headers::new();
         for (name, value) in self.headers.iter().rev() {
             if !HeaderName::is_reserved(name) {
-                // A foreign header that our rules refuse carries no identity: leaving it out is safe.
+                // A foreign header that our rules refuse carries no identity: leaving it out is
+                // safe.
                 let _ = headers.insert(name.as_str(), value.as_str());
             }
         }

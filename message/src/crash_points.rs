@@ -1,8 +1,9 @@
-//! Places in the code at which a test ends the process, as a power cut would: no destructor runs, nothing is flushed.
+//! Places in the code at which a test ends the process, as a power cut would: no destructor runs,
+//! nothing is flushed.
 //!
-//! Each crate names its own places: `outbox::crash_points`, `inbox::crash_points`, `relay::crash_points`. Without
-//! the feature `crash-points` they are empty functions, and nothing can be armed. Never build a released program
-//! with it.
+//! Each crate names its own places: `outbox::crash_points`, `inbox::crash_points`,
+//! `relay::crash_points`. Without the feature `crash-points` they are empty functions, and nothing
+//! can be armed. Never build a released program with it.
 //!
 //! | written | meaning |
 //! |---|---|

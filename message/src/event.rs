@@ -2,9 +2,10 @@
 
 /// A payload of a type of its own, so that producers and consumers share one definition.
 ///
-/// A producer enqueues a value that also implements `serde::Serialize`, as JSON; a consumer registers a handler for a type that
-/// also implements `serde::de::DeserializeOwned`. Topic and kind are checked when they are used: see
-/// [`Topic`](crate::Topic) and [`EventType`](crate::EventType) for the rules.
+/// A producer enqueues a value that also implements `serde::Serialize`, as JSON; a consumer
+/// registers a handler for a type that also implements `serde::de::DeserializeOwned`. Topic and
+/// kind are checked when they are used: see [`Topic`](crate::Topic) and
+/// [`EventType`](crate::EventType) for the rules.
 ///
 /// ```
 /// use message::Event;
@@ -29,8 +30,8 @@ pub trait Event {
     /// The kind of event, the CloudEvents `type`: by it a consumer finds the handler.
     const KIND: &'static str;
 
-    /// Returns the ordering key: events of one key leave, and take effect, in causal order. `None`, the default, asks for no
-    /// order.
+    /// Returns the ordering key: events of one key leave, and take effect, in causal order. `None`,
+    /// the default, asks for no order.
     fn key(&self) -> Option<String> {
         None
     }

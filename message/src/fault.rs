@@ -6,12 +6,14 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The broker's or the network's: wait and send again, without end; never counts as an attempt.
-    /// A timeout belongs here: its outcome is unknown and the stable id makes sending again harmless.
+    /// A timeout belongs here: its outcome is unknown and the stable id makes sending again
+    /// harmless.
     Broker,
-    /// The message's own: counts as an attempt, then the message is parked where an operator sees it.
+    /// The message's own: counts as an attempt, then the message is parked where an operator sees
+    /// it.
     Message,
-    /// The operator's: something is missing or forbidden (an unknown topic, no permission, wrong credentials).
-    /// Affected messages wait until it is repaired; never counts as an attempt.
+    /// The operator's: something is missing or forbidden (an unknown topic, no permission, wrong
+    /// credentials). Affected messages wait until it is repaired; never counts as an attempt.
     Operator,
 }
 
@@ -22,7 +24,8 @@ pub enum FaultScope {
     Message,
     /// Every message of the same topic.
     Topic,
-    /// The whole connection: what is unconfirmed on it has an unknown outcome and is sent again on a new one.
+    /// The whole connection: what is unconfirmed on it has an unknown outcome and is sent again on
+    /// a new one.
     Session,
 }
 

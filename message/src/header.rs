@@ -7,20 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{InvalidText, TEXT_BYTES_MAX, check, check_optional};
 
-/// The longest accepted header value in bytes. W3C baggage asks implementations to carry 8,192 bytes.
+/// The longest accepted header value in bytes. W3C baggage asks implementations to carry 8,192
+/// bytes.
 pub const HEADER_VALUE_BYTES_MAX: usize = 8_192;
 
 /// Names that the envelope itself uses on the wire, in any case.
 const RESERVED: [&str; 4] = ["content-type", "traceparent", "tracestate", "message-id"];
 const RESERVED_PREFIXES: [&str; 4] = ["ce_", "ce-", "cloudevents_", "cloudevents:"];
 
-/// A header's name: 1 to 255 bytes of `A–Z a–z 0–9 - _ .`, case-sensitive, not one of the envelope's own
-/// (`ce_*`, `ce-*`, `cloudEvents_*`, `content-type`, `traceparent`, `tracestate`, `message-id`).
+/// A header's name: 1 to 255 bytes of `A–Z a–z 0–9 - _ .`, case-sensitive, not one of the
+/// envelope's own (`ce_*`, `ce-*`, `cloudEvents_*`, `content-type`, `traceparent`, `tracestate`,
+/// `message-id`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HeaderName(String);
 
-/// A header's value: at most [`HEADER_VALUE_BYTES_MAX`] bytes without control characters except tab.
+/// A header's value: at most [`HEADER_VALUE_BYTES_MAX`] bytes without control characters except
+/// tab.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HeaderValue(String);
@@ -41,7 +44,8 @@ impl HeaderName {
     /// Checks the text and takes it over.
     ///
     /// # Errors
-    /// [`InvalidText`]: empty, over 255 bytes, a character outside the set, or reserved for the envelope.
+    /// [`InvalidText`]: empty, over 255 bytes, a character outside the set, or reserved for the
+    /// envelope.
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidText> {
         let value = value.into();
         check("header name", &value, TEXT_BYTES_MAX, "allowed are ASCII letters, digits and - _ .", |c| {
@@ -64,7 +68,8 @@ impl HeaderValue {
     /// Checks the text and takes it over. The empty value is accepted.
     ///
     /// # Errors
-    /// [`InvalidText`]: over [`HEADER_VALUE_BYTES_MAX`] bytes, or a control character (CR, LF, NUL, …).
+    /// [`InvalidText`]: over [`HEADER_VALUE_BYTES_MAX`] bytes, or a control character (CR, LF, NUL,
+    /// …).
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidText> {
         let value = value.into();
         // The error names length and place, and not the value: tokens travel in headers.
@@ -103,7 +108,8 @@ impl Headers {
     /// Sets one header, replacing the value that the name had.
     ///
     /// # Errors
-    /// [`InvalidText`] as for [`HeaderName::new`] and [`HeaderValue::new`]; nothing is changed then.
+    /// [`InvalidText`] as for [`HeaderName::new`] and [`HeaderValue::new`]; nothing is changed
+    /// then.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<(), InvalidText> {
         self.0.insert(HeaderName::new(name)?, HeaderValue::new(value)?);
         Ok(())

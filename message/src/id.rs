@@ -12,11 +12,11 @@ use uuid::{Uuid, Variant};
 
 use crate::token::{Monotonic, SystemClock};
 
-/// The identity of a message, made once by its producer and carried unchanged through the outbox row, the
-/// broker's headers and the inbox.
+/// The identity of a message, made once by its producer and carried unchanged through the outbox
+/// row, the broker's headers and the inbox.
 ///
-/// It is a UUID of version 7 (RFC 9562): its first 48 bits are the generation time in milliseconds, which lets
-/// the inbox refuse an id that is older than what it remembers. Ids sort by that time.
+/// It is a UUID of version 7 (RFC 9562): its first 48 bits are the generation time in milliseconds,
+/// which lets the inbox refuse an id that is older than what it remembers. Ids sort by that time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Uuid", into = "Uuid")]
 pub struct MessageId(Uuid);
@@ -65,21 +65,21 @@ pub(crate) const MILLIS_MAX: u64 = 253_402_300_799_999;
 static PROCESS: LazyLock<Monotonic> = LazyLock::new(|| Monotonic::new(SystemClock::new()));
 
 impl MessageId {
-    /// A new id of the present time. Ids made in one process ascend strictly, also when the clock stands still
-    /// or steps back: see [`Monotonic`].
+    /// A new id of the present time. Ids made in one process ascend strictly, also when the clock
+    /// stands still or steps back: see [`Monotonic`].
     #[must_use]
     #[expect(clippy::new_without_default, reason = "every id is different; a default would mislead")]
     pub fn new() -> Self {
         PROCESS.next()
     }
 
-    /// The id of a business fact: the same time and the same parts always make the same id, so that a producer
-    /// that crashed re-creates it and a second enqueue is recognised.
+    /// The id of a business fact: the same time and the same parts always make the same id, so that
+    /// a producer that crashed re-creates it and a second enqueue is recognised.
     ///
-    /// `at` is a business time that a re-creation reproduces (the order's own timestamp, not the clock);
-    /// `parts` name the fact, for example aggregate, command and payload. The parts are hashed with their
-    /// lengths (SHA-256), so `["ab", "c"]` and `["a", "bc"]` differ. Ids of a foreign producer are mapped the
-    /// same way: its event time and its own id.
+    /// `at` is a business time that a re-creation reproduces (the order's own timestamp, not the
+    /// clock); `parts` name the fact, for example aggregate, command and payload. The parts are
+    /// hashed with their lengths (SHA-256), so `["ab", "c"]` and `["a", "bc"]` differ. Ids of a
+    /// foreign producer are mapped the same way: its event time and its own id.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -93,7 +93,8 @@ impl MessageId {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidId::TimeOutOfRange`] when `at` lies before 1970 or does not fit 48 bits of milliseconds.
+    /// [`InvalidId::TimeOutOfRange`] when `at` lies before 1970 or does not fit 48 bits of
+    /// milliseconds.
     pub fn derived<P: AsRef<[u8]>>(
         at: OffsetDateTime,
         parts: impl IntoIterator<Item = P>,

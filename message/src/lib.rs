@@ -1,4 +1,5 @@
-//! The vocabulary of the toolkit: the message envelope, its identity, and the two seams every broker implements.
+//! The vocabulary of the toolkit: the message envelope, its identity, and the two seams every
+//! broker implements.
 //!
 //! This crate knows no database and no broker client; everything else depends on it.
 //!

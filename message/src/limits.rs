@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::message::Message;
 
-/// The largest message that a destination takes, checked at enqueue so that an oversize message fails in the
-/// producer's hands and not hours later in the relay's.
+/// The largest message that a destination takes, checked at enqueue so that an oversize message
+/// fails in the producer's hands and not hours later in the relay's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeLimit {
     /// The destination's name, for the error.
@@ -34,7 +34,8 @@ pub struct Oversize {
 }
 
 impl SizeLimit {
-    /// Kafka: `message.max.bytes`, 1,000,000 in librdkafka, 1,048,588 in the broker; the smaller one counts.
+    /// Kafka: `message.max.bytes`, 1,000,000 in librdkafka, 1,048,588 in the broker; the smaller
+    /// one counts.
     pub const KAFKA: Self = Self { destination: "Kafka", message_bytes_max: 1_000_000 };
     /// RabbitMQ: `max_message_size`, 16 MiB since 4.0.
     pub const RABBITMQ: Self = Self { destination: "RabbitMQ", message_bytes_max: 16 << 20 };

@@ -67,7 +67,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// A message with a fresh id, no key, no headers and the content type `application/octet-stream`.
+    /// A message with a fresh id, no key, no headers and the content type
+    /// `application/octet-stream`.
     #[must_use]
     pub fn new(topic: Topic, kind: EventType, payload: impl Into<Bytes>) -> Self {
         let id = MessageId::new();
@@ -107,7 +108,8 @@ impl Message {
         self
     }
 
-    /// An upper estimate of the size on any broker's wire, in bytes: payload, key, headers, envelope.
+    /// An upper estimate of the size on any broker's wire, in bytes: payload, key, headers,
+    /// envelope.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.envelope_bytes() + self.payload.len()

@@ -1,8 +1,8 @@
 //! The seam towards brokers: hand messages over in order, learn of each one what became of it.
 //!
-//! Handing over and confirming are separate on purpose: [`Publisher::submit`] returns as soon as the messages
-//! are accepted, and every one of them produces exactly one [`Receipt`] later. So the relay keeps thousands of
-//! messages in flight without a future for each.
+//! Handing over and confirming are separate on purpose: [`Publisher::submit`] returns as soon as
+//! the messages are accepted, and every one of them produces exactly one [`Receipt`] later. So the
+//! relay keeps thousands of messages in flight without a future for each.
 
 use std::error::Error;
 use std::fmt;
@@ -15,7 +15,8 @@ use tokio::sync::mpsc;
 use crate::fault::{Fault, FaultScope};
 use crate::message::Message;
 
-/// The number under which a message's receipt comes back; chosen by the caller, unique within a session.
+/// The number under which a message's receipt comes back; chosen by the caller, unique within a
+/// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -33,12 +34,14 @@ pub struct Submission {
 pub struct Receipt {
     /// The submission.
     pub ticket: Ticket,
-    /// `Ok` if and only if the broker itself confirmed that it holds the message durably (and, where it routes,
-    /// that a queue took it). Everything else, a timeout included, is an error: unknown is never success.
+    /// `Ok` if and only if the broker itself confirmed that it holds the message durably (and,
+    /// where it routes, that a queue took it). Everything else, a timeout included, is an error:
+    /// unknown is never success.
     pub outcome: Result<(), PublishError>,
 }
 
-/// Where a publisher sends its receipts. Unbounded, but never fuller than what the caller has in flight.
+/// Where a publisher sends its receipts. Unbounded, but never fuller than what the caller has in
+/// flight.
 #[derive(Clone)]
 pub struct Receipts {
     sender: mpsc::UnboundedSender<Receipt>,
@@ -57,8 +60,9 @@ impl Receipts {
         (Self { sender, filter: None }, receiver)
     }
 
-    /// The same receiver behind a filter: only what that makes of a receipt is reported. For publishers on top of
-    /// others, which submit more or other messages than they were given. It must not block.
+    /// The same receiver behind a filter: only what that makes of a receipt is reported. For
+    /// publishers on top of others, which submit more or other messages than they were given. It
+    /// must not block.
     #[must_use]
     pub fn through(self, filter: impl Fn(Receipt) -> Option<Receipt> + Send + Sync + 'static) -> Self {
         let Self { sender, filter: outer } = self;
@@ -69,8 +73,8 @@ impl Receipts {
         Self { sender, filter: Some(Arc::new(both)) }
     }
 
-    /// Reports one submission. Never blocks; may be called from any thread. When the caller has dropped the
-    /// session, the receipt goes nowhere, which is right: nobody waits for it.
+    /// Reports one submission. Never blocks; may be called from any thread. When the caller has
+    /// dropped the session, the receipt goes nowhere, which is right: nobody waits for it.
     pub fn send(&self, ticket: Ticket, outcome: Result<(), PublishError>) {
         let receipt = Receipt { ticket, outcome };
         let receipt = match &self.filter {
@@ -89,11 +93,13 @@ impl fmt::Debug for Receipts {
     }
 }
 
-/// How many messages of one ordering key may be unconfirmed at once without endangering their order.
+/// How many messages of one ordering key may be unconfirmed at once without endangering their
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxInFlightPerKey {
-    /// Any number: the broker keeps the order of what was submitted, and once one fails, no later message of
-    /// this session succeeds, unless the failure is [`contained`](PublishError::contained).
+    /// Any number: the broker keeps the order of what was submitted, and once one fails, no later
+    /// message of this session succeeds, unless the failure is
+    /// [`contained`](PublishError::contained).
     Pipelined,
     /// One: the next may be submitted when the receipt of the one before is there.
     One,
@@ -118,8 +124,9 @@ pub trait Connector: Send + Sync + 'static {
     /// Opens a session. Its receipts go to `receipts`.
     ///
     /// # Errors
-    /// [`PublishError`] with [`FaultScope::Session`]: unreachable (the broker's fault), or wrong credentials or
-    /// settings (the operator's). Cancel-safe: a dropped attempt leaves nothing behind.
+    /// [`PublishError`] with [`FaultScope::Session`]: unreachable (the broker's fault), or wrong
+    /// credentials or settings (the operator's). Cancel-safe: a dropped attempt leaves nothing
+    /// behind.
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError>;
 }
 
@@ -129,15 +136,15 @@ pub trait Publisher: Send {
     /// Returns the abilities of this publisher.
     fn profile(&self) -> Capabilities;
 
-    /// Takes messages over, in order. Returns when they are accepted, which can mean waiting for room, but
-    /// never waiting for their confirmation. Each submission produces exactly one receipt, also when the
-    /// session breaks or is closed.
+    /// Takes messages over, in order. Returns when they are accepted, which can mean waiting for
+    /// room, but never waiting for their confirmation. Each submission produces exactly one
+    /// receipt, also when the session breaks or is closed.
     ///
-    /// A receipt with [`FaultScope::Session`] ends the session: the caller drops the publisher, connects anew and
-    /// submits again, from its oldest unconfirmed message on.
+    /// A receipt with [`FaultScope::Session`] ends the session: the caller drops the publisher,
+    /// connects anew and submits again, from its oldest unconfirmed message on.
     ///
-    /// Not cancel-safe: after dropping this future only [`close`](Publisher::close) or dropping the publisher
-    /// make sense.
+    /// Not cancel-safe: after dropping this future only [`close`](Publisher::close) or dropping the
+    /// publisher make sense.
     async fn submit(&mut self, batch: Vec<Submission>);
 
     /// Waits at most `grace` for outstanding confirmations, then ends the session. A submission
@@ -156,8 +163,8 @@ pub struct PublishError {
 }
 
 impl PublishError {
-    /// An error with its reason: lower case, naming the value and the limit, saying what to do, without secrets
-    /// and without payloads.
+    /// An error with its reason: lower case, naming the value and the limit, saying what to do,
+    /// without secrets and without payloads.
     #[must_use]
     pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
         Self { fault, scope, reason: reason.into(), is_contained: false, source: None }
@@ -194,8 +201,9 @@ impl PublishError {
         self
     }
 
-    /// Says that a pipelined session goes on after this failure. Nothing of the message's key succeeds before the message
-    /// itself is submitted again, and nothing of it at all once another message of it was answered as lost.
+    /// Says that a pipelined session goes on after this failure. Nothing of the message's key
+    /// succeeds before the message itself is submitted again, and nothing of it at all once another
+    /// message of it was answered as lost.
     #[must_use]
     pub fn contained(mut self) -> Self {
         self.is_contained = true;

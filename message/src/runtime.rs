@@ -1,8 +1,8 @@
 //! Tasks and random numbers: all that a component takes from its process besides the clock.
 //!
-//! In a real process both are tokio's and the thread's. A simulation brings its own, so that one seed makes one
-//! course of events: it decides when each task may go on, stops all tasks of a process at once, and draws every
-//! number. Time is tokio's, which a simulation pauses.
+//! In a real process both are tokio's and the thread's. A simulation brings its own, so that one
+//! seed makes one course of events: it decides when each task may go on, stops all tasks of a
+//! process at once, and draws every number. Time is tokio's, which a simulation pauses.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -22,8 +22,8 @@ pub trait Simulated: Send + Sync + 'static {
     /// A random number in `0.0..1.0`.
     fn uniform(&self) -> f64;
 
-    /// Asked before every poll of a task of the process. While it is pending the task stands still wherever it is;
-    /// it is asked again when the waker was woken.
+    /// Asked before every poll of a task of the process. While it is pending the task stands still
+    /// wherever it is; it is asked again when the waker was woken.
     fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()>;
 }
 
@@ -49,8 +49,8 @@ impl Runtime {
         tokio::spawn(self.clone().run(task))
     }
 
-    /// Runs a future as a task of the process, for those that are spawned in another way. Cancel-safe if the future
-    /// is.
+    /// Runs a future as a task of the process, for those that are spawned in another way.
+    /// Cancel-safe if the future is.
     pub async fn run<T: Future>(self, task: T) -> T::Output {
         let mut task = pin!(task);
         poll_fn(|context| {

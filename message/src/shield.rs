@@ -7,12 +7,14 @@ use tokio::runtime::Handle;
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs a future to its end also when its caller goes away: as long as the caller waits it runs in the caller's task, and once it is
-/// dropped in a task of its own. So a transaction whose caller was cancelled by a timeout still commits or rolls back, and nobody pays
-/// for a task who does not need it.
+/// Runs a future to its end also when its caller goes away: as long as the caller waits it runs in
+/// the caller's task, and once it is dropped in a task of its own. So a transaction whose caller
+/// was cancelled by a timeout still commits or rolls back, and nobody pays for a task who does not
+/// need it.
 ///
-/// It makes no progress while its caller neither polls nor drops it. Dropped outside of a tokio runtime, or while the runtime
-/// shuts down, it ends where it stands. A panic of the future is its caller's, or its task's once there is no caller.
+/// It makes no progress while its caller neither polls nor drops it. Dropped outside of a tokio
+/// runtime, or while the runtime shuts down, it ends where it stands. A panic of the future is its
+/// caller's, or its task's once there is no caller.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

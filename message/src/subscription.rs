@@ -32,7 +32,8 @@ pub struct Delivery {
     pub origin: String,
 }
 
-/// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered as it is.
+/// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered
+/// as it is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Malformed {
     /// The problem, with the offending value and what to send instead.
@@ -157,15 +158,16 @@ impl Settlement {
     }
 }
 
-/// Opens subscriptions: the first one, and another whenever a session was lost. Every adapter implements it; so does a
-/// closure that returns the future of a subscription, for one that is wrapped.
+/// Opens subscriptions: the first one, and another whenever a session was lost. Every adapter
+/// implements it; so does a closure that returns the future of a subscription, for one that is
+/// wrapped.
 #[async_trait]
 pub trait Subscriber: Send + Sync + 'static {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings, credentials or names (the operator's).
-    /// Cancel-safe: a dropped attempt leaves the group.
+    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings, credentials or
+    /// names (the operator's). Cancel-safe: a dropped attempt leaves the group.
     async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError>;
 }
 
@@ -180,53 +182,55 @@ where
     }
 }
 
-/// A stream of deliveries from one or more topics or queues, shared with the other members of a group.
+/// A stream of deliveries from one or more topics or queues, shared with the other members of a
+/// group.
 #[async_trait]
 pub trait Subscription: Send {
     /// Names the topic or queue that this listens to, for logs and tables. Never contains a secret.
     fn origin(&self) -> &str;
 
-    /// Waits at most `wait` for deliveries and returns at most `max` of them; empty when none came. Deliveries
-    /// of one ordering key come in the order in which the broker holds them.
+    /// Waits at most `wait` for deliveries and returns at most `max` of them; empty when none came.
+    /// Deliveries of one ordering key come in the order in which the broker holds them.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the session is lost (subscribe anew) or the operator must act. Cancel-safe:
-    /// what was received before the future was dropped is returned by the next call.
+    /// [`SubscriptionError`] when the session is lost (subscribe anew) or the operator must act.
+    /// Cancel-safe: what was received before the future was dropped is returned by the next call.
     async fn receive(
         &mut self,
         max: NonZeroUsize,
         wait: Duration,
     ) -> Result<Vec<Delivery>, SubscriptionError>;
 
-    /// Settles deliveries. A token that the broker has taken back meanwhile (rebalance, visibility timeout,
-    /// new connection) is skipped: the message comes again, and the inbox knows it.
+    /// Settles deliveries. A token that the broker has taken back meanwhile (rebalance, visibility
+    /// timeout, new connection) is skipped: the message comes again, and the inbox knows it.
     ///
     /// Kafka commits offsets only up to the first unsettled delivery of a partition.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be told; the messages come again. Not cancel-safe.
+    /// [`SubscriptionError`] when the broker could not be told; the messages come again. Not
+    /// cancel-safe.
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError>;
 
-    /// Tells the broker that these deliveries are still being worked on (SQS: extends their visibility). Does
-    /// nothing where the broker knows no such limit.
+    /// Tells the broker that these deliveries are still being worked on (SQS: extends their
+    /// visibility). Does nothing where the broker knows no such limit.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the broker could not be told; the messages may come again.
     async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError>;
 
-    /// How long a delivery may stay unsettled without [`keep_alive`](Self::keep_alive) before it is delivered again; `None`
-    /// where only the end of the session does that.
+    /// How long a delivery may stay unsettled without [`keep_alive`](Self::keep_alive) before it is
+    /// delivered again; `None` where only the end of the session does that.
     fn redelivers_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Asks for no more deliveries: what was delivered can still be settled, and what is released is not delivered to this
-    /// session again. For a consumer that finishes what it has in hand and then closes. Does nothing where deliveries are
-    /// asked for one call at a time.
+    /// Asks for no more deliveries: what was delivered can still be settled, and what is released
+    /// is not delivered to this session again. For a consumer that finishes what it has in hand and
+    /// then closes. Does nothing where deliveries are asked for one call at a time.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be told; everything else can go on. Not cancel-safe; afterwards
-    /// [`receive`](Self::receive) is not called any more.
+    /// [`SubscriptionError`] when the broker could not be told; everything else can go on. Not
+    /// cancel-safe; afterwards [`receive`](Self::receive) is not called any more.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         Ok(())
     }
@@ -234,7 +238,8 @@ pub trait Subscription: Send {
     /// Leaves the group and ends the session; what is unsettled is delivered again.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the goodbye did not reach the broker, which then finds out by itself.
+    /// [`SubscriptionError`] when the goodbye did not reach the broker, which then finds out by
+    /// itself.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
 }
 

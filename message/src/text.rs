@@ -1,7 +1,9 @@
-//! Validated names: short texts that brokers put into routing keys, partition keys and header values.
+//! Validated names: short texts that brokers put into routing keys, partition keys and header
+//! values.
 //!
-//! The bound of 255 bytes is the tightest of the brokers: AMQP 0-9-1 carries routing keys, message ids and
-//! header names as short strings of at most 255 bytes (AMQP 0-9-1 specification, section 4.2.5.3).
+//! The bound of 255 bytes is the tightest of the brokers: AMQP 0-9-1 carries routing keys, message
+//! ids and header names as short strings of at most 255 bytes (AMQP 0-9-1 specification, section
+//! 4.2.5.3).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// The longest accepted name in bytes of UTF-8 (an AMQP short string).
 pub const TEXT_BYTES_MAX: usize = 255;
 
-/// A name that cannot be used: says which, why and what the limit is. The producer's fault; not retryable.
+/// A name that cannot be used: says which, why and what the limit is. The producer's fault; not
+/// retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidText {
@@ -33,8 +36,8 @@ pub enum InvalidText {
         /// The limit in bytes.
         bytes_max: usize,
     },
-    /// The text holds a character that would break a header or a log line (CR, LF, NUL, other controls),
-    /// or one outside the accepted set.
+    /// The text holds a character that would break a header or a log line (CR, LF, NUL, other
+    /// controls), or one outside the accepted set.
     #[error("{what} {value:?} has the character {found:?} at byte {at}; {allowed}")]
     Character {
         /// The kind of text, such as `event type`.
@@ -117,8 +120,8 @@ macro_rules! name {
             /// Checks the text and takes it over.
             ///
             /// # Errors
-            /// [`InvalidText`] when it is empty, longer than [`TEXT_BYTES_MAX`] bytes or holds a character
-            /// that is not accepted.
+            /// [`InvalidText`] when it is empty, longer than [`TEXT_BYTES_MAX`] bytes or holds a
+            /// character that is not accepted.
             pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidText> {
                 let value = value.into();
                 check($what, &value, TEXT_BYTES_MAX, $allowed, $accept)?;
@@ -182,7 +185,8 @@ macro_rules! name {
 name!(
     /// Where a message goes: the Kafka topic, the RabbitMQ routing key, the SQS queue.
     ///
-    /// 1 to 255 bytes of `A–Z a–z 0–9 . _ - / : #`; a broker may accept less and then refuses the topic by name.
+    /// 1 to 255 bytes of `A–Z a–z 0–9 . _ - / : #`; a broker may accept less and then refuses the
+    /// topic by name.
     Topic,
     "topic",
     "allowed are ASCII letters, digits and . _ - / : #",
@@ -190,7 +194,8 @@ name!(
 );
 
 name!(
-    /// Messages with the same ordering key leave in causal order: one aggregate, one account, one customer.
+    /// Messages with the same ordering key leave in causal order: one aggregate, one account, one
+    /// customer.
     ///
     /// 1 to 255 bytes, no control characters.
     OrderingKey,
@@ -209,8 +214,9 @@ name!(
 );
 
 name!(
-    /// Which outbox a message comes from, as the CloudEvents `source` attribute, a URI reference: `/orders`.
-    /// Source and id together identify a message. 1 to 255 bytes of printable ASCII without spaces.
+    /// Which outbox a message comes from, as the CloudEvents `source` attribute, a URI reference:
+    /// `/orders`. Source and id together identify a message. 1 to 255 bytes of printable ASCII
+    /// without spaces.
     Source,
     "source",
     "a URI reference has printable ASCII characters only and no spaces",
@@ -218,7 +224,8 @@ name!(
 );
 
 name!(
-    /// The media type of the payload (RFC 2046): `application/json`. 1 to 255 bytes of printable ASCII.
+    /// The media type of the payload (RFC 2046): `application/json`. 1 to 255 bytes of printable
+    /// ASCII.
     ContentType,
     "content type",
     "a media type has printable ASCII characters only",
@@ -238,7 +245,8 @@ impl ContentType {
         Self(Arc::from("application/octet-stream"))
     }
 
-    /// Whether the payload is JSON: `…/json` or the structured suffix `+json` (RFC 6839), parameters ignored.
+    /// Whether the payload is JSON: `…/json` or the structured suffix `+json` (RFC 6839),
+    /// parameters ignored.
     #[must_use]
     pub fn is_json(&self) -> bool {
         let essence = self.0.split(';').next().unwrap_or_default().trim_end();

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::header::HeaderValue;
 use crate::text::InvalidText;
 
-/// The `traceparent` and optional `tracestate` of the span in which a message was enqueued; forwarded unchanged.
+/// The `traceparent` and optional `tracestate` of the span in which a message was enqueued;
+/// forwarded unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceContext {
     parent: String,
@@ -30,8 +31,8 @@ impl TraceContext {
     /// Checks and takes over the two header values.
     ///
     /// # Errors
-    /// [`InvalidTrace`] when `parent` is not a version-00 traceparent with lower-case hexadecimal, non-zero
-    /// ids, or `state` is not a header value.
+    /// [`InvalidTrace`] when `parent` is not a version-00 traceparent with lower-case hexadecimal,
+    /// non-zero ids, or `state` is not a header value.
     pub fn new(parent: impl Into<String>, state: Option<String>) -> Result<Self, InvalidTrace> {
         let parent = parent.into();
         if !is_traceparent(&parent) {

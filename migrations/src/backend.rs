@@ -86,7 +86,8 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         migration: &crate::line::Migration,
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
 
-    /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and breaks no transaction.
+    /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and breaks no
+    /// transaction.
     #[doc(hidden)]
     fn applied(
         connection: &mut Self::Connection,

@@ -5,7 +5,8 @@ use std::error::Error;
 use crate::identifier::Identifier;
 use crate::line::Line;
 
-/// Why this build cannot work with a database's schema. The operator's fault; the message names the remedy.
+/// Why this build cannot work with a database's schema. The operator's fault; the message names the
+/// remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
@@ -62,7 +63,8 @@ pub enum MigrateError {
     /// The schema does not fit.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The configured PostgreSQL schema does not exist. Creating it, with its owner and grants, is the operator's.
+    /// The configured PostgreSQL schema does not exist. Creating it, with its owner and grants, is
+    /// the operator's.
     #[error("the schema {schema} does not exist in this database; run `CREATE SCHEMA {schema}` first")]
     NoSuchSchema {
         /// The schema.

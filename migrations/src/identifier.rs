@@ -6,8 +6,8 @@ use std::str::FromStr;
 /// The longest name PostgreSQL keeps (`NAMEDATALEN - 1`); it cuts longer ones off silently.
 pub const IDENTIFIER_BYTES_MAX: usize = 63;
 
-/// A name of a schema, table or partition: 1 to 63 bytes of `a–z 0–9 _`, not beginning with a digit. Lower case
-/// only, so that it means the same quoted and unquoted.
+/// A name of a schema, table or partition: 1 to 63 bytes of `a–z 0–9 _`, not beginning with a
+/// digit. Lower case only, so that it means the same quoted and unquoted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identifier(String);
 

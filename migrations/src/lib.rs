@@ -1,10 +1,12 @@
-//! Schema migrations for outbox, inbox and idempotency keys, in versioned lines, and the one place that renders dynamic SQL.
+//! Schema migrations for outbox, inbox and idempotency keys, in versioned lines, and the one place
+//! that renders dynamic SQL.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`identifier`] | [`Identifier`]: a validated name of a schema or table |
 //! | [`sql`] | [`Template`], [`Statement`]: SQL whose names come from configuration |
 //! | [`mod@line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
+//! | [`sql_error_kind`] | [`SqlErrorKind`]: the meaning of a database client's error |
 //! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
 //! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
 //! | [`roles`] | [`Roles`]: least privilege on PostgreSQL |
@@ -23,6 +25,7 @@ mod postgres;
 pub mod roles;
 mod snapshot;
 pub mod sql;
+pub mod sql_error_kind;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 pub mod status;
@@ -34,4 +37,5 @@ pub use line::{Line, Migration};
 pub use migrator::Migrator;
 pub use roles::Roles;
 pub use sql::{Statement, Template};
+pub use sql_error_kind::SqlErrorKind;
 pub use status::{Applied, Status};

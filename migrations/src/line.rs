@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::backend::Dialect;
 
-/// A line of migrations: the tables of one crate, versioned on their own, so that a service that only consumes
-/// never gets producer tables.
+/// A line of migrations: the tables of one crate, versioned on their own, so that a service that
+/// only consumes never gets producer tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Line {
     /// The tables of the `outbox` crate and the relay.

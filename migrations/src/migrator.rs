@@ -13,12 +13,12 @@ use crate::status::Status;
 
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
-/// Safe to run from any number of processes at once: a migrator holds a transaction-level advisory lock
-/// (PostgreSQL; works behind PgBouncer) or the write lock (SQLite) while it looks and applies, and everything
-/// pending is applied in that one transaction, or nothing.
+/// Safe to run from any number of processes at once: a migrator holds a transaction-level advisory
+/// lock (PostgreSQL; works behind PgBouncer) or the write lock (SQLite) while it looks and applies,
+/// and everything pending is applied in that one transaction, or nothing.
 ///
-/// Without a schema the tables live where the connection's `search_path` puts them. With one, it must exist:
-/// creating it, with its owner and grants, is the operator's.
+/// Without a schema the tables live where the connection's `search_path` puts them. With one, it
+/// must exist: creating it, with its owner and grants, is the operator's.
 #[derive(Debug, Clone)]
 pub struct Migrator<DB> {
     line: Line,
@@ -43,9 +43,10 @@ impl<DB: Backend> Migrator<DB> {
     /// Applies what is pending and returns it; nothing, when the database is up to date already.
     ///
     /// # Errors
-    /// [`MigrateError`]: the database is newer than this build, an applied migration differs from this build's,
-    /// the schema does not exist, the role may not create tables, or the connection was lost. Nothing is applied
-    /// then. Not cancel-safe: a dropped call may have been applied; ask for the [status](Self::status).
+    /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
+    /// this build's, the schema does not exist, the role may not create tables, or the connection
+    /// was lost. Nothing is applied then. Not cancel-safe: a dropped call may have been applied;
+    /// ask for the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
         let pending = self.status(&mut tx).await?.pending()?;
@@ -76,13 +77,14 @@ impl<DB: Backend> Migrator<DB> {
     /// Checks that this build can work with the database. Reads only. Cancel-safe.
     ///
     /// # Errors
-    /// [`MigrateError::Schema`] says which command to run; others when the database could not be asked.
+    /// [`MigrateError::Schema`] says which command to run; others when the database could not be
+    /// asked.
     pub async fn check(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
         Ok(self.status(connection).await?.check()?)
     }
 
-    /// The migrations of a range of versions as a script for an administrator who runs them by hand, with the
-    /// bookkeeping, in one transaction that excludes running migrators.
+    /// The migrations of a range of versions as a script for an administrator who runs them by
+    /// hand, with the bookkeeping, in one transaction that excludes running migrators.
     ///
     /// # Errors
     /// [`SchemaError::TooNew`] when the range goes beyond what this build knows.
@@ -112,8 +114,9 @@ impl<DB: Backend> Migrator<DB> {
         Ok(script)
     }
 
-    /// A stable textual description of the line's tables, columns, defaults, constraints, indexes and functions
-    /// from the database's catalogs; the same for every schema. Compared with a committed copy by a test.
+    /// A stable textual description of the line's tables, columns, defaults, constraints, indexes
+    /// and functions from the database's catalogs; the same for every schema. Compared with a
+    /// committed copy by a test.
     ///
     /// # Errors
     /// [`MigrateError::Database`] when the catalogs cannot be read.

@@ -4,7 +4,8 @@ use crate::identifier::{Identifier, InvalidIdentifier};
 use crate::line::Line;
 use crate::sql::{Statement, Template};
 
-/// The names of the roles. They are made unless they exist; users of services become members of them.
+/// The names of the roles. They are made unless they exist; users of services become members of
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Roles {
@@ -23,7 +24,8 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`, `idempotency_claimant`, `outbox_observer`.
+    /// `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`,
+    /// `idempotency_claimant`, `outbox_observer`.
     #[must_use]
     pub fn standard() -> Self {
         let name = Identifier::of_program;
@@ -37,8 +39,9 @@ impl Roles {
         }
     }
 
-    /// As [`standard`](Self::standard), with a consumer and a claimant of one service: `<service>_inbox_consumer` and
-    /// `<service>_idempotency_claimant`. With tables in a schema of its own, no other service can touch its records.
+    /// As [`standard`](Self::standard), with a consumer and a claimant of one service:
+    /// `<service>_inbox_consumer` and `<service>_idempotency_claimant`. With tables in a schema of
+    /// its own, no other service can touch its records.
     ///
     /// # Errors
     /// [`InvalidIdentifier`] when the service's name is too long for that.
@@ -51,8 +54,8 @@ impl Roles {
         })
     }
 
-    /// The script that makes the roles of a line and grants exactly what each needs, in one transaction. It can be
-    /// run again: what it does not grant, it takes away.
+    /// The script that makes the roles of a line and grants exactly what each needs, in one
+    /// transaction. It can be run again: what it does not grant, it takes away.
     #[must_use]
     pub fn script(&self, line: Line, schema: Option<&Identifier>) -> Statement {
         let template = match line {

@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::identifier::Identifier;
 
-/// SQL with placeholders in braces. `{schema}` stands directly before a table's or function's name and becomes
-/// `"name".` or nothing; all others are named by the template's author.
+/// SQL with placeholders in braces. `{schema}` stands directly before a table's or function's name
+/// and becomes `"name".` or nothing; all others are named by the template's author.
 ///
 /// ```
 /// use migrations::{Identifier, Template};
@@ -38,7 +38,8 @@ impl Template {
         Self { text: text.to_owned(), schema: String::new() }
     }
 
-    /// Puts the schema's name (or nothing, which leaves the name to the `search_path`) where `{schema}` stands.
+    /// Puts the schema's name (or nothing, which leaves the name to the `search_path`) where
+    /// `{schema}` stands.
     pub fn schema(mut self, schema: Option<&Identifier>) -> Self {
         self.schema = schema.map(|schema| format!("{}.", schema.quoted())).unwrap_or_default();
         self
@@ -63,8 +64,8 @@ impl Template {
     #[must_use]
     pub fn render(self) -> Statement {
         let text = self.text.replace("{schema}", &self.schema);
-        // The text is the program's own; everything put into it is a validated identifier, a UUID or an integer.
-        // Shared text, so that cloning for each execution does not copy it.
+        // The text is the program's own; everything put into it is a validated identifier, a UUID
+        // or an integer. Shared text, so that cloning for each execution does not copy it.
         Statement(AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str())
     }
 

@@ -1,5 +1,5 @@
-//! SQLite: the write lock keeps migrators apart; the connection's busy timeout is how long they wait for it
-//! (sqlx: 5 s unless set).
+//! SQLite: the write lock keeps migrators apart; the connection's busy timeout is how long they
+//! wait for it (sqlx: 5 s unless set).
 
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{Connection, Sqlite, SqliteConnection, Transaction};

@@ -12,11 +12,13 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use crate::connect::dialect_of;
 use crate::log::LogError;
 
-/// Where a database is: a URL, somebody who knows it at each connect, such as a mounted secret that is rotated, or a pool.
+/// Where a database is: a URL, somebody who knows it at each connect, such as a mounted secret that
+/// is rotated, or a pool.
 ///
-/// Of a pool its present options are used at each connect, so that passwords may be rotated; not its connections, and none of its
-/// hooks: a `search_path` that `after_connect` sets has to stand in [`LogOptions::schema`](crate::log::LogOptions::schema)
-/// too. How it reaches the server is its owner's choice: TLS is not demanded, only warned about.
+/// Of a pool its present options are used at each connect, so that passwords may be rotated; not
+/// its connections, and none of its hooks: a `search_path` that `after_connect` sets has to stand
+/// in [`LogOptions::schema`](crate::log::LogOptions::schema) too. How it reaches the server is its
+/// owner's choice: TLS is not demanded, only warned about.
 ///
 /// `Debug` prints no URL, because it may hold a password.
 #[derive(Clone)]
@@ -33,8 +35,8 @@ enum Known {
 }
 
 impl Address {
-    /// A URL that is asked for at every connect. `ask` may read a local file; its error is for the operator and must
-    /// not hold the secret.
+    /// A URL that is asked for at every connect. `ask` may read a local file; its error is for the
+    /// operator and must not hold the secret.
     pub fn asked(ask: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Known::Asked(Arc::new(ask)))
     }

@@ -1,7 +1,7 @@
 //! From a URL to connection options.
 //!
-//! Message payloads are business data and the password opens the database: outside this machine they travel
-//! encrypted and to the right server, or the operator has said otherwise.
+//! Message payloads are business data and the password opens the database: outside this machine
+//! they travel encrypted and to the right server, or the operator has said otherwise.
 
 use migrations::Dialect;
 
@@ -10,7 +10,8 @@ pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::sqlite_options;
 
-/// A URL that cannot be used. The operator's fault; never holds the URL itself, which may carry a password.
+/// A URL that cannot be used. The operator's fault; never holds the URL itself, which may carry a
+/// password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidUrl {
@@ -28,7 +29,8 @@ pub enum InvalidUrl {
         /// The client library's message.
         problem: String,
     },
-    /// Passwords and payloads would cross a network in the clear, or reach a server nobody has verified.
+    /// Passwords and payloads would cross a network in the clear, or reach a server nobody has
+    /// verified.
     #[error(
         "the connection to {host} with sslmode={mode} may go over the network unencrypted; set sslmode=verify-full \
          (or verify-ca, require) in the URL, or sslmode=disable and allow plaintext explicitly"

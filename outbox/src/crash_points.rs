@@ -16,7 +16,8 @@ pub const BEFORE_COMMIT: &str = "outbox::before_commit";
 /// COMMIT has happened.
 pub const AFTER_COMMIT: &str = "outbox::after_commit";
 
-/// All of them. The first two are places of [`Outbox::enqueue`](crate::Outbox::enqueue) too, the others of
-/// [`OutboxTransaction`](crate::OutboxTransaction) and [`Outbox::transaction`](crate::Outbox::transaction) only.
+/// All of them. The first two are places of [`Outbox::enqueue`](crate::Outbox::enqueue) too, the
+/// others of [`OutboxTransaction`](crate::OutboxTransaction) and
+/// [`Outbox::transaction`](crate::Outbox::transaction) only.
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [BEFORE_ENQUEUE, AFTER_ENQUEUE, BEFORE_COMMIT, AFTER_COMMIT];

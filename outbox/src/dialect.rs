@@ -29,8 +29,8 @@ pub trait Dialect: Backend {
         pool: &Pool<Self>,
     ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
-    /// Inserts messages with different ids, in their order; those whose supplied id exists already are left out of the
-    /// answer. A minted id that exists is a violation of a key.
+    /// Inserts messages with different ids, in their order; those whose supplied id exists already
+    /// are left out of the answer. A minted id that exists is a violation of a key.
     #[doc(hidden)]
     fn insert(
         connection: &mut Self::Connection,
@@ -46,7 +46,8 @@ pub trait Dialect: Backend {
         ids: &[MessageId],
     ) -> impl Future<Output = Result<Vec<Stored>, sqlx::Error>> + Send;
 
-    /// Fails in a transaction that has failed; otherwise tells the transaction's id, if the database has ids.
+    /// Fails in a transaction that has failed; otherwise tells the transaction's id, if the
+    /// database has ids.
     #[doc(hidden)]
     fn probe(
         connection: &mut Self::Connection,

@@ -14,7 +14,8 @@ use crate::telemetry;
 /// How long a reading of the database's clock is gone on from. A refusal always has one of its own.
 const READING_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Judges supplied ids by the database's clock, which costs a round trip a minute, and one for each refusal.
+/// Judges supplied ids by the database's clock, which costs a round trip a minute, and one for each
+/// refusal.
 #[derive(Debug)]
 pub(crate) struct DriftGuard {
     window: DriftWindow,

@@ -5,12 +5,12 @@ use std::error::Error;
 use message::limits::Oversize;
 use message::token::{Drift, MintError};
 use message::{Fault, MessageId, Topic};
+use migrations::SqlErrorKind;
 
-use crate::failure::{Failure, classify};
 use crate::new_message::InvalidMessage;
 
-/// Why a message was not enqueued. The transaction must be rolled back: the business rows in it would commit
-/// without their message.
+/// Why a message was not enqueued. The transaction must be rolled back: the business rows in it
+/// would commit without their message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
@@ -21,7 +21,8 @@ pub enum EnqueueError {
     #[error(transparent)]
     Oversize(Box<Oversize>),
     /// The supplied id is older, or further ahead of the database's clock, than the outbox accepts
-    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): consumers would refuse it.
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): consumers would
+    /// refuse it.
     #[error(transparent)]
     Drift(Box<Drift>),
     /// No id could be made for the message ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)).
@@ -44,8 +45,8 @@ pub enum EnqueueError {
         /// The topic of the refused message.
         topic: Topic,
     },
-    /// The id was enqueued before with another event type, content type or payload: two facts under one identity,
-    /// of which consumers would apply only one.
+    /// The id was enqueued before with another event type, content type or payload: two facts under
+    /// one identity, of which consumers would apply only one.
     #[error(
         "message id {id} for topic {topic} was enqueued before with another content; one id names one fact: derive \
          it from everything that makes the fact, or use a fresh id"
@@ -81,18 +82,21 @@ pub enum EnqueueError {
         /// The client library's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
-        /// Whether the same transaction may succeed when run again (serialization failure, deadlock, busy).
+        /// Whether the same transaction may succeed when run again (serialization failure,
+        /// deadlock, busy).
         retryable: bool,
     },
 }
 
 impl EnqueueError {
-    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again) or the operator's.
+    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again) or
+    /// the operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Database { source, .. } => match source.downcast_ref::<sqlx::Error>().map(classify) {
-                Some(Failure::Refused) | None => Fault::Operator,
+            Self::Database { source, .. } => match source.downcast_ref::<sqlx::Error>().map(SqlErrorKind::of)
+            {
+                Some(SqlErrorKind::Refused) | None => Fault::Operator,
                 Some(_) => Fault::Broker,
             },
             Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
@@ -116,7 +120,7 @@ impl From<Oversize> for EnqueueError {
 
 impl From<sqlx::Error> for EnqueueError {
     fn from(error: sqlx::Error) -> Self {
-        let retryable = classify(&error) == Failure::Conflict;
+        let retryable = SqlErrorKind::of(&error) == SqlErrorKind::Conflict;
         Self::Database { source: Box::new(error), retryable }
     }
 }

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use crate::new_message::NewMessage;
 
-/// Something that can be enqueued: a [`NewMessage`], or a reference to an [`Event`] that serde can write.
+/// Something that can be enqueued: a [`NewMessage`], or a reference to an [`Event`] that serde can
+/// write.
 ///
 /// ```
 /// use outbox::NewMessage;

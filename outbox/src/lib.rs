@@ -1,4 +1,5 @@
-//! The transactional outbox: messages are rows of the caller's own transaction, and a log for the relay.
+//! The transactional outbox: messages are rows of the caller's own transaction, and a log for the
+//! relay.
 //!
 //! For producers:
 //!

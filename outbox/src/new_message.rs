@@ -10,8 +10,8 @@ use message::{
 use serde::Serialize;
 use time::OffsetDateTime;
 
-/// A message to be enqueued. The methods take anything and remember the first mistake, which enqueueing then
-/// reports before any SQL is sent.
+/// A message to be enqueued. The methods take anything and remember the first mistake, which
+/// enqueueing then reports before any SQL is sent.
 ///
 /// ```
 /// use outbox::NewMessage;
@@ -134,8 +134,9 @@ impl NewMessage {
         self
     }
 
-    /// The identity, for ids made with [`MessageId::derived`] or before this transaction. Its time must be one that the
-    /// outbox accepts ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Default: a fresh one.
+    /// The identity, for ids made with [`MessageId::derived`] or before this transaction. Its time
+    /// must be one that the outbox accepts
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Default: a fresh one.
     pub fn id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
@@ -174,8 +175,8 @@ impl NewMessage {
         self
     }
 
-    /// The message leaves at this time or soon after, by the database's clock. It does not wait for others of its
-    /// key, and others do not wait for it.
+    /// The message leaves at this time or soon after, by the database's clock. It does not wait for
+    /// others of its key, and others do not wait for it.
     pub fn deliver_at(mut self, at: OffsetDateTime) -> Self {
         if (1970..=9999).contains(&at.to_offset(time::UtcOffset::UTC).year()) {
             self.deliver_at = Some(at);
@@ -221,7 +222,8 @@ impl NewMessage {
 }
 
 impl From<Message> for NewMessage {
-    /// Enqueues a message as it is, with its id. Its source and time are those of the outbox that sends it.
+    /// Enqueues a message as it is, with its id. Its source and time are those of the outbox that
+    /// sends it.
     fn from(message: Message) -> Self {
         Self {
             topic: message.topic.to_string(),

@@ -9,8 +9,8 @@ use sqlx::pool::PoolOptions;
 use crate::connect::InvalidUrl;
 use crate::dialect::Dialect;
 
-/// How long a session may sit inside a transaction without a statement before PostgreSQL ends it: a producer that
-/// hangs must not hold row locks for ever.
+/// How long a session may sit inside a transaction without a statement before PostgreSQL ends it: a
+/// producer that hangs must not hold row locks for ever.
 pub const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
 
 /// Why a pool could not be opened.
@@ -25,15 +25,16 @@ pub enum PoolError {
     Connect(#[source] Box<dyn Error + Send + Sync>),
 }
 
-/// Pool options whose connections are clean when they are lent again: a transaction that a cancelled call has left
-/// open is rolled back on return, and [`IDLE_IN_TRANSACTION_MAX`] applies. Add sizes and timeouts as you need.
+/// Pool options whose connections are clean when they are lent again: a transaction that a
+/// cancelled call has left open is rolled back on return, and [`IDLE_IN_TRANSACTION_MAX`] applies.
+/// Add sizes and timeouts as you need.
 #[must_use]
 pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {
     DB::pool_options(IDLE_IN_TRANSACTION_MAX)
 }
 
-/// Opens a pool with [`pool_options`]. `sslmode` in the URL is honoured; without one, a PostgreSQL server on another
-/// machine must prove its identity.
+/// Opens a pool with [`pool_options`]. `sslmode` in the URL is honoured; without one, a PostgreSQL
+/// server on another machine must prove its identity.
 ///
 /// # Errors
 /// [`PoolError`]. Cancel-safe.

@@ -129,8 +129,8 @@ impl<DB: Dialect> Default for Outbox<DB> {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// An outbox with every default: tables by the `search_path`, messages that every broker takes, duplicates
-    /// ignored.
+    /// An outbox with every default: tables by the `search_path`, messages that every broker takes,
+    /// duplicates ignored.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -152,12 +152,14 @@ impl<DB: Dialect> Outbox<DB> {
         }
     }
 
-    /// Enqueues a message in the caller's transaction: it leaves if and only if that transaction commits.
+    /// Enqueues a message in the caller's transaction: it leaves if and only if that transaction
+    /// commits.
     ///
-    /// After an error roll the transaction back. On a raw transaction nothing enforces this: PostgreSQL has
-    /// aborted it after a database error, and a later `commit()` returns `Ok` although everything is rolled back;
-    /// after a validation error, and on SQLite after most errors, a `commit()` stores the business rows *without*
-    /// the message. [`OutboxTransaction`](crate::OutboxTransaction) refuses both.
+    /// After an error roll the transaction back. On a raw transaction nothing enforces this:
+    /// PostgreSQL has aborted it after a database error, and a later `commit()` returns `Ok`
+    /// although everything is rolled back; after a validation error, and on SQLite after most
+    /// errors, a `commit()` stores the business rows *without* the message.
+    /// [`OutboxTransaction`](crate::OutboxTransaction) refuses both.
     ///
     /// # Errors
     /// [`EnqueueError`]. Not cancel-safe: drop the transaction with the call.
@@ -170,7 +172,8 @@ impl<DB: Dialect> Outbox<DB> {
         Ok(store::store_one::<DB>(tx, &self.settings, &prepared).await?.answer)
     }
 
-    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All or none.
+    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All
+    /// or none.
     ///
     /// # Errors
     /// As for [`Outbox::enqueue`], for the first message that fails.
@@ -187,8 +190,8 @@ impl<DB: Dialect> Outbox<DB> {
     }
 
     /// The hint for a relay in the same process; [`Outbox::transaction`] and
-    /// [`OutboxTransaction::commit`](crate::OutboxTransaction::commit) give it. After the commit of a raw
-    /// transaction call [`CommitNotify::wake`] yourself, or leave it to the poll.
+    /// [`OutboxTransaction::commit`](crate::OutboxTransaction::commit) give it. After the commit of
+    /// a raw transaction call [`CommitNotify::wake`] yourself, or leave it to the poll.
     #[must_use]
     pub fn wake_up(&self) -> CommitNotify {
         self.settings.wake.clone()
@@ -258,8 +261,9 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
-    /// How old, and how far ahead of the database's clock, an id may be that a message brings. Default:
-    /// [`DriftWindow::DEFAULT`], 14 days and 5 minutes, as inboxes have it; choose what all consumers accept.
+    /// How old, and how far ahead of the database's clock, an id may be that a message brings.
+    /// Default: [`DriftWindow::DEFAULT`], 14 days and 5 minutes, as inboxes have it; choose what
+    /// all consumers accept.
     pub fn ids_accepted(mut self, window: DriftWindow) -> Self {
         self.ids_accepted = window;
         self

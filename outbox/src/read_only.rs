@@ -22,7 +22,8 @@ pub enum ReadOnly {
     /// Every transaction is `READ ONLY`, and no statement takes longer than was said.
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
-    /// The file is opened for reading, and `query_only` is set. Its statements have no time limit: they hold nobody up.
+    /// The file is opened for reading, and `query_only` is set. Its statements have no time limit:
+    /// they hold nobody up.
     #[cfg(feature = "sqlite")]
     Sqlite(SqliteConnection),
 }
@@ -31,8 +32,8 @@ impl ReadOnly {
     /// Opens a session. `application_name` is what an administrator of PostgreSQL sees.
     ///
     /// # Errors
-    /// [`LogError::Operator`] for a URL that cannot be used, [`LogError::Unavailable`] or [`LogError::Timeout`] for a
-    /// database that is away.
+    /// [`LogError::Operator`] for a URL that cannot be used, [`LogError::Unavailable`] or
+    /// [`LogError::Timeout`] for a database that is away.
     pub async fn open(
         url: &str,
         allow_plaintext: bool,
@@ -74,8 +75,9 @@ impl ReadOnly {
     }
 }
 
-/// Set with statements and not at the start of the session, so that a pooler in between does not refuse it. A session
-/// of a pooler may be another one with the next transaction, so each of them says again that it is read-only.
+/// Set with statements and not at the start of the session, so that a pooler in between does not
+/// refuse it. A session of a pooler may be another one with the next transaction, so each of them
+/// says again that it is read-only.
 #[cfg(feature = "postgres")]
 async fn restricted(
     options: sqlx::postgres::PgConnectOptions,

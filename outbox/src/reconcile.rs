@@ -1,5 +1,5 @@
-//! The outbox as somebody reads it who compares it with what happened elsewhere: in the order of message ids, in pages,
-//! each row with what the relay says of it.
+//! The outbox as somebody reads it who compares it with what happened elsewhere: in the order of
+//! message ids, in pages, each row with what the relay says of it.
 
 use async_trait::async_trait;
 use message::Fingerprint;
@@ -12,9 +12,9 @@ use crate::log::{ExceptionState, LogError, RelayName};
 pub enum Stage {
     /// The stored cursor has not passed it.
     Ahead,
-    /// The stored cursor has passed it, and nothing of it is beside the log: the broker has confirmed it.
+    /// The stored cursor has passed it, and nothing of it is parked: the broker has confirmed it.
     Passed,
-    /// It stands beside the log.
+    /// It is parked.
     Beside(ExceptionState),
 }
 
@@ -33,8 +33,9 @@ pub struct Row {
     pub edited: bool,
 }
 
-/// Reads the outbox of one relay. Every call is one short read-only transaction, in which rows, cursor and what stands
-/// beside the log belong together. Not cancel-safe: after a call that was dropped, open another one.
+/// Reads the outbox of one relay. Every call is one short read-only transaction, in which rows,
+/// cursor and exceptions belong together. Not cancel-safe: after a call that was dropped, open
+/// another one.
 #[async_trait]
 pub trait Rows: Send {
     /// Rows with message ids above `after` and up to `until`, ascending, at most `rows_max`.
@@ -43,7 +44,8 @@ pub trait Rows: Send {
     /// The rows of these messages, ascending.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
 
-    /// The smallest message id above all that retention has removed: below it nothing can be said any more.
+    /// The smallest message id above all that retention has removed: below it nothing can be said
+    /// any more.
     async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
 }
 

@@ -12,7 +12,8 @@ use crate::failure::is_missing_table;
 use crate::new_message::Prepared;
 use crate::producer::{Enqueued, OnDuplicate, ProducerOptions};
 
-/// Bounds of one statement: PostgreSQL refuses messages of 1 GiB, and both sides hold the whole of it.
+/// Bounds of one statement: PostgreSQL refuses messages of 1 GiB, and both sides hold the whole of
+/// it.
 const STATEMENT_ROWS_MAX: usize = 5_000;
 const STATEMENT_BYTES_MAX: usize = 32 << 20;
 

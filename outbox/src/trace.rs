@@ -7,8 +7,8 @@ tokio::task_local! {
 }
 
 /// Tells the trace context in which a message is enqueued; set it with
-/// [`OutboxBuilder::capture`](crate::producer::OutboxBuilder::capture). An OpenTelemetry adapter reads the
-/// current span here.
+/// [`OutboxBuilder::capture`](crate::producer::OutboxBuilder::capture). An OpenTelemetry adapter
+/// reads the current span here.
 pub trait Capture: Send + Sync + 'static {
     /// The context of the current span, if there is one.
     fn capture(&self) -> Option<TraceContext>;
@@ -24,8 +24,9 @@ impl Capture for TaskLocal {
     }
 }
 
-/// Runs a future in which messages are enqueued with this context, unless they bring their own. Does not reach
-/// into tasks spawned inside; [`Outbox::transaction`](crate::Outbox::transaction) carries it over.
+/// Runs a future in which messages are enqueued with this context, unless they bring their own.
+/// Does not reach into tasks spawned inside; [`Outbox::transaction`](crate::Outbox::transaction)
+/// carries it over.
 pub async fn scope<F: Future>(context: TraceContext, work: F) -> F::Output {
     CURRENT.scope(context, work).await
 }

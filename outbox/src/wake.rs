@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// Tells a relay in the same process that it need not wait for its next poll. Cloning shares it. A lost hint costs
-/// a poll interval, nothing else.
+/// Tells a relay in the same process that it need not wait for its next poll. Cloning shares it. A
+/// lost hint costs a poll interval, nothing else.
 #[derive(Debug, Clone, Default)]
 pub struct CommitNotify(Arc<Notify>);
 

@@ -7,7 +7,8 @@ use message::Headers;
 
 use crate::config::{Config, Overrides, redact, units};
 
-/// The configuration that a file and variables give, as it is shown; or what is wrong, as it is shown.
+/// The configuration that a file and variables give, as it is shown; or what is wrong, as it is
+/// shown.
 pub fn configuration(text: &str, variables: Vec<(String, String)>) -> Result<String, String> {
     let overrides = Overrides { variables, flags: Vec::new() };
     match Config::read(Path::new("relay.toml"), text, &overrides) {

@@ -1,4 +1,5 @@
-//! The relay command: reads the command line, does what it says, and ends with the code that tells how it went.
+//! The relay command: reads the command line, does what it says, and ends with the code that tells
+//! how it went.
 
 use clap::Parser;
 use relay::cli::{Cli, Exit};

@@ -1,6 +1,7 @@
 //! Keeps an outbox in bounds, beside the engine: history that every relay has passed goes.
 //!
-//! It needs no lease: the database decides what can go, and any number of processes may ask at once.
+//! It needs no lease: the database decides what can go, and any number of processes may ask at
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,8 @@ const FIRST: Duration = Duration::from_secs(5);
 
 /// How long a stop waits for a pass that has begun, so that it tells what it did.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How long history is kept by default. Three days: a weekend, to look into what happened and to find an id that is made again.
+/// How long history is kept by default. Three days: a weekend, to look into what happened and to
+/// find an id that is made again.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
 
 /// The maintenance of one outbox.
@@ -37,7 +39,8 @@ impl Maintenance {
     /// Runs until it is stopped, and begins anew when a fault of this program ends it.
     pub async fn keep_running(self, stop: CancellationToken) {
         loop {
-            // In a task of its own, so that a panic ends nothing else; a set ends it when it is dropped.
+            // In a task of its own, so that a panic ends nothing else; a set ends it when it is
+            // dropped.
             let mut task = JoinSet::new();
             task.spawn(self.clone().run(stop.clone()));
             let Some(Err(fault)) = task.join_next().await else { return };

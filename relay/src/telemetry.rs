@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `relay_published_total` | counter | messages that the broker confirmed |
 //! | `relay_publish_failures_total` | counter, by fault and scope | receipts that were not a confirmation |
-//! | `relay_parked_total` | counter, by state | entries put beside the log |
+//! | `relay_parked_total` | counter, by state | entries parked |
 //! | `relay_checkpoints_total` | counter | cursors stored |
 //! | `relay_lease_changes_total` | counter, by change | leases taken, taken over, lost |
 //! | `relay_sessions_total` | counter, by outcome | broker sessions opened and refused |
@@ -34,7 +34,7 @@ pub fn describe() {
     for (name, text) in [
         ("relay_published_total", "Messages that the broker confirmed"),
         ("relay_publish_failures_total", "Receipts that were not a confirmation"),
-        ("relay_parked_total", "Entries put beside the log"),
+        ("relay_parked_total", "Entries parked"),
         ("relay_checkpoints_total", "Cursors stored"),
         ("relay_lease_changes_total", "Leases taken, taken over, lost"),
         ("relay_sessions_total", "Broker sessions opened and refused"),
@@ -137,7 +137,8 @@ impl Telemetry {
                 Event::Published(message) => {
                     published += 1;
                     let (message_id, topic) = (message.id, &message.topic);
-                    // Linked to the producer's span by the ids; the stored context itself travels on unchanged.
+                    // Linked to the producer's span by the ids; the stored context itself travels
+                    // on unchanged.
                     let (trace_id, traceparent) =
                         message.trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
                     debug_span!("send", relay = %self.relay, destination = %self.destination, %topic, %message_id,
@@ -155,7 +156,7 @@ impl Telemetry {
                             "dead: an operator must requeue, edit or discard it: {failure}"),
                         ExceptionState::Retrying => warn!(relay = %self.relay, message_id, topic, attempts,
                             due_in = ?parked.due_in, "not published, tried again: {failure}"),
-                        _ => debug!(relay = %self.relay, message_id, topic, %state, "put beside the log"),
+                        _ => debug!(relay = %self.relay, message_id, topic, %state, "parked"),
                     }
                 }
                 Event::TopicBlocked { topic, fault, reason } => {

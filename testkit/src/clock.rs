@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use crate::failure::Failure;
 
-/// A fresh id that was made so long ago: for messages that arrive late. With [`NewMessage::id`](outbox::NewMessage::id)
-/// it takes the whole way from the outbox on.
+/// A fresh id that was made so long ago: for messages that arrive late. With
+/// [`NewMessage::id`](outbox::NewMessage::id) it takes the whole way from the outbox on.
 ///
 /// # Errors
 /// That time lies before 1970.

@@ -1,4 +1,5 @@
-//! Consumers under test. Each runs until the world ends; one that crashes is started again, as a supervisor would.
+//! Consumers under test. Each runs until the world ends; one that crashes is started again, as a
+//! supervisor would.
 
 use std::future::{Ready, ready};
 use std::num::NonZeroUsize;
@@ -114,7 +115,8 @@ impl World {
         self.feed_as("testkit", topic)
     }
 
-    /// All deliveries of a topic once more: whoever reads these gets what others get as well, at the same time.
+    /// All deliveries of a topic once more: whoever reads these gets what others get as well, at
+    /// the same time.
     ///
     /// # Errors
     /// The name cannot be a topic's.
@@ -130,8 +132,8 @@ impl World {
         Ok(Feed { broker: self.broker.clone(), group: group.to_owned(), topic })
     }
 
-    /// Runs a consumer that the service under test builds itself, and builds it again whenever it has crashed. Its
-    /// effects are judged when [`World::effects`] says where they are.
+    /// Runs a consumer that the service under test builds itself, and builds it again whenever it
+    /// has crashed. Its effects are judged when [`World::effects`] says where they are.
     ///
     /// # Errors
     /// The [`BuildError`] of the first build.
@@ -156,8 +158,8 @@ impl World {
         Ok(())
     }
 
-    /// The next consumer that comes to this point dies there, and is started again. Applies to those of
-    /// [`World::consumer`]. Called twice, it happens twice.
+    /// The next consumer that comes to this point dies there, and is started again. Applies to
+    /// those of [`World::consumer`]. Called twice, it happens twice.
     pub fn crash_at(&self, point: CrashPoint) {
         lock(&self.crash.points).push(point);
     }
@@ -175,7 +177,8 @@ impl World {
 }
 
 impl Consuming<'_> {
-    /// So many consumers of this name, each of which gets every message: duplicates at the same time.
+    /// So many consumers of this name, each of which gets every message: duplicates at the same
+    /// time.
     pub fn copies(mut self, copies: usize) -> Self {
         self.copies = copies;
         self
@@ -187,7 +190,7 @@ impl Consuming<'_> {
         self
     }
 
-    /// Whatever else the runner can be told: batches, attempts, concurrency.
+    /// Sets the runner's other options: batches, attempts, concurrency.
     pub fn configure(
         mut self,
         configure: impl Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync + 'static,

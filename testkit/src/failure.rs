@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// Why a world could not do something. Its `Debug` form is the whole story, because that is what a failing test prints.
+/// Why a world could not do something. Its `Debug` form is the whole story, because that is what a
+/// failing test prints.
 pub struct Failure {
     what: String,
     source: Option<Box<dyn Error + Send + Sync>>,

@@ -1,8 +1,9 @@
-//! For tests of services built on the toolkit: outbox, relay, broker and inbox in one process, faults on demand, and a
-//! judge.
+//! For tests of services built on the toolkit: outbox, relay, broker and inbox in one process,
+//! faults on demand, and a judge.
 //!
-//! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, a broker in memory, and
-//! the consumers under test. Nothing has to be installed, and worlds do not see each other, so tests run side by side.
+//! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, a
+//! broker in memory, and the consumers under test. Nothing has to be installed, and worlds do not
+//! see each other, so tests run side by side.
 //!
 //! ```
 //! use async_trait::async_trait;

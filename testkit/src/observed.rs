@@ -48,7 +48,8 @@ impl Watched {
 }
 
 impl World {
-    /// Everything that this world has seen. Call [`World::quiet`] first: it says that nothing is on its way any more.
+    /// Everything that this world has seen. Call [`World::quiet`] first: it says that nothing is on
+    /// its way any more.
     ///
     /// # Errors
     /// The database refused or is away.
@@ -183,7 +184,8 @@ impl World {
         rows.into_iter().map(parked).collect()
     }
 
-    /// The outbox. With one writer at a time, ids ascend in the order of commits: they number each key's messages.
+    /// The outbox. With one writer at a time, ids ascend in the order of commits: they number each
+    /// key's messages.
     async fn rows(&self) -> Result<Vec<OutboxRow>, Failure> {
         let passed: i64 = sqlx::query_scalar(
             "SELECT coalesce(max(max(CAST(json_extract(cursor, '$.base') AS INTEGER), \

@@ -10,8 +10,9 @@ use crate::world::World;
 const INTERVAL: Duration = Duration::from_millis(5);
 
 impl World {
-    /// Waits until every message of the outbox is at the broker or parked, and every delivery is settled: applied, known
-    /// as a duplicate, or dead-lettered. Messages that handlers enqueue are waited for as well.
+    /// Waits until every message of the outbox is at the broker or parked, and every delivery is
+    /// settled: applied, known as a duplicate, or dead-lettered. Messages that handlers enqueue are
+    /// waited for as well.
     ///
     /// # Errors
     /// Names what is still on its way when the patience is over, or what the database refuses.
@@ -19,7 +20,8 @@ impl World {
         let settled = async {
             loop {
                 self.broker.drained().await;
-                // In this order: what a handler has enqueued before its delivery was settled is seen here.
+                // In this order: what a handler has enqueued before its delivery was settled is
+                // seen here.
                 let waiting = self.unpublished().await?;
                 if waiting.is_empty() && self.broker.is_drained() {
                     return Ok(());

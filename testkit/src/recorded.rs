@@ -1,4 +1,5 @@
-//! A handler whose effects are written down in its own transaction: a record is there if and only if the effect is.
+//! A handler whose effects are written down in its own transaction: a record is there if and only
+//! if the effect is.
 
 use std::sync::Arc;
 

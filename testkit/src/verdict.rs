@@ -20,14 +20,16 @@ const EXPECTED: [Promise; 7] = [
 ];
 
 impl World {
-    /// Where the effects of a consumer are that the service builds itself ([`World::run`]): a query that answers the
-    /// message id of every effect as text, once per effect, in the order of commits.
+    /// Where the effects of a consumer are that the service builds itself ([`World::run`]): a query
+    /// that answers the message id of every effect as text, once per effect, in the order of
+    /// commits.
     pub fn effects(&self, consumer: &str, topic: &str, sql: &'static str) {
         let (consumer, topic) = (consumer.to_owned(), topic.to_owned());
         lock(&self.watched).queries.push(Query { consumer, topic, sql });
     }
 
-    /// How often each message took effect, for a consumer of [`World::consumer`], in the order of the first effects.
+    /// How often each message took effect, for a consumer of [`World::consumer`], in the order of
+    /// the first effects.
     ///
     /// # Errors
     /// The database refused or is away.
@@ -66,11 +68,13 @@ impl World {
         Ok(Verdict::of(&self.history().await?))
     }
 
-    /// Demands that no message was lost, invented or altered, that keys kept their order, and that every message took
-    /// effect exactly once for every consumer that is watched. Waits for [`World::quiet`].
+    /// Demands that no message was lost, invented or altered, that keys kept their order, and that
+    /// every message took effect exactly once for every consumer that is watched. Waits for
+    /// [`World::quiet`].
     ///
     /// # Panics
-    /// With the broken promises and everything seen of the messages concerned; also when one could not be checked.
+    /// With the broken promises and everything seen of the messages concerned; also when one could
+    /// not be checked.
     pub async fn assert_promises_kept(&self) {
         let judged = async {
             self.quiet().await?;

@@ -28,8 +28,8 @@ pub(crate) const RELAY: &str = "testkit";
 /// How long [`World::quiet`] waits; only ever used up by a failing test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A producer's database, a relay, a broker and consumers, in one process and in no other's way. Dropping it ends and
-/// removes everything.
+/// A producer's database, a relay, a broker and consumers, in one process and in no other's way.
+/// Dropping it ends and removes everything.
 pub struct World {
     pub(crate) pool: Pool<Sqlite>,
     pub(crate) outbox: Outbox<Sqlite>,
@@ -205,8 +205,8 @@ impl World {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.map_err(Failure::during("run the test's query"))
     }
 
-    /// Kills the relay wherever it is, as `kill -9` does, and starts another. What it has published and not yet noted is
-    /// published again, once its lease has expired.
+    /// Kills the relay wherever it is, as `kill -9` does, and starts another. What it has published
+    /// and not yet noted is published again, once its lease has expired.
     ///
     /// # Errors
     /// The new relay could not be started.
@@ -217,8 +217,9 @@ impl World {
         self.start_relay()
     }
 
-    /// Lets time pass: the clock by which the inbox judges and forgets goes ahead, and what is too old then is forgotten.
-    /// Waiting does not get shorter by it: backoffs, leases and `deliver_at` are on the database's clock.
+    /// Lets time pass: the clock by which the inbox judges and forgets goes ahead, and what is too
+    /// old then is forgotten. Waiting does not get shorter by it: backoffs, leases and `deliver_at`
+    /// are on the database's clock.
     ///
     /// # Errors
     /// The database refused or is away.

@@ -1,5 +1,5 @@
-//! PostgreSQL servers of a test's own: to crash, copy, promote and restore. The task runner starts them, as it starts the
-//! shared ones, with folders and ports of their own.
+//! PostgreSQL servers of a test's own: to crash, copy, promote and restore. The task runner starts
+//! them, as it starts the shared ones, with folders and ports of their own.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +22,8 @@ pub const NEEDS: [Backend; 2] = [Backend::Postgres, Backend::Xtask];
 /// The superuser, its password and its database.
 const WHO: &str = "outbox";
 
-/// One PostgreSQL server, and the pooler before it once that is started. Both are stopped and removed with the stage.
+/// One PostgreSQL server, and the pooler before it once that is started. Both are stopped and
+/// removed with the stage.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     folder: PathBuf,
@@ -88,8 +89,8 @@ impl Cluster {
         Ok(copy)
     }
 
-    /// Starts the server on a backup, with the target that these lines of configuration name; returns when it answers,
-    /// which may be before it has recovered.
+    /// Starts the server on a backup, with the target that these lines of configuration name;
+    /// returns when it answers, which may be before it has recovered.
     ///
     /// # Errors
     /// The task runner's own words.
@@ -201,8 +202,8 @@ async fn remove(cluster: Cluster, folder: TempDir) -> Outcome {
     Ok(())
 }
 
-/// Below the ports that the kernel gives to whoever asks for any: it would give one to somebody else before the server is
-/// there.
+/// Below the ports that the kernel gives to whoever asks for any: it would give one to somebody
+/// else before the server is there.
 const PORTS: std::ops::Range<u16> = 30_000..32_000;
 
 /// A port that nobody listens on, and that no other cluster of this process is given.

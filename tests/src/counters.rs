@@ -8,8 +8,9 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
 };
 
-/// Counters, gauges and histograms. All tests of a binary count into the [installed](Counters::installed) ones: ask with labels of
-/// the test's own, or for growth. One of a test's own is for [`metrics::with_local_recorder`].
+/// Counters, gauges and histograms. All tests of a binary count into the
+/// [installed](Counters::installed) ones: ask with labels of the test's own, or for growth. One of
+/// a test's own is for [`metrics::with_local_recorder`].
 #[derive(Clone, Default)]
 pub struct Counters {
     counters: Registered,
@@ -40,7 +41,8 @@ pub struct Emitted {
     pub labels: Vec<String>,
 }
 
-/// The table of metrics in the comment that a source file begins with: `| name | kind | labels | …`.
+/// The table of metrics in the comment that a source file begins with: `| name | kind | labels |
+/// …`.
 fn documented(source: &str) -> BTreeSet<Emitted> {
     let rows = source.lines().filter_map(|line| line.strip_prefix("//! | `"));
     rows.filter_map(|row| {
@@ -87,8 +89,8 @@ fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
 
 static INSTALLED: LazyLock<Counters> = LazyLock::new(|| {
     let counters = Counters::default();
-    // Another recorder in this process would have been installed by the binary itself: then nothing is counted here, and
-    // every test that asks fails.
+    // Another recorder in this process would have been installed by the binary itself: then nothing
+    // is counted here, and every test that asks fails.
     drop(metrics::set_global_recorder(counters.clone()));
     counters
 });
@@ -142,8 +144,8 @@ impl Counters {
         emitted
     }
 
-    /// Demands that the metrics whose names begin so are the same in the table of a source file, in its descriptions, and in
-    /// what was emitted.
+    /// Demands that the metrics whose names begin so are the same in the table of a source file, in
+    /// its descriptions, and in what was emitted.
     ///
     /// # Panics
     /// They differ.

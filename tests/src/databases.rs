@@ -157,8 +157,8 @@ impl Dialect for Sqlite {
     }
 }
 
-/// A database of the test's own. On PostgreSQL everybody connects as the role that has the fewest rights; only what
-/// a test itself looks at and breaks is done as the administrator.
+/// A database of the test's own. On PostgreSQL everybody connects as the role that has the fewest
+/// rights; only what a test itself looks at and breaks is done as the administrator.
 pub struct Database<DB: Dialect> {
     /// Where it is, for its administrator.
     pub url: String,
@@ -222,8 +222,8 @@ impl<DB: Dialect> Database<DB> {
         DB::url_of(Role::Relay, &self.url)
     }
 
-    /// Lets a role use tables of the service, with the numbers of their rows, in every way but to remove or change
-    /// their definition.
+    /// Lets a role use tables of the service, with the numbers of their rows, in every way but to
+    /// remove or change their definition.
     ///
     /// # Errors
     /// The database's.

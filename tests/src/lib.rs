@@ -1,5 +1,5 @@
-//! The harness of the conformance suites and the end-to-end tests: real components, each test with its own
-//! database, topics and processes, all of them removed afterwards.
+//! The harness of the conformance suites and the end-to-end tests: real components, each test with
+//! its own database, topics and processes, all of them removed afterwards.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -23,7 +23,8 @@ pub const PREPARE: &str = "(prepare)";
 pub struct LogCapture(Arc<Mutex<Vec<String>>>);
 
 impl LogCapture {
-    /// Listens before a server (`host:port`) until the test ends; returns its own port. The client must not ask for TLS.
+    /// Listens before a server (`host:port`) until the test ends; returns its own port. The client
+    /// must not ask for TLS.
     ///
     /// # Errors
     /// The operating system's.

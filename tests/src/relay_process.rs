@@ -28,7 +28,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A pipeline `name` from a database to a broker, with short times; `more` is appended to the file.
+    /// A pipeline `name` from a database to a broker, with short times; `more` is appended to the
+    /// file.
     ///
     /// # Errors
     /// The file could not be written, or the broker lives in this process only.
@@ -188,7 +189,8 @@ fn command(arguments: &[&str]) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// The program beside this test's own executable, brought up to date once per run. `OUTBOX_RELAY` names another.
+/// The program beside this test's own executable, brought up to date once per run. `OUTBOX_RELAY`
+/// names another.
 fn program() -> Result<&'static Path, Failure> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match PROGRAM.get_or_init(build) {

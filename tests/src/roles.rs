@@ -1,4 +1,5 @@
-//! The roles of least privilege, with users that can log in: what the suites run under on PostgreSQL.
+//! The roles of least privilege, with users that can log in: what the suites run under on
+//! PostgreSQL.
 
 use migrations::{Identifier, Line, Roles};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};

@@ -22,7 +22,8 @@ pub async fn restart(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?]).await
 }
 
-/// Stops a service as a crash does. It is started again at the end of the test at the latest, whatever its outcome.
+/// Stops a service as a crash does. It is started again at the end of the test at the latest,
+/// whatever its outcome.
 ///
 /// # Errors
 /// The task runner's own words.

@@ -12,7 +12,8 @@ use crate::trial::{Failure, Outcome};
 /// Bytes of a log that are shown: the end of it.
 const EVIDENCE_BYTES: usize = 6_000;
 
-/// The place of one test: a folder, a suffix for names, and what has to be removed at its end, in reverse order.
+/// The place of one test: a folder, a suffix for names, and what has to be removed at its end, in
+/// reverse order.
 #[derive(Clone)]
 pub struct Stage(Arc<Inner>);
 

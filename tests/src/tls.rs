@@ -1,5 +1,5 @@
-//! A private certificate authority and servers that speak TLS before a service that does not: with a good
-//! certificate, and with every bad one.
+//! A private certificate authority and servers that speak TLS before a service that does not: with
+//! a good certificate, and with every bad one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -125,7 +125,8 @@ pub struct Front {
 }
 
 impl Front {
-    /// A front of the service at `target`; `clients` is the authority whose clients alone are let in.
+    /// A front of the service at `target`; `clients` is the authority whose clients alone are let
+    /// in.
     ///
     /// # Errors
     /// No port or no certificate.

@@ -19,8 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(150);
 /// More threads than processors: tests spend their time waiting for services.
 const THREADS: usize = 6;
 
-/// A test that needs some backends. It is listed as ignored, with the reason in its name, when one of them is
-/// missing; with `OUTBOX_REQUIRE=all` it fails instead.
+/// A test that needs some backends. It is listed as ignored, with the reason in its name, when one
+/// of them is missing; with `OUTBOX_REQUIRE=all` it fails instead.
 pub fn trial<F>(
     name: impl Into<String>,
     needs: &[Backend],

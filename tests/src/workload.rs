@@ -1,8 +1,8 @@
 //! A producer and a consumer whose facts and effects can be counted.
 //!
-//! Placing an order raises the counter of its key, writes the order and enqueues the message, all in one
-//! transaction: the counter's row lock makes the numbers of a key ascend in the order of commits. The consumer
-//! writes one effect per message, into a table that would take doubled ones.
+//! Placing an order raises the counter of its key, writes the order and enqueues the message, all
+//! in one transaction: the counter's row lock makes the numbers of a key ascend in the order of
+//! commits. The consumer writes one effect per message, into a table that would take doubled ones.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ use crate::trial::{Failure, Outcome};
 
 /// Deliveries per receive.
 const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
-/// How often the broker is told that deliveries are still being worked on: well below the shortest visibility timeout.
+/// How often the broker is told that deliveries are still being worked on: well below the shortest
+/// visibility timeout.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
@@ -96,7 +97,8 @@ impl<DB: Dialect> Workload<DB> {
         Ok(Fact::new(key, seq))
     }
 
-    /// As [`place_in`](Self::place_in), with so many bytes more: the id and the payload of its message.
+    /// As [`place_in`](Self::place_in), with so many bytes more: the id and the payload of its
+    /// message.
     ///
     /// # Errors
     /// The database's or the outbox'.
@@ -177,8 +179,8 @@ impl<DB: Dialect> Workload<DB> {
         Ok(Consumer { stop, task: tokio::spawn(work.run()) })
     }
 
-    /// Waits until every placed order took effect, then checks that each did exactly once, in order, and that
-    /// nothing else did.
+    /// Waits until every placed order took effect, then checks that each did exactly once, in
+    /// order, and that nothing else did.
     ///
     /// # Errors
     /// The checker's findings, or not all orders took effect in time.
@@ -263,7 +265,8 @@ struct Work<DB: Dialect> {
 }
 
 impl<DB: Dialect> Work<DB> {
-    /// Subscribes again after every failure: brokers and databases are restarted under this consumer.
+    /// Subscribes again after every failure: brokers and databases are restarted under this
+    /// consumer.
     async fn run(self) {
         while !self.is_stopped() {
             if let Err(failure) = self.session().await {
@@ -284,7 +287,8 @@ impl<DB: Dialect> Work<DB> {
             let mut told = Instant::now();
             for (at, delivery) in deliveries.iter().enumerate() {
                 self.apply(subscription.as_mut(), delivery).await?;
-                // On a busy machine the rest of a batch would come again before its turn, and count as repeated.
+                // On a busy machine the rest of a batch would come again before its turn, and count
+                // as repeated.
                 if told.elapsed() > KEEP_ALIVE {
                     let rest: Vec<_> = deliveries[at + 1..].iter().map(|delivery| delivery.token).collect();
                     subscription.keep_alive(&rest).await?;

@@ -28,8 +28,8 @@ pub(crate) struct Backends {
     all: Vec<Backend>,
     /// The file of libfaketime, or why there is none.
     clock: Result<PathBuf, String>,
-    /// Looked up before anything is built: building the workspace replaces the file, and from then on this
-    /// process's own program is a deleted one.
+    /// Looked up before anything is built: building the workspace replaces the file, and from then
+    /// on this process's own program is a deleted one.
     xtask: PathBuf,
 }
 
@@ -114,7 +114,8 @@ impl Backends {
                 Err(_) => command.env_remove(backend.name.variable()),
             };
         }
-        // Tests that crash services would stop a private instance while they look at somebody else's.
+        // Tests that crash services would stop a private instance while they look at somebody
+        // else's.
         if self.externals().is_empty() {
             command.env(XTASK_VARIABLE, &self.xtask);
         } else {

@@ -11,7 +11,8 @@ use std::process::{Command, ExitCode};
 /// Bring the services up and run the benchmarks, optimised.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Handed to the benchmarks, such as `--quick` or `relay_drain --output json`; `-- --help` lists them.
+    /// Handed to the benchmarks, such as `--quick` or `relay_drain --output json`; `-- --help`
+    /// lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -50,7 +51,8 @@ fn execute(backends: &Backends, profile: Profile, arguments: &[String]) -> Resul
     if built != ExitCode::SUCCESS {
         return Err("the benchmarks could not be built".to_owned());
     }
-    // Not `cargo run`: with other packages selected it would build the relay anew, with other features.
+    // Not `cargo run`: with other packages selected it would build the relay anew, with other
+    // features.
     let mut command = Command::new(cargo::programs(profile == Profile::Release)?.join("benches"));
     command.args(arguments);
     command.env(VERSIONS_VARIABLE, backends.versions());

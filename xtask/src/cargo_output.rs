@@ -24,7 +24,8 @@ impl Suites {
         if let Some(name) = suite_name(line) {
             self.0.push(Suite { name, ..Suite::default() });
         } else if let Some(result) = parse_result(line) {
-            // One crate's doc tests may print several results: merged ones, and those compiled alone.
+            // One crate's doc tests may print several results: merged ones, and those compiled
+            // alone.
             let suite = match self.0.last_mut() {
                 Some(suite) => suite,
                 None => self.0.push_mut(Suite { name: "unknown".to_owned(), ..Suite::default() }),
@@ -37,8 +38,8 @@ impl Suites {
         }
     }
 
-    /// The end of the run. Where cargo failed, a suite without a result has crashed and counts as one
-    /// failure; and a failed run never shows zero failures.
+    /// The end of the run. Where cargo failed, a suite without a result has crashed and counts as
+    /// one failure; and a failed run never shows zero failures.
     pub(crate) fn finish(mut self, cargo_succeeded: bool) -> Vec<Suite> {
         if cargo_succeeded {
             return self.0;

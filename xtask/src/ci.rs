@@ -15,7 +15,8 @@ pub(crate) struct Ci {
     checks: Vec<Check>,
 }
 
-/// In the order in which they run: what fails quickly first; the tests last, so that their line ends it.
+/// In the order in which they run: what fails quickly first; the tests last, so that their line
+/// ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Check {
     /// Formatting.
@@ -151,7 +152,8 @@ const FEATURES: [&str; 9] = [
 const RELAY_FEATURES: [&str; 4] =
     ["program,kafka", "program,postgres,kafka", "program,rabbitmq", "program,sqs"];
 
-/// Compiles toolkit and relay with each feature alone: code that leans on another one's dependencies shows.
+/// Compiles toolkit and relay with each feature alone: code that leans on another one's
+/// dependencies shows.
 fn features() -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
     for (package, features) in

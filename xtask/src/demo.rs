@@ -139,7 +139,8 @@ fn execute(options: &Demo) -> Result<Vec<Run>, String> {
     Ok(runs)
 }
 
-/// Builds the relay as `cargo demo` does; optimised, or where a database or broker is named, with all of them.
+/// Builds the relay as `cargo demo` does; optimised, or where a database or broker is named, with
+/// all of them.
 fn build(options: &Demo) -> Result<PathBuf, String> {
     let is_given = |argument: &String| ["--database", "--broker"].iter().any(|it| argument.starts_with(it));
     let is_set = |variable| std::env::var_os(variable).is_some();

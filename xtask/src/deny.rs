@@ -1,4 +1,5 @@
-//! Licences, bans, sources and known vulnerabilities of everything in the build, by cargo-deny and `deny.toml`.
+//! Licences, bans, sources and known vulnerabilities of everything in the build, by cargo-deny and
+//! `deny.toml`.
 
 use crate::{
     cargo::{cargo, step},
@@ -14,8 +15,8 @@ use std::{
 /// How long the advisory database may take to arrive; it is a git repository of a few megabytes.
 const FETCH_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Checks everything. The advisories need a database from the network: where that is out of reach, they are not
-/// checked, and the answer is why.
+/// Checks everything. The advisories need a database from the network: where that is out of reach,
+/// they are not checked, and the answer is why.
 pub(crate) fn run() -> Result<Option<String>, String> {
     let program = installed()?;
     let deny = |arguments: &[&str]| -> Result<Command, String> {

@@ -1,8 +1,9 @@
 //! `cargo xtask fuzz`: libFuzzer on everything that reads bytes from outside.
 //!
-//! Needs no nightly compiler and no cargo-fuzz: `tests/fuzz/instrument.sh` has the crates of the workspace count their
-//! branches, and the targets are programs like any other. What is found is kept below the build folder and used again
-//! by the next run; `tests/fuzz/corpus` holds the seeds that everybody shares.
+//! Needs no nightly compiler and no cargo-fuzz: `tests/fuzz/instrument.sh` has the crates of the
+//! workspace count their branches, and the targets are programs like any other. What is found is
+//! kept below the build folder and used again by the next run; `tests/fuzz/corpus` holds the seeds
+//! that everybody shares.
 
 use crate::{cargo, report, workspace};
 use clap::Args;
@@ -16,7 +17,8 @@ use std::{
 /// Bounds of one input: bytes in, memory, seconds.
 const BOUNDS: [&str; 4] = ["-max_len=16384", "-malloc_limit_mb=64", "-rss_limit_mb=1024", "-timeout=10"];
 
-/// Feed changed inputs to what reads bytes from outside, until something breaks or the time is over.
+/// Feed changed inputs to what reads bytes from outside, until something breaks or the time is
+/// over.
 #[derive(Debug, Args)]
 pub(crate) struct Fuzz {
     /// The target [default: all of them, one after another].
@@ -36,7 +38,8 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Every target for a short while, from the same beginning each time: CI judges a change, it does not search.
+    /// Every target for a short while, from the same beginning each time: CI judges a change, it
+    /// does not search.
     pub(crate) fn briefly() -> Self {
         Self { target: None, seconds: 10, seed: 1, input: None, quiet: true }
     }

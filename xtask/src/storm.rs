@@ -1,7 +1,7 @@
 //! `cargo xtask storm`: faults at random against private instances of the services.
 //!
-//! The storm stops and crashes its servers. They are therefore its own, on ports and in a folder of their own; it
-//! starts those that it needs, and they go when it is over.
+//! The storm stops and crashes its servers. They are therefore its own, on ports and in a folder of
+//! their own; it starts those that it needs, and they go when it is over.
 
 use crate::{
     cargo::{self, cargo, exit_code},
@@ -15,7 +15,8 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-/// Build producers, relays and consumers with their crash points, and run storms of faults over them.
+/// Build producers, relays and consumers with their crash points, and run storms of faults over
+/// them.
 #[derive(Debug, Args)]
 pub(crate) struct Storm {
     /// The first of fifteen ports in a row for the storm's own services.
@@ -24,13 +25,15 @@ pub(crate) struct Storm {
     /// Build optimised.
     #[arg(long)]
     release: bool,
-    /// Handed to the storm, such as `--minutes 30 --database postgres --broker kafka`; `-- --help` lists them.
+    /// Handed to the storm, such as `--minutes 30 --database postgres --broker kafka`; `-- --help`
+    /// lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// A storm over every pair, some seconds each; one at the full rate in which members of consumer groups come and go while
-/// the database is slow; then one in which the inbox's guard is off, which must be found out.
+/// A storm over every pair, some seconds each; one at the full rate in which members of consumer
+/// groups come and go while the database is slow; then one in which the inbox's guard is off, which
+/// must be found out.
 pub(crate) fn short() -> Result<(), String> {
     let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
     let whole = stage.storm(&["--minutes", "0.1", "--require", "all"]).status();
@@ -54,7 +57,8 @@ pub(crate) fn short() -> Result<(), String> {
     Ok(())
 }
 
-/// Load is what it takes to lose a partition: a group's session ends while its reader waits for the database.
+/// Load is what it takes to lose a partition: a group's session ends while its reader waits for the
+/// database.
 const LOADED: [&str; 8] = [
     "--minutes",
     "1",
@@ -81,7 +85,8 @@ const PLANTED: [&str; 11] = [
     "json",
 ];
 
-/// How many messages took effect twice, says a report. None is an error: then the storm would find nothing.
+/// How many messages took effect twice, says a report. None is an error: then the storm would find
+/// nothing.
 fn doubled(report: &[u8]) -> Result<u64, String> {
     let report: serde_json::Value = serde_json::from_slice(report)
         .map_err(|error| format!("the storm without the inbox's guard has no report: {error}"))?;
@@ -125,8 +130,8 @@ pub(crate) fn run(options: &Storm) -> Result<ExitCode, String> {
 /// Built programs, and where the services are that they use.
 struct Stage {
     environment: BTreeMap<String, String>,
-    /// This program, which the storm calls to stop and start its services. Looked up before anything is built: building
-    /// may replace the file.
+    /// This program, which the storm calls to stop and start its services. Looked up before
+    /// anything is built: building may replace the file.
     xtask: PathBuf,
     storm: PathBuf,
     root: PathBuf,
@@ -157,7 +162,8 @@ impl Stage {
     }
 
     fn storm(&self, arguments: &[&str]) -> Command {
-        // A storm that lost its task runner would go on with nobody to clear up after it: it is asked to stop.
+        // A storm that lost its task runner would go on with nobody to clear up after it: it is
+        // asked to stop.
         let mut storm = Command::new("setpriv");
         storm.args(["--pdeathsig", "TERM", "--"]).arg(&self.storm);
         storm.arg("run").args(arguments).envs(&self.environment).env("OUTBOX_XTASK", &self.xtask);

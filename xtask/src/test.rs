@@ -20,18 +20,20 @@ use std::{
 /// With the value `all`, a test whose service is missing fails instead of being ignored.
 const REQUIRE_VARIABLE: &str = "OUTBOX_REQUIRE";
 
-/// The relay that tests start, and the folder of the examples that they start: nobody builds them then.
+/// The relay that tests start, and the folder of the examples that they start: nobody builds them
+/// then.
 const RELAY_VARIABLE: &str = "OUTBOX_RELAY";
 const EXAMPLES_VARIABLE: &str = "OUTBOX_EXAMPLES";
 
-/// Bring the services up, run every test of the workspace, end with `N passed, N failed, N skipped`.
+/// Bring the services up, run every test of the workspace, end with `N passed, N failed, N
+/// skipped`.
 #[derive(Debug, Args)]
 pub(crate) struct Test {
     /// Start nothing: use only the services that the environment names.
     #[arg(long)]
     no_services: bool,
-    /// Fail when one of these services is missing: all, none, or names separated by commas [default: all
-    /// if CI=true, else none].
+    /// Fail when one of these services is missing: all, none, or names separated by commas
+    /// [default: all if CI=true, else none].
     #[arg(long)]
     require: Option<Require>,
     /// Only tests whose name contains this.
@@ -131,8 +133,8 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     Ok(Summary::of(&suites))
 }
 
-/// Keeps the programs that were built where cargo does not put those of the same name that it builds for `cargo test`: they
-/// are built with other features.
+/// Keeps the programs that were built where cargo does not put those of the same name that it
+/// builds for `cargo test`: they are built with other features.
 fn keep_programs() -> Result<PathBuf, String> {
     let built = cargo::programs(false)?;
     let kept = built.join("tested");
@@ -151,14 +153,16 @@ fn keep_programs() -> Result<PathBuf, String> {
     Ok(kept)
 }
 
-/// Runs `cargo test`, shows its output as it comes and reads it. Both streams share one pipe: cargo names the
-/// binary on stderr, the binary reports on stdout, and only their order tells which belongs to which.
+/// Runs `cargo test`, shows its output as it comes and reads it. Both streams share one pipe: cargo
+/// names the binary on stderr, the binary reports on stdout, and only their order tells which
+/// belongs to which.
 fn stream(mut command: Command, screen: &mut dyn Write) -> Result<Vec<Suite>, String> {
     let failed = |error: std::io::Error| format!("cannot run cargo test: {error}");
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let mut child = command.spawn().map_err(failed)?;
-    // The command still holds the pipe's writing ends; without this the reader would never see the end.
+    // The command still holds the pipe's writing ends; without this the reader would never see the
+    // end.
     drop(command);
     let mut suites = Suites::default();
     for line in BufReader::new(reader).split(b'\n') {

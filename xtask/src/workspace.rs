@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the workspace's `Cargo.toml`: the nearest one above the current folder, or above the
-/// package that cargo is running, so that it also works from a test's working folder.
+/// The folder of the workspace's `Cargo.toml`: the nearest one above the current folder, or above
+/// the package that cargo is running, so that it also works from a test's working folder.
 pub(crate) fn root() -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| format!("cannot read the current folder: {error}"))?;
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);

@@ -1,4 +1,5 @@
-//! The documents agree with each other: links lead somewhere, and every page is listed where readers look for it.
+//! The documents agree with each other: links lead somewhere, and every page is listed where
+//! readers look for it.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -63,7 +64,8 @@ fn rust_paragraphs(text: &str) -> Vec<String> {
     paragraphs
 }
 
-/// All Rust files below a folder as one text, without indentation and without the prefix of documentation.
+/// All Rust files below a folder as one text, without indentation and without the prefix of
+/// documentation.
 fn sources(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).expect("a folder of the checkout") {

@@ -45,7 +45,8 @@ enum Variant {
 enum Handler {
     /// The least there is: one order and one outbox message.
     Order,
-    /// A shop's: looks the customer up, takes three articles from the stock, writes the order, its lines and the message.
+    /// A shop's: looks the customer up, takes three articles from the stock, writes the order, its
+    /// lines and the message.
     Checkout,
 }
 

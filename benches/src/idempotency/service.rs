@@ -60,7 +60,8 @@ struct Shop {
 #[derive(Serialize, Deserialize)]
 struct NewOrder {
     customer: i64,
-    /// Articles in ascending order, so that no two requests wait for each other, and how many of each.
+    /// Articles in ascending order, so that no two requests wait for each other, and how many of
+    /// each.
     lines: Vec<(i64, i64)>,
 }
 

@@ -71,7 +71,8 @@ impl Clock {
         Self::wait(patience, || self.unmeasured.load(Relaxed) > 0).await
     }
 
-    /// Waits until the last message has taken effect, however far the consumer is behind, as long as it gets on.
+    /// Waits until the last message has taken effect, however far the consumer is behind, as long
+    /// as it gets on.
     pub(super) async fn all_consumed(&self, patience: Duration) -> Result<(), Failure> {
         let all = self.slots.len();
         loop {

@@ -1,7 +1,8 @@
 //! How long a message takes, PostgreSQL → relay → Kafka → consumer, under open-loop load.
 //!
-//! Transactions start at times that are fixed beforehand, whether or not those before them have ended: a system that
-//! stalls is charged for everybody who waited. Relay and consumer are in this process; the relay polls, no hint is given.
+//! Transactions start at times that are fixed beforehand, whether or not those before them have
+//! ended: a system that stalls is charged for everybody who waited. Relay and consumer are in this
+//! process; the relay polls, no hint is given.
 
 mod clock;
 mod consumer;

@@ -1,5 +1,5 @@
-//! Debezium's connector for PostgreSQL in Kafka Connect, with its outbox router: change data capture, at its defaults
-//! and tuned for throughput.
+//! Debezium's connector for PostgreSQL in Kafka Connect, with its outbox router: change data
+//! capture, at its defaults and tuned for throughput.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -168,8 +168,8 @@ impl Connect {
     }
 }
 
-/// The time from the commit of a backlog to its last record. The virtual machine runs by then; the other relays start
-/// cold.
+/// The time from the commit of a backlog to its last record. The virtual machine runs by then; the
+/// other relays start cold.
 pub(super) async fn drain(
     database: &Database,
     kafka: &Kafka,

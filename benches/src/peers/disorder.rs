@@ -43,7 +43,8 @@ impl Seen {
         self.lost == 0 && self.disordered == 0
     }
 
-    /// `log` has key and version of each record in the broker's order, `versions` the last version of each key.
+    /// `log` has key and version of each record in the broker's order, `versions` the last version
+    /// of each key.
     fn of(log: &[(String, i64)], versions: &HashMap<String, i64>) -> Self {
         let mut seen: HashMap<&str, (i64, Vec<i64>)> = HashMap::new();
         let mut found =

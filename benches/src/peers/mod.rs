@@ -1,7 +1,9 @@
-//! Other ways to relay an outbox, as they are usually written, on the same table contents, broker and machine.
+//! Other ways to relay an outbox, as they are usually written, on the same table contents, broker
+//! and machine.
 //!
-//! Each is asked twice: how fast a backlog leaves, and what becomes of messages while sixteen writers pause inside their
-//! transactions. A poller reads a page, publishes it, waits for every confirmation and notes that, page by page.
+//! Each is asked twice: how fast a backlog leaves, and what becomes of messages while sixteen
+//! writers pause inside their transactions. A poller reads a page, publishes it, waits for every
+//! confirmation and notes that, page by page.
 
 mod debezium;
 mod disorder;

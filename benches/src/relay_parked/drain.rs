@@ -1,4 +1,5 @@
-//! A topic comes back while new messages of its keys are written and commits are slow: what is held must become less.
+//! A topic comes back while new messages of its keys are written and commits are slow: what is held
+//! must become less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -113,7 +114,8 @@ async fn course(held: u32, commit_ms: u32, run: &Run) -> Result<Course, Failure>
     Ok(course)
 }
 
-/// Counts what is held from the moment on in which it becomes less for the first time: then the topic has been tried again.
+/// Counts what is held from the moment on in which it becomes less for the first time: then the
+/// topic has been tried again.
 async fn watch(database: &Database, commit_ms: u32) -> Result<Course, Failure> {
     let mut connection = database.connect().await?;
     let mut held: Vec<i64> = Vec::new();

@@ -1,4 +1,5 @@
-//! A broker that refuses a topic until it is let through, and tells which key a confirmed message has.
+//! A broker that refuses a topic until it is let through, and tells which key a confirmed message
+//! has.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,7 +24,8 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Lets messages through to `inner` while `is_open`, and reports when those with `key` are confirmed.
+    /// Lets messages through to `inner` while `is_open`, and reports when those with `key` are
+    /// confirmed.
     pub(super) fn new(
         inner: Arc<dyn Connector>,
         is_open: Arc<AtomicBool>,

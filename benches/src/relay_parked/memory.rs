@@ -1,4 +1,5 @@
-//! Resident memory of the relay with many rows beside the log, in a process of its own and at its defaults.
+//! Resident memory of the relay with many parked entries, in a process of its own and at its
+//! defaults.
 //!
 //! The broker is librdkafka's mock: its answers can be held back.
 
@@ -64,7 +65,7 @@ pub(super) async fn run(run: &Run, rows: &[u32], keys: u32, report: &mut Report)
     database.drop().await?;
     report.table(
         format!("peak of resident memory, rows of {PAYLOAD} B with {keys} keys, default settings"),
-        ["rows beside the log", "scene", "MiB"],
+        ["parked entries", "scene", "MiB"],
         peaks.iter().map(|(scene, rows, mib)| [(*rows).into(), scene.name().into(), (*mib).into()]),
     );
     if let Some((scene, rows, mib)) = peaks.iter().find(|(.., mib)| run.options.quick && *mib > MIB_MAX) {
@@ -119,7 +120,8 @@ impl Stage<'_> {
     }
 
     async fn held(&self, broker: &Broker) -> Result<f64, Failure> {
-        // One answer a request, and one of the many requests of a session is enough to block the topic again.
+        // One answer a request, and one of the many requests of a session is enough to block the
+        // topic again.
         broker.refuse()?;
         let shape = Shape { messages: self.rows, payload_bytes: PAYLOAD, keys: self.keys };
         self.database.fill(&broker.topic, shape).await?;

@@ -1,4 +1,4 @@
-//! The cost of entries beside the log: held rows that are read back under load, a key that waits
+//! The cost of parked entries: held rows that are read back under load, a key that waits
 //! while another one is stuck, and the memory of a relay with a million of them.
 
 mod delay;
@@ -19,7 +19,8 @@ pub(crate) struct Args {
     /// Which parts, several with commas (default all).
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Rows beside the log, several with commas (default 200,000, 400,000 and 1,000,000; `delay` takes the largest).
+    /// Parked entries, several with commas (default 200,000, 400,000 and 1,000,000; `delay` takes
+    /// the largest).
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1_000..))]
     rows: Vec<u32>,
     /// Keys of the rows whose memory is measured (default 100,000).

@@ -1,4 +1,4 @@
-//! Rows beside the log, as a relay has stored them before.
+//! Parked entries, as a relay has stored them before.
 
 use sqlx::Connection as _;
 

@@ -5,8 +5,8 @@ use sqlx::{Connection, PgConnection};
 use super::Database;
 use crate::Failure;
 
-/// The cluster's write-ahead log at one moment. Sessions report what they synced when they end at the latest: close
-/// pools before.
+/// The cluster's write-ahead log at one moment. Sessions report what they synced when they end at
+/// the latest: close pools before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wal {
     bytes: i64,

@@ -27,7 +27,8 @@ pub(crate) fn variable(name: &str) -> Result<String, Failure> {
     })
 }
 
-/// Two things in turns, each of them first every other round: what disturbs the machine disturbs both.
+/// Two things in turns, each of them first every other round: what disturbs the machine disturbs
+/// both.
 pub(crate) fn turns(round: usize) -> [bool; 2] {
     if round.is_multiple_of(2) { [false, true] } else { [true, false] }
 }

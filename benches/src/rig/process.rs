@@ -9,7 +9,8 @@ use tokio::process::{Child, Command};
 use super::{Database, RELAY};
 use crate::Failure;
 
-/// The kernel's clock ticks per second in `/proc/<pid>/stat`: 100 on every Linux that runs Rust programs.
+/// The kernel's clock ticks per second in `/proc/<pid>/stat`: 100 on every Linux that runs Rust
+/// programs.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Ends with this value.
@@ -60,7 +61,8 @@ impl RelayProcess {
     /// Processor time that it has used so far.
     pub(crate) fn processor_time(&self) -> Result<Duration, Failure> {
         let stat = self.read("stat")?;
-        // The name, in parentheses, may contain anything; user and system time are the 12th and 13th field after it.
+        // The name, in parentheses, may contain anything; user and system time are the 12th and
+        // 13th field after it.
         let after = stat.rsplit_once(')').ok_or("an unknown form of /proc/<pid>/stat")?.1;
         let ticks: f64 = after
             .split_ascii_whitespace()

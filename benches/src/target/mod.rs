@@ -49,7 +49,8 @@ impl Broker {
     }
 }
 
-/// A fresh topic with a backlog, in a table that holds nothing else: what turns before left is gone.
+/// A fresh topic with a backlog, in a table that holds nothing else: what turns before left is
+/// gone.
 pub(crate) async fn backlog(
     database: &Database,
     target: &(impl Target + ?Sized),

@@ -18,8 +18,8 @@ pub(super) struct BareRow {
 }
 
 impl BareRow {
-    /// As many and as long attributes as a CloudEvent has, so that both sides put the same on the wire; constant
-    /// but for id and key, so that making them costs nothing.
+    /// As many and as long attributes as a CloudEvent has, so that both sides put the same on the
+    /// wire; constant but for id and key, so that making them costs nothing.
     pub(super) fn attributes(&self) -> [(&'static str, &str); 7] {
         [
             ("ce_specversion", "1.0"),

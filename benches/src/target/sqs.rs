@@ -98,7 +98,8 @@ impl Target for Sqs {
     }
 }
 
-/// One message, with the attributes that the adapter's wire format has: they cost the server more than the body.
+/// One message, with the attributes that the adapter's wire format has: they cost the server more
+/// than the body.
 fn entry(at: usize, row: &BareRow) -> Result<SendMessageBatchRequestEntry, BuildError> {
     let mut entry = SendMessageBatchRequestEntry::builder().id(at.to_string()).message_body(row.envelope());
     for (name, value) in row.attributes().into_iter().filter(|(name, _)| REPEATED.contains(name)) {

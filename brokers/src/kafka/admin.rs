@@ -1,5 +1,5 @@
-//! Topics made, listed and removed: for tests, examples and the demo. An operator's own tools do this in
-//! production.
+//! Topics made, listed and removed: for tests, examples and the demo. An operator's own tools do
+//! this in production.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,8 @@ impl Admin {
         Ok(Self { client: Arc::new(client), timeout: config.connect_timeout() })
     }
 
-    /// Makes topics; one that exists already is left as it is. Cancel-safe: what was sent is carried out.
+    /// Makes topics; one that exists already is left as it is. Cancel-safe: what was sent is
+    /// carried out.
     ///
     /// # Errors
     /// [`AdminError::Refused`] naming the topic.

@@ -6,9 +6,9 @@
 //! that property is `earliest`, always, and "latest" is a commit: once, before a group that has no
 //! offset in a topic joins, the ends of all its partitions are committed.
 //!
-//! Once per subscriber and topic: what comes into a topic that did not exist yet, or was made anew, is read.
-//! And each partition gets an offset with its first delivery (`ledger.rs`), so that a topic that is being read
-//! is not new any more, although nothing of it is done.
+//! Once per subscriber and topic: what comes into a topic that did not exist yet, or was made anew,
+//! is read. And each partition gets an offset with its first delivery (`ledger.rs`), so that a
+//! topic that is being read is not new any more, although nothing of it is done.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::thread;
@@ -21,7 +21,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::inflow::Callbacks;
 
-/// The shortest time that a broker gets for an answer. librdkafka takes zero for "as long as it takes".
+/// The shortest time that a broker gets for an answer. librdkafka takes zero for "as long as it
+/// takes".
 const PATIENCE_MIN: Duration = Duration::from_millis(10);
 /// How long to wait before asking again for partitions whose leaders did not answer.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -76,7 +77,8 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Commits the ends of the topics that are new to the group. Returns why not, when it has members.
+    /// Commits the ends of the topics that are new to the group. Returns why not, when it has
+    /// members.
     fn begin(&self, topics: &HashSet<&str>) -> Result<Option<KafkaError>, KafkaError> {
         let new = self.new_places(topics)?;
         if new.is_empty() {
@@ -114,7 +116,8 @@ impl Cluster<'_> {
         Ok(places.into_iter().collect())
     }
 
-    /// The partitions of a topic and who leads them; none of one that does not exist: all of it is still to come.
+    /// The partitions of a topic and who leads them; none of one that does not exist: all of it is
+    /// still to come.
     fn leaders(&self, topic: &str) -> Result<Vec<(i32, i32)>, KafkaError> {
         let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
@@ -122,7 +125,8 @@ impl Cluster<'_> {
         Ok(partitions.iter().map(|partition| (partition.id(), partition.leader())).collect())
     }
 
-    /// The ends of as many of these partitions as have a leader that answers in time; of one at least.
+    /// The ends of as many of these partitions as have a leader that answers in time; of one at
+    /// least.
     fn ends(&self, mut left: BTreeSet<Place<'_>>) -> Result<TopicPartitionList, KafkaError> {
         let (count, deadline) = (left.len(), Instant::now() + self.timeout);
         let mut ends = TopicPartitionList::with_capacity(count);
@@ -164,7 +168,8 @@ impl Cluster<'_> {
         Ok(ends)
     }
 
-    /// Those of the partitions that have a leader, by leader: one request asks for all of a leader's.
+    /// Those of the partitions that have a leader, by leader: one request asks for all of a
+    /// leader's.
     fn by_leader<'t>(
         &self,
         places: &BTreeSet<Place<'t>>,

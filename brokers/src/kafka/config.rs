@@ -17,7 +17,8 @@ use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
-/// The broker's default `message.max.bytes` is 1,048,588; librdkafka's and ours leaves room for the batch header.
+/// The broker's default `message.max.bytes` is 1,048,588; librdkafka's and ours leaves room for the
+/// batch header.
 const MESSAGE_BYTES_MAX: usize = 1_000_000;
 /// More than the relay keeps in flight, so that handing over practically never waits for room.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
@@ -39,26 +40,30 @@ pub struct Config {
     /// The name by which the brokers' logs and quotas know this client. Default `outbox`.
     #[serde(default = "client_id")]
     pub client_id: String,
-    /// TLS; without this section the connection is plaintext, which is accepted for this machine only.
+    /// TLS; without this section the connection is plaintext, which is accepted for this machine
+    /// only.
     #[serde(default)]
     pub tls: Option<Tls>,
-    /// Accept plaintext to other machines. Default no. A password is never sent in the clear there, whatever
-    /// stands here, and TLS, where it is used, is verified all the same.
+    /// Accept plaintext to other machines. Default no. A password is never sent in the clear there,
+    /// whatever stands here, and TLS, where it is used, is verified all the same.
     #[serde(default)]
     pub allow_plaintext: bool,
-    /// User and password; without this section there is no authentication (or only TLS client certificates).
+    /// User and password; without this section there is no authentication (or only TLS client
+    /// certificates).
     #[serde(default)]
     pub sasl: Option<Sasl>,
     /// How batches are compressed. Default none.
     #[serde(default)]
     pub compression: Compression,
-    /// How long the producer waits for a batch to fill, in milliseconds, 0 to 900,000. Default 1: under load batches
-    /// fill while others are on their way. It is paid once per batch, not per message.
+    /// How long the producer waits for a batch to fill, in milliseconds, 0 to 900,000. Default 1:
+    /// under load batches fill while others are on their way. It is paid once per batch, not per
+    /// message.
     #[serde(default = "linger_ms")]
     pub linger_ms: u32,
-    /// The largest message in bytes with key, headers and envelope, 1,000 to 1,000,000,000. Default 1,000,000;
-    /// to raise it, raise `max.message.bytes` of the topics as well. It also bounds a batch: a topic whose limit
-    /// is lower refuses whole batches of small messages, which then go one by one, slowly.
+    /// The largest message in bytes with key, headers and envelope, 1,000 to 1,000,000,000. Default
+    /// 1,000,000; to raise it, raise `max.message.bytes` of the topics as well. It also bounds a
+    /// batch: a topic whose limit is lower refuses whole batches of small messages, which then go
+    /// one by one, slowly.
     #[serde(default = "message_bytes_max")]
     pub message_bytes_max: usize,
     /// How many bytes the producer buffers before handing over waits, at least 1 MiB and
@@ -68,11 +73,12 @@ pub struct Config {
     /// How long connecting may take, in milliseconds, 100 to 600,000. Default 5,000.
     #[serde(default = "connect_timeout_ms")]
     pub connect_timeout_ms: u64,
-    /// Whether brokers that have `auto.create.topics.enable` may create a missing topic. Default no: a misspelt
-    /// topic would get every message and no consumer.
+    /// Whether brokers that have `auto.create.topics.enable` may create a missing topic. Default
+    /// no: a misspelt topic would get every message and no consumer.
     #[serde(default)]
     pub create_topics: bool,
-    /// Any other librdkafka property by its own name. Those on which the guarantees rest are refused.
+    /// Any other librdkafka property by its own name. Those on which the guarantees rest are
+    /// refused.
     #[serde(default)]
     pub properties: BTreeMap<String, SecretString>,
 }
@@ -267,7 +273,8 @@ impl Config {
         format!("kafka {}", self.bootstrap_servers.join(","))
     }
 
-    /// The properties that producers, consumers and the admin client share. Reads the password's file.
+    /// The properties that producers, consumers and the admin client share. Reads the password's
+    /// file.
     pub(super) fn client(&self) -> Result<ClientConfig, InvalidSetting> {
         self.check()?;
         let mut client = ClientConfig::new();

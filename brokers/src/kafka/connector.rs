@@ -46,8 +46,8 @@ impl message::Connector for Connector {
         let batches = singles.is_none();
         let outcomes = Outcomes::new(receipts, batches, Arc::clone(&self.suspects));
         let (config, destination) = (self.config.clone(), self.destination.clone());
-        // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this future is
-        // dropped, the session opened there is dropped with its result.
+        // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this
+        // future is dropped, the session opened there is dropped with its result.
         let opened = spawn_blocking(move || {
             let client = producer(&config, batches).map_err(operator)?;
             let session = Session::open(&client, outcomes)?;
@@ -71,10 +71,11 @@ fn producer(config: &Config, batches: bool) -> Result<ClientConfig, InvalidSetti
     client
         .set("acks", "all")
         .set("enable.idempotence", "true")
-        // A refused message stops the producer instead of letting later ones of its key pass. Where messages go
-        // one by one, the caller keeps the order and the others may go on.
+        // A refused message stops the producer instead of letting later ones of its key pass. Where
+        // messages go one by one, the caller keeps the order and the others may go on.
         .set("enable.gapless.guarantee", if batches { "true" } else { "false" })
-        // Unlimited: a timeout in the middle would let later messages pass (1, 4, 5 arrive, 2 and 3 do not).
+        // Unlimited: a timeout in the middle would let later messages pass (1, 4, 5 arrive, 2 and 3
+        // do not).
         .set("message.timeout.ms", "0")
         // The partitioner of Java clients, so that keys land where other producers put them.
         .set("partitioner", "murmur2_random")

@@ -3,8 +3,9 @@
 use message::{Fault, FaultScope, PublishError, SubscriptionError};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Whose fault a code is, and how far it reaches. What librdkafka retries by itself (no leader, not enough
-/// replicas, timeouts) never arrives here, because the producer's delivery timeout is unlimited.
+/// Whose fault a code is, and how far it reaches. What librdkafka retries by itself (no leader, not
+/// enough replicas, timeouts) never arrives here, because the producer's delivery timeout is
+/// unlimited.
 pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
     match code {
         Code::MessageSizeTooLarge
@@ -99,8 +100,8 @@ pub(super) fn consumption(error: KafkaError, origin: &str) -> Option<Subscriptio
     }
 }
 
-/// A client that could not be made: its configuration is wrong. librdkafka's error repeats the value, which
-/// may be a secret, so only its description is taken over.
+/// A client that could not be made: its configuration is wrong. librdkafka's error repeats the
+/// value, which may be a secret, so only its description is taken over.
 pub(super) fn creation(error: &KafkaError) -> String {
     match error {
         KafkaError::ClientConfig(_, description, name, _) => {

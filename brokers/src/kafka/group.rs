@@ -19,8 +19,8 @@ pub struct GroupConfig {
     /// The topics to share among the members. Or `partitions`.
     #[serde(default)]
     pub topics: Vec<String>,
-    /// Fixed partitions, read without joining the group (no rebalance, no waiting); offsets are committed to the
-    /// group all the same. Two readers of one partition both get every message.
+    /// Fixed partitions, read without joining the group (no rebalance, no waiting); offsets are
+    /// committed to the group all the same. Two readers of one partition both get every message.
     #[serde(default)]
     pub partitions: Vec<Partition>,
     /// Where a group begins that is new to a topic. Default `earliest`: nothing is left out.
@@ -30,8 +30,9 @@ pub struct GroupConfig {
     /// of payloads and one message. Default 1,000.
     #[serde(default = "prefetch_len")]
     pub prefetch_len: usize,
-    /// After how long without a heartbeat the group gives this member's partitions to others, in milliseconds,
-    /// 6,000 to 300,000. Default 45,000. A slow handler costs no membership: heartbeats go on meanwhile.
+    /// After how long without a heartbeat the group gives this member's partitions to others, in
+    /// milliseconds, 6,000 to 300,000. Default 45,000. A slow handler costs no membership:
+    /// heartbeats go on meanwhile.
     #[serde(default = "session_timeout_ms")]
     pub session_timeout_ms: u64,
 }
@@ -146,8 +147,9 @@ impl GroupConfig {
             .set("isolation.level", "read_committed")
             // "latest" would also skip what is in partitions that are added later (`beginning.rs`).
             .set("auto.offset.reset", "earliest")
-            // Members keep the partitions that do not move: what they have in hand stays theirs to settle, and
-            // the rest of the group does not stop. The eager assignors take everything away each time.
+            // Members keep the partitions that do not move: what they have in hand stays theirs to
+            // settle, and the rest of the group does not stop. The eager assignors take everything
+            // away each time.
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", self.session_timeout_ms.to_string())
             .set("queued.min.messages", self.prefetch_len.to_string())

@@ -1,8 +1,8 @@
-//! Which deliveries are unsettled, and how far each partition may be committed. Pure, but for the numbers
-//! of the tokens.
+//! Which deliveries are unsettled, and how far each partition may be committed. Pure, but for the
+//! numbers of the tokens.
 //!
-//! Kafka knows no single acknowledgement, only one offset per partition below which everything is done. So a
-//! delivery that is done waits here until everything before it is done.
+//! Kafka knows no single acknowledgement, only one offset per partition below which everything is
+//! done. So a delivery that is done waits here until everything before it is done.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use message::DeliveryToken;
 
-/// Numbers the deliveries of this process, so that a token of an earlier subscription is recognised: settling it
-/// must not settle another delivery of the next one.
+/// Numbers the deliveries of this process, so that a token of an earlier subscription is
+/// recognised: settling it must not settle another delivery of the next one.
 static TOKENS: AtomicU64 = AtomicU64::new(1);
 
 /// A partition: topic and number.
@@ -57,13 +57,14 @@ impl Ledger {
     pub(super) fn deliver(&mut self, place: &Place, offset: i64) -> (DeliveryToken, bool) {
         let token = DeliveryToken(TOKENS.fetch_add(1, Ordering::Relaxed));
         let lane = self.lanes.entry(place.clone()).or_default();
-        // The consumer went back (a release, an offset reset): what it had handed out from here on is void.
+        // The consumer went back (a release, an offset reset): what it had handed out from here on
+        // is void.
         lane.drain_from(offset).for_each(|entry| {
             self.tokens.remove(&entry.token);
         });
         // Below the position only an offset reset leads, as for a topic that was made anew: what is
-        // there now is not done. The first delivery is a position, too: a partition that was begun is told
-        // from one that was not, although nothing in it is done.
+        // there now is not done. The first delivery is a position, too: a partition that was begun
+        // is told from one that was not, although nothing in it is done.
         lane.moved |= lane.position.is_none();
         lane.position = Some(lane.position.map_or(offset, |position| position.min(offset)));
         let redelivered = offset < lane.next;
@@ -93,8 +94,8 @@ impl Ledger {
         }
     }
 
-    /// A delivery goes back: it and everything after it in its partition are forgotten. Returns where to read
-    /// on. One that is not known any more is skipped.
+    /// A delivery goes back: it and everything after it in its partition are forgotten. Returns
+    /// where to read on. One that is not known any more is skipped.
     pub(super) fn release(&mut self, token: DeliveryToken) -> Option<(Place, i64)> {
         let (place, offset) = self.tokens.get(&token)?.clone();
         let lane = self.lanes.get_mut(&place)?;

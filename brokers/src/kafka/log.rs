@@ -5,7 +5,8 @@ use rdkafka::config::RDKafkaLogLevel as Level;
 /// Passes a line on.
 pub(super) fn forward(level: Level, facility: &str, text: &str) {
     match level {
-        // Said at each connect about a property that the order of keys rests on, and nobody can change.
+        // Said at each connect about a property that the order of keys rests on, and nobody can
+        // change.
         _ if is_expected(facility, text) => tracing::debug!(target: "librdkafka", facility, "{text}"),
         Level::Emerg | Level::Alert | Level::Critical | Level::Error => {
             tracing::error!(target: "librdkafka", facility, "{text}");

@@ -1,8 +1,8 @@
-//! A Kafka cluster inside the process, for the demo and for quick tests: librdkafka's own mock, which speaks
-//! the real protocol over loopback sockets.
+//! A Kafka cluster inside the process, for the demo and for quick tests: librdkafka's own mock,
+//! which speaks the real protocol over loopback sockets.
 //!
-//! It keeps about 5 MB per partition, checks no sequence numbers and creates no topics by admin request: it
-//! proves nothing about durability or de-duplication. Those proofs need a real cluster.
+//! It keeps about 5 MB per partition, checks no sequence numbers and creates no topics by admin
+//! request: it proves nothing about durability or de-duplication. Those proofs need a real cluster.
 
 mod outage;
 
@@ -123,8 +123,9 @@ impl Mock {
         })
     }
 
-    /// Makes one broker answer each request so late from now on; zero ends that. What it was asked before is still answered
-    /// at its own time, and nothing behind it on the same connection earlier. Brokers are numbered from 1.
+    /// Makes one broker answer each request so late from now on; zero ends that. What it was asked
+    /// before is still answered at its own time, and nothing behind it on the same connection
+    /// earlier. Brokers are numbered from 1.
     ///
     /// # Errors
     /// [`MockError`]: there is no such broker.

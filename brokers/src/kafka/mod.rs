@@ -11,26 +11,31 @@
 //! | nothing is skipped but by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
 //!
-//! **Two kinds of session.** Normally messages go in batches and [`MaxInFlightPerKey::Pipelined`](message::MaxInFlightPerKey)
-//! holds: with the first failure the session is over. A message that is refused before it reaches librdkafka (too
-//! large, no such topic) stops its key only, and the session goes on (`refused.rs`). After the broker has refused a
-//! batch, the next session sends as many messages as were unconfirmed one by one
-//! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)), reports the culprit exactly, and ends to go back to batches.
+//! **Two kinds of session.** Normally messages go in batches and
+//! [`MaxInFlightPerKey::Pipelined`](message::MaxInFlightPerKey) holds: with the first failure the
+//! session is over. A message that is refused before it reaches librdkafka (too large, no such
+//! topic) stops its key only, and the session goes on (`refused.rs`). After the broker has refused
+//! a batch, the next session sends as many messages as were unconfirmed one by one
+//! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)), reports the culprit exactly, and ends
+//! to go back to batches.
 //!
-//! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a handler works. When
-//! partitions go to another member, what is done is committed and the rest forgotten: settling it
-//! later is skipped, it is delivered again elsewhere, and the inbox knows it. A released delivery
-//! comes again at once, with everything after it in its partition. When nobody takes what was
-//! fetched, reading is paused, and polling goes on for the sake of rebalances.
+//! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a
+//! handler works. When partitions go to another member, what is done is committed and the rest
+//! forgotten: settling it later is skipped, it is delivered again elsewhere, and the inbox knows
+//! it. A released delivery comes again at once, with everything after it in its partition. When
+//! nobody takes what was fetched, reading is paused, and polling goes on for the sake of
+//! rebalances.
 //!
-//! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was unconfirmed, and only the
-//! inbox removes it. `max.message.bytes` of a topic limits batches, not only messages: keep `message_bytes_max` at or
-//! below the lowest one. Adding partitions to a topic moves keys, and with them their order. A misspelt topic is
-//! created silently by brokers with `auto.create.topics.enable`, unless `create_topics` stays off. `librdkafka`
-//! does not tell a wrong password from a broker that speaks no SASL: both are the operator's fault here.
+//! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was
+//! unconfirmed, and only the inbox removes it. `max.message.bytes` of a topic limits batches, not
+//! only messages: keep `message_bytes_max` at or below the lowest one. Adding partitions to a topic
+//! moves keys, and with them their order. A misspelt topic is created silently by brokers with
+//! `auto.create.topics.enable`, unless `create_topics` stays off. `librdkafka` does not tell a
+//! wrong password from a broker that speaks no SASL: both are the operator's fault here.
 //!
-//! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and [`Subscriber`] consume;
-//! [`Admin`] makes topics; [`TopicReader`] reads them beside everybody else; [`mock::Mock`] is a cluster inside the process.
+//! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and
+//! [`Subscriber`] consume; [`Admin`] makes topics; [`TopicReader`] reads them beside everybody
+//! else; [`mock::Mock`] is a cluster inside the process.
 
 mod admin;
 mod ahead;

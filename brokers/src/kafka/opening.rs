@@ -1,13 +1,16 @@
-//! Opening a partition: the first message of a session goes alone, everything after it is pipelined.
+//! Opening a partition: the first message of a session goes alone, everything after it is
+//! pipelined.
 //!
-//! Why: the broker protects the order of an idempotent producer by sequence numbers, but to a producer that it
-//! does not know yet it accepts *any* first number (KIP-360). If the very first batch of a partition is refused
-//! while the second is already on its way, the second is stored: a later message of the key without the earlier
-//! one. Measured against a real one-node cluster: behind a refused first message, 4 of 20 messages of its key were
-//! stored by a gapless producer alone, and none of 99 with this rule. Once one message is confirmed, the broker
-//! knows the producer and refuses every gap. It costs one round trip per partition and session.
+//! Why: the broker protects the order of an idempotent producer by sequence numbers, but to a
+//! producer that it does not know yet it accepts *any* first number (KIP-360). If the very first
+//! batch of a partition is refused while the second is already on its way, the second is stored: a
+//! later message of the key without the earlier one. Measured against a real one-node cluster:
+//! behind a refused first message, 4 of 20 messages of its key were stored by a gapless producer
+//! alone, and none of 99 with this rule. Once one message is confirmed, the broker knows the
+//! producer and refuses every gap. It costs one round trip per partition and session.
 //!
-//! Each partition has a queue of its own for what waits, so that one without a leader delays no other.
+//! Each partition has a queue of its own for what waits, so that one without a leader delays no
+//! other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +40,8 @@ pub(super) struct Partitions(Box<[Mutex<Gate>]>);
 enum Gate {
     /// Nothing was sent yet: the next message goes alone.
     Fresh,
-    /// Its first message is unconfirmed, or messages still wait here: the next one queues behind them.
+    /// Its first message is unconfirmed, or messages still wait here: the next one queues behind
+    /// them.
     Opening(VecDeque<Waiting>),
     /// Everything goes.
     Open,
@@ -72,9 +76,10 @@ impl Openings {
         Arc::clone(topics.entry(topic).or_insert(partitions))
     }
 
-    /// A message was confirmed in this partition: what waits there may go. Returns whether the topic still has the
-    /// partitions that were noted. When some were added, librdkafka puts keys into other partitions than their gates
-    /// stand for, and what waits there would wait for good: the session has to end.
+    /// A message was confirmed in this partition: what waits there may go. Returns whether the
+    /// topic still has the partitions that were noted. When some were added, librdkafka puts keys
+    /// into other partitions than their gates stand for, and what waits there would wait for good:
+    /// the session has to end.
     #[must_use]
     pub(super) fn opened(&self, topic: &str, partition: i32, key: Option<&[u8]>) -> bool {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +104,8 @@ impl Openings {
         true
     }
 
-    /// Hands over what waits for partitions that are open, in order, until `hand_over` has no room. Called by one thread.
+    /// Hands over what waits for partitions that are open, in order, until `hand_over` has no room.
+    /// Called by one thread.
     pub(super) fn flush(&self, mut hand_over: impl FnMut(Waiting) -> Flush) {
         if !self.has_opened.load(Ordering::Acquire) {
             return;
@@ -133,8 +139,8 @@ impl Partitions {
         self.0.get(place).map(lock)
     }
 
-    /// Gives a message back that may go now; the first one of a partition may, and closes it until it is confirmed.
-    /// Otherwise the message waits here.
+    /// Gives a message back that may go now; the first one of a partition may, and closes it until
+    /// it is confirmed. Otherwise the message waits here.
     pub(super) fn admit(&self, key: &str, waiting: Waiting) -> Option<Waiting> {
         let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.0.len())) else {
             return Some(waiting);

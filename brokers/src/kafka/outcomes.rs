@@ -163,7 +163,8 @@ impl Outcomes {
         self.wait_until(|| self.outstanding() == 0).await;
     }
 
-    /// Waits until nothing is unconfirmed, or nothing more is confirmed within `patience`. Cancel-safe.
+    /// Waits until nothing is unconfirmed, or nothing more is confirmed within `patience`.
+    /// Cancel-safe.
     pub(super) async fn settled(&self, patience: Duration) {
         while self.outstanding() > 0 {
             let left = self.outstanding();
@@ -249,8 +250,9 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
         let outcome = match result {
             // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
-            // librdkafka takes a message for stored because a later one of its partition was, or because the
-            // broker calls it a duplicate. Neither says where it is: unknown, so it goes again.
+            // librdkafka takes a message for stored because a later one of its partition was, or
+            // because the broker calls it a duplicate. Neither says where it is: unknown, so it
+            // goes again.
             Ok(message) if message.offset() < 0 => {
                 self.fail(Fault::Broker, "kafka confirmed a message without saying where it stands");
                 Err(self.lost())

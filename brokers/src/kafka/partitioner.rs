@@ -1,7 +1,9 @@
-//! The partition of a key, as Java clients choose it: murmur2, its sign bit cleared, modulo the partitions.
+//! The partition of a key, as Java clients choose it: murmur2, its sign bit cleared, modulo the
+//! partitions.
 //!
-//! librdkafka chooses with the same function (`partitioner=murmur2_random`); it is needed here as well because
-//! the publisher must know which messages share a partition before it hands them over (see `opening.rs`).
+//! librdkafka chooses with the same function (`partitioner=murmur2_random`); it is needed here as
+//! well because the publisher must know which messages share a partition before it hands them over
+//! (see `opening.rs`).
 
 const SEED: u32 = 0x9747_b28c;
 const MIX: u32 = 0x5bd1_e995;

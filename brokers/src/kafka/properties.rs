@@ -1,4 +1,5 @@
-//! Which of librdkafka's properties an operator may set: all but those that this adapter sets itself.
+//! Which of librdkafka's properties an operator may set: all but those that this adapter sets
+//! itself.
 
 use crate::settings::InvalidSetting;
 
@@ -58,7 +59,8 @@ const SETTINGS: [(&str, &str); 26] = [
     ("isolation.level", "nothing: uncommitted messages are never read"),
 ];
 
-/// The most produce requests of a connection that an idempotent producer may have in flight (KIP-98).
+/// The most produce requests of a connection that an idempotent producer may have in flight
+/// (KIP-98).
 const IN_FLIGHT_MAX: u8 = 5;
 
 /// Whether an operator may set this property to this value.

@@ -20,20 +20,21 @@ use super::suspects::Singles;
 use super::topics;
 use super::wire;
 
-/// How many messages a caller best hands over at once: batches are made by librdkafka, so this only amortises
-/// the call.
+/// How many messages a caller best hands over at once: batches are made by librdkafka, so this only
+/// amortises the call.
 const BATCH_LEN: usize = 1_000;
-/// How long a session that cannot go on waits for the confirmations of what it has sent, so that they need not
-/// be sent again.
+/// How long a session that cannot go on waits for the confirmations of what it has sent, so that
+/// they need not be sent again.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// How long it waits for the next one of them: a partition without a leader confirms nothing, however long that is.
+/// How long it waits for the next one of them: a partition without a leader confirms nothing,
+/// however long that is.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 // A ticket travels through librdkafka as a pointer-sized number.
 const _: () = assert!(usize::BITS >= 64);
 
-/// A session with a Kafka cluster. Dropping it makes what is unconfirmed unknown; see the module's text for
-/// the two kinds of session.
+/// A session with a Kafka cluster. Dropping it makes what is unconfirmed unknown; see the module's
+/// text for the two kinds of session.
 pub struct Publisher {
     session: Session,
     config: Config,

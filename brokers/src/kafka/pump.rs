@@ -1,5 +1,5 @@
-//! The thread of a subscription: it alone polls the consumer, so that heartbeats and rebalances go on while a
-//! handler works, and commands never race with deliveries.
+//! The thread of a subscription: it alone polls the consumer, so that heartbeats and rebalances go
+//! on while a handler works, and commands never race with deliveries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,12 @@ use super::inflow::{Callbacks, Inflow, offsets, set_paused};
 use super::ledger::Place;
 use super::reading::Next;
 
-/// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the subscription for
-/// commands; this only bounds the delay of other events.
+/// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the
+/// subscription for commands; this only bounds the delay of other events.
 const TURN: Duration = Duration::from_millis(100);
-/// How many empty polls in a row mean that the queue is empty. An event that is no message (a log line, a commit's
-/// answer, a rebalance) looks like an empty poll, and the queue wakes the thread only when it was empty before.
+/// How many empty polls in a row mean that the queue is empty. An event that is no message (a log
+/// line, a commit's answer, a rebalance) looks like an empty poll, and the queue wakes the thread
+/// only when it was empty before.
 const EMPTY_MAX: usize = 16;
 /// How long a seek may take; it needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
@@ -161,7 +162,8 @@ impl Pump {
         self.rewind(&back)
     }
 
-    /// Commits what was settled since the last time, unless that was a moment ago: then a later turn does.
+    /// Commits what was settled since the last time, unless that was a moment ago: then a later
+    /// turn does.
     fn commit_moved(&mut self) {
         let now = Instant::now();
         let mut state = self.inflow.lock();
@@ -180,12 +182,14 @@ impl Pump {
         }
     }
 
-    /// Reads on from earlier offsets. Without it a released message would come again only at a restart.
+    /// Reads on from earlier offsets. Without it a released message would come again only at a
+    /// restart.
     fn rewind(&self, back: &HashMap<Place, i64>) -> Result<(), SubscriptionError> {
         for ((topic, partition), offset) in back {
             let sought = self.consumer.seek(topic, *partition, Offset::Offset(*offset), SEEK_MAX);
             if let Err(error) = sought {
-                // Only a new subscription reads it again for certain: it begins at the committed offset.
+                // Only a new subscription reads it again for certain: it begins at the committed
+                // offset.
                 let text =
                     format!("{}: cannot go back to {topic}[{partition}]@{offset}: {error}", self.origin);
                 self.inflow.fail(message::Fault::Broker, text.clone());

@@ -8,7 +8,8 @@ use message::{Fault, FaultScope, Message, MessageId, OrderingKey, PublishError, 
 
 /// Keys that are remembered; with more refusals than that the session ends.
 const KEYS_MAX: usize = 1_000;
-/// A topic that does not exist is not asked for again for so long: each question keeps all messages waiting.
+/// A topic that does not exist is not asked for again for so long: each question keeps all messages
+/// waiting.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The state of a key after a refusal.
@@ -16,7 +17,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 enum Stop {
     /// The refused message has to come again before anything else.
     Until(MessageId),
-    /// Something of it was answered as lost with the session: whatever comes now could overtake that.
+    /// Something of it was answered as lost with the session: whatever comes now could overtake
+    /// that.
     ForGood,
 }
 
@@ -28,8 +30,9 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Whether the message is lost with this session, because another one of its key was refused. The refused one itself
-    /// may try again, unless something of its key was lost meanwhile: that may stand before it.
+    /// Whether the message is lost with this session, because another one of its key was refused.
+    /// The refused one itself may try again, unless something of its key was lost meanwhile: that
+    /// may stand before it.
     pub(super) fn stops(&mut self, message: &Message) -> bool {
         let Some((key, stop)) = message.key.as_ref().and_then(|key| Some((key, self.keys.get_mut(key)?)))
         else {

@@ -16,8 +16,9 @@ use super::outcomes::Outcomes;
 
 /// How long one turn of the thread serves callbacks before it looks for the end of the session.
 ///
-/// The client library waits for whole milliseconds and then asks without waiting until the rest is over. So the rest is as short
-/// as a thread takes to wake up: with 20 ms flat an idle relay spent 5 % of a core on it.
+/// The client library waits for whole milliseconds and then asks without waiting until the rest is
+/// over. So the rest is as short as a thread takes to wake up: with 20 ms flat an idle relay spent
+/// 5 % of a core on it.
 const TURN: Duration = Duration::from_micros(50_050);
 /// How long is waited at a time for the cluster to answer.
 const SLICE: Duration = Duration::from_millis(20);
@@ -72,7 +73,8 @@ impl Session {
             if outcomes.failed() {
                 return Err(outcomes.lost());
             }
-            // In slices: the client library does not wake up when the answer arrives without any topic.
+            // In slices: the client library does not wake up when the answer arrives without any
+            // topic.
             if producer.client().fetch_cluster_id(SLICE).is_some() {
                 outcomes.connected();
                 return Ok(());
@@ -100,7 +102,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         if let Some(producer) = self.producer.take() {
             producer.context().fail(Fault::Broker, "the kafka session was closed before the confirmation");
-            // Handed to the thread, because destroying a producer blocks. Without the thread it blocks here.
+            // Handed to the thread, because destroying a producer blocks. Without the thread it
+            // blocks here.
             let _ = self.stop.send(producer);
         }
     }

@@ -54,12 +54,12 @@ impl Subscriber {
         latest.map(|inflow| inflow.status())
     }
 
-    /// Joins the group and starts to fetch. Returns when the cluster has answered; the group's first assignment
-    /// can take some seconds more, during which nothing is received.
+    /// Joins the group and starts to fetch. Returns when the cluster has answered; the group's
+    /// first assignment can take some seconds more, during which nothing is received.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials (the
-    /// operator's). Cancel-safe: a dropped attempt leaves the group.
+    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials
+    /// (the operator's). Cancel-safe: a dropped attempt leaves the group.
     pub async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
         let inflow = Arc::new(Inflow::new(self.group.prefetch_len));
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&inflow);
@@ -70,7 +70,8 @@ impl Subscriber {
             .name(String::from("kafka-consumer"))
             .spawn(move || match me.open(shared, waker) {
                 Ok(pump) => {
-                    // When the attempt was dropped, nobody takes it, and the consumer leaves at once.
+                    // When the attempt was dropped, nobody takes it, and the consumer leaves at
+                    // once.
                     if opened.send(Ok(())).is_ok() {
                         pump.run(&commands);
                     }
@@ -85,7 +86,8 @@ impl Subscriber {
         }
     }
 
-    /// Makes the consumer. Blocks: reads secrets and certificates, waits for the cluster's first answer.
+    /// Makes the consumer. Blocks: reads secrets and certificates, waits for the cluster's first
+    /// answer.
     fn open(&self, inflow: Arc<Inflow>, waker: Sender<Command>) -> Result<Pump, SubscriptionError> {
         let client = self
             .group

@@ -16,8 +16,8 @@ use super::pump::Command;
 /// How long a goodbye may take: a cluster that is gone never answers the last commit.
 const GOODBYE_MAX: Duration = Duration::from_secs(10);
 
-/// A member of a consumer group. Dropping it leaves the group without waiting; what is unsettled is delivered
-/// again, to whoever gets the partitions.
+/// A member of a consumer group. Dropping it leaves the group without waiting; what is unsettled is
+/// delivered again, to whoever gets the partitions.
 #[derive(Debug)]
 pub struct Subscription {
     inflow: Arc<Inflow>,

@@ -1,8 +1,8 @@
 //! Finding the culprit of a refused batch.
 //!
-//! Kafka refuses a batch as a whole, and one bad message is enough. Blaming all of them would park innocent
-//! messages. So the session ends without blaming anyone, and the next one sends as many messages as were
-//! unconfirmed one by one: each batch has one message, and its refusal is exact.
+//! Kafka refuses a batch as a whole, and one bad message is enough. Blaming all of them would park
+//! innocent messages. So the session ends without blaming anyone, and the next one sends as many
+//! messages as were unconfirmed one by one: each batch has one message, and its refusal is exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Suspects(AtomicUsize);
 
-/// The suspects that one session has taken over. What it has not sent when it is dropped stays suspect.
+/// The suspects that one session has taken over. What it has not sent when it is dropped stays
+/// suspect.
 #[derive(Debug)]
 pub(super) struct Singles {
     suspects: Arc<Suspects>,

@@ -1,4 +1,5 @@
-//! A topic read beside everybody else: partitions assigned by hand from offsets of a time, no group, nothing committed.
+//! A topic read beside everybody else: partitions assigned by hand from offsets of a time, no
+//! group, nothing committed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,7 +36,8 @@ pub struct Begun {
     pub is_cut: bool,
 }
 
-/// A reader of topics. Its calls block; each topic is read from a time to what was its end when that was begun.
+/// A reader of topics. Its calls block; each topic is read from a time to what was its end when
+/// that was begun.
 pub struct TopicReader {
     consumer: BaseConsumer,
     timeout: Duration,
@@ -53,7 +55,8 @@ impl TopicReader {
     pub fn new(config: &Config) -> Result<Self, AdminError> {
         let mut client = config.client()?;
         client
-            // The client demands a name. Partitions are assigned and nothing is committed, so no group of it comes to be.
+            // The client demands a name. Partitions are assigned and nothing is committed, so no
+            // group of it comes to be.
             .set("group.id", format!("{}-topic_reader", config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")

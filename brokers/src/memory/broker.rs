@@ -85,8 +85,8 @@ impl Broker {
         Faults(self)
     }
 
-    /// Everything that was stored in a topic, in order, duplicates included; what [`put`](Self::put) stored as
-    /// malformed is left out.
+    /// Everything that was stored in a topic, in order, duplicates included; what
+    /// [`put`](Self::put) stored as malformed is left out.
     #[must_use]
     pub fn log(&self, topic: &Topic) -> Vec<Message> {
         let state = self.lock();
@@ -112,7 +112,8 @@ impl Broker {
         self.lock().violations.clone()
     }
 
-    /// Waits until `topic` holds at least `len` messages. Cancel-safe. Has no time limit of its own.
+    /// Waits until `topic` holds at least `len` messages. Cancel-safe. Has no time limit of its
+    /// own.
     pub async fn stored(&self, topic: &Topic, len: usize) {
         let mut changes = self.changes.subscribe();
         while self.lock().logs.get(topic).map_or(0, Vec::len) < len {
@@ -122,15 +123,15 @@ impl Broker {
         }
     }
 
-    /// Makes a group that reads these topics from their beginning, before its first member joins: until then its messages
-    /// wait, and the broker is not drained.
+    /// Makes a group that reads these topics from their beginning, before its first member joins:
+    /// until then its messages wait, and the broker is not drained.
     pub fn create_group(&self, group: &str, topics: impl IntoIterator<Item = Topic>) {
         let topics: Vec<Topic> = topics.into_iter().collect();
         self.lock().groups.entry(group.to_owned()).or_default().join(&topics);
     }
 
-    /// Delivers everything in a topic again, to every group that reads it: as when an operator sets offsets back or
-    /// restores a backup. What is unsettled now stays where it is.
+    /// Delivers everything in a topic again, to every group that reads it: as when an operator sets
+    /// offsets back or restores a backup. What is unsettled now stays where it is.
     pub fn replay(&self, topic: &Topic) {
         self.lock().groups.values_mut().for_each(|group| group.replay(topic));
         self.changed();
@@ -143,7 +144,8 @@ impl Broker {
         state.groups.values().all(|group| group.is_drained(|topic| state.logs.get(topic).map_or(0, Vec::len)))
     }
 
-    /// Waits until every group has settled everything in its topics. Cancel-safe. Has no time limit of its own.
+    /// Waits until every group has settled everything in its topics. Cancel-safe. Has no time limit
+    /// of its own.
     pub async fn drained(&self) {
         let mut changes = self.changes.subscribe();
         while !self.is_drained() {
@@ -165,7 +167,8 @@ impl Broker {
         Connector::new(self.clone(), max_in_flight_per_key)
     }
 
-    /// Joins a group that reads `topics` from their beginning; what one member settles, no other gets.
+    /// Joins a group that reads `topics` from their beginning; what one member settles, no other
+    /// gets.
     ///
     /// # Errors
     /// [`SubscriptionError`]: unreachable, or with strict topics a topic that does not exist.
@@ -327,7 +330,8 @@ impl State {
         self.logs.entry(message.topic.clone()).or_default().push(Ok(message));
     }
 
-    /// A pipelined session ends with its first failure; the other kind only when the failure says so.
+    /// A pipelined session ends with its first failure; the other kind only when the failure says
+    /// so.
     fn fail(&mut self, number: u64, max_in_flight_per_key: MaxInFlightPerKey, error: &PublishError) {
         if error.scope() == message::FaultScope::Session {
             self.publishers.remove(&number);

@@ -78,14 +78,14 @@ impl Faults<'_> {
         self.0.release_confirms();
     }
 
-    /// Loses the next `count` calls that settle deliveries, with the session of each: acknowledgements that never
-    /// arrive. What they settled is delivered again.
+    /// Loses the next `count` calls that settle deliveries, with the session of each:
+    /// acknowledgements that never arrive. What they settled is delivered again.
     pub fn lose_settlements(&self, count: usize) {
         self.0.lock().lost_settlements_left += count;
     }
 
-    /// From now on hands deliveries that are received together out in another order, also those of one key, as a queue
-    /// without order does. The same seed gives the same orders.
+    /// From now on hands deliveries that are received together out in another order, also those of
+    /// one key, as a queue without order does. The same seed gives the same orders.
     pub fn shuffle_deliveries(&self, seed: u64) {
         // A generator that starts at zero stays there.
         self.0.lock().shuffle = Some(seed | 1);

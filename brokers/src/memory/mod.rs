@@ -1,9 +1,9 @@
 //! A broker inside the process: for tests of relays and consumers, and for users' own test kits.
 //!
-//! It keeps every message in an ordered log per topic ([`Broker::log`]), has groups with redelivery, and fails on
-//! demand ([`Broker::faults`]): refusals, unknown outcomes, broken sessions, an unreachable broker, late
-//! confirmations, duplicate deliveries. Nothing in it sleeps or reads the clock, so tests that use it are
-//! repeatable.
+//! It keeps every message in an ordered log per topic ([`Broker::log`]), has groups with
+//! redelivery, and fails on demand ([`Broker::faults`]): refusals, unknown outcomes, broken
+//! sessions, an unreachable broker, late confirmations, duplicate deliveries. Nothing in it sleeps
+//! or reads the clock, so tests that use it are repeatable.
 //!
 //! | guarantee | how |
 //! |---|---|

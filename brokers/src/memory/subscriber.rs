@@ -14,7 +14,8 @@ pub struct Subscriber {
 }
 
 impl Broker {
-    /// Returns a subscriber for a group that reads `topics` from their beginning. Joins nothing yet.
+    /// Returns a subscriber for a group that reads `topics` from their beginning. Joins nothing
+    /// yet.
     #[must_use]
     pub fn subscriber(&self, group: &str, topics: impl IntoIterator<Item = Topic>) -> Subscriber {
         Subscriber { broker: self.clone(), group: group.to_owned(), topics: topics.into_iter().collect() }

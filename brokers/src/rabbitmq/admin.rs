@@ -1,5 +1,5 @@
-//! Exchanges and queues made by the program itself: for tests, examples and the demo. In production they belong
-//! to whoever operates the broker.
+//! Exchanges and queues made by the program itself: for tests, examples and the demo. In production
+//! they belong to whoever operates the broker.
 
 use std::num::NonZeroU32;
 
@@ -90,7 +90,8 @@ impl Admin {
             .map_err(fault::of_subscription)
     }
 
-    /// Lets an exchange route a routing key to another exchange: what is bound to that one goes together.
+    /// Lets an exchange route a routing key to another exchange: what is bound to that one goes
+    /// together.
     ///
     /// # Errors
     /// [`SubscriptionError`]: an exchange is missing, or permission.

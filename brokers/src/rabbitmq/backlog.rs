@@ -62,8 +62,8 @@ impl Backlog {
         self.changed.notify_waiters();
     }
 
-    /// The next window, for a lane; `None` when the backlog is closed and empty. Give its topic back with
-    /// [`done`](Self::done).
+    /// The next window, for a lane; `None` when the backlog is closed and empty. Give its topic
+    /// back with [`done`](Self::done).
     pub(super) async fn next(&self) -> Option<(Topic, Window)> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -96,8 +96,8 @@ impl Backlog {
         self.changed.notify_waiters();
     }
 
-    /// Waits until a topic is ready and none of so many lanes is free for it; `false` when the backlog is closed and empty.
-    /// Cancel-safe.
+    /// Waits until a topic is ready and none of so many lanes is free for it; `false` when the
+    /// backlog is closed and empty. Cancel-safe.
     pub(super) async fn wants_lane(&self, lanes: usize) -> bool {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

@@ -38,32 +38,36 @@ pub struct Config {
     pub auth: Auth,
     /// Certificates for `amqps`.
     pub tls: Option<Tls>,
-    /// Accept `amqp` to another machine. Default no: the password and every message would cross the network in the
-    /// clear. Connections with `amqps` are verified all the same.
+    /// Accept `amqp` to another machine. Default no: the password and every message would cross the
+    /// network in the clear. Connections with `amqps` are verified all the same.
     pub allow_plaintext: bool,
     /// The name that the broker's management page shows; 1 to 200 bytes.
     pub connection_name: String,
-    /// Seconds between heartbeats, 1 to 300 (default 20): a silent peer is given up after about twice that.
+    /// Seconds between heartbeats, 1 to 300 (default 20): a silent peer is given up after about
+    /// twice that.
     pub heartbeat_secs: u16,
     /// Milliseconds for a connection to be ready, 100 to 300,000 (default 10,000).
     pub connect_timeout_ms: u64,
-    /// The exchange to publish on (default: the default exchange, where the topic is the queue's name). It must
-    /// exist; the topic is the routing key.
+    /// The exchange to publish on (default: the default exchange, where the topic is the queue's
+    /// name). It must exist; the topic is the routing key.
     pub exchange: String,
     /// Put into the property `app_id`.
     pub app_id: Option<String>,
-    /// Connections per publishing session, 1 to 16 (default 1), each with two channels and one thread.
+    /// Connections per publishing session, 1 to 16 (default 1), each with two channels and one
+    /// thread.
     pub connections: usize,
-    /// Messages of one topic that are confirmed together, 1 to 2,000 (default 200). A confirm for many messages makes the
-    /// client look at all pending ones, so larger windows cost more than they save. A queue that takes nothing makes the
-    /// broker stop reading the whole connection after 200 to 400 messages of one channel (its credit flow), so larger
-    /// windows let one queue without a majority delay the others.
+    /// Messages of one topic that are confirmed together, 1 to 2,000 (default 200). A confirm for
+    /// many messages makes the client look at all pending ones, so larger windows cost more than
+    /// they save. A queue that takes nothing makes the broker stop reading the whole connection
+    /// after 200 to 400 messages of one channel (its credit flow), so larger windows let one queue
+    /// without a majority delay the others.
     pub window_messages_max: usize,
-    /// The largest payload in bytes, 1 to 512 MiB (default 16 MiB, RabbitMQ 4's own `max_message_size`).
+    /// The largest payload in bytes, 1 to 512 MiB (default 16 MiB, RabbitMQ 4's own
+    /// `max_message_size`).
     pub payload_bytes_max: usize,
-    /// Milliseconds until a window without confirms counts as lost, 100 to 600,000 (default 30,000). Its messages
-    /// then have an unknown outcome and are sent again: on the same connection if other windows were confirmed meanwhile,
-    /// else on a new one.
+    /// Milliseconds until a window without confirms counts as lost, 100 to 600,000 (default
+    /// 30,000). Its messages then have an unknown outcome and are sent again: on the same
+    /// connection if other windows were confirmed meanwhile, else on a new one.
     pub confirm_timeout_ms: u64,
     /// Unsettled deliveries that the broker hands to one subscription, 1 to 65,535 (default 500).
     pub prefetch: u16,
@@ -119,7 +123,8 @@ impl Config {
         Self { url: SecretString::from(url.into()), ..Self::default() }
     }
 
-    /// Checks every setting except the URL and the credentials, which [`Endpoint`](super::endpoint) takes apart.
+    /// Checks every setting except the URL and the credentials, which [`Endpoint`](super::endpoint)
+    /// takes apart.
     pub(super) fn check(&self) -> Result<(), InvalidSetting> {
         within("heartbeat_secs", self.heartbeat_secs, 1..=300)?;
         within("connect_timeout_ms", self.connect_timeout_ms, 100..=300_000)?;

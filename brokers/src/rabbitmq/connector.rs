@@ -22,7 +22,8 @@ use crate::settings::InvalidSetting;
 /// Lanes per connection to begin with; more are opened while topics wait.
 const LANES_PER_CONNECTION: usize = 2;
 
-/// Windows of one topic under way at once, per connection: while one waits for its last confirms, others are published.
+/// Windows of one topic under way at once, per connection: while one waits for its last confirms,
+/// others are published.
 const WINDOWS_PER_TOPIC: usize = 4;
 
 /// Payload bytes of one window: bounds what the client library copies into frames.

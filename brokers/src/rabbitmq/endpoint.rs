@@ -106,8 +106,9 @@ impl Endpoint {
         &self.destination
     }
 
-    /// Opens a connection that is shown as `<connection_name> <purpose>`. There is no automatic recovery: what is
-    /// unconfirmed when a connection breaks is unknown, and only the caller knows what to send again.
+    /// Opens a connection that is shown as `<connection_name> <purpose>`. There is no automatic
+    /// recovery: what is unconfirmed when a connection breaks is unknown, and only the caller knows
+    /// what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
         let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
         let host = uri.authority.host.clone();
@@ -163,7 +164,8 @@ fn connector(tls: &Tls) -> Result<RustlsConnector, InvalidSetting> {
     }
 }
 
-/// The URI without its password, and the password. Errors never quote the URL: it may hold the password.
+/// The URI without its password, and the password. Errors never quote the URL: it may hold the
+/// password.
 fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
     let shape = "must be amqp[s]://[user[:password]@]host[:port][/vhost]";
     if url.is_empty() {

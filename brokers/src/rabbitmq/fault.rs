@@ -7,8 +7,8 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
 use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
-/// Whether the broker closed a channel because of one message on it; the connection and its other messages are
-/// fine, and the message can be found by sending smaller groups.
+/// Whether the broker closed a channel because of one message on it; the connection and its other
+/// messages are fine, and the message can be found by sending smaller groups.
 pub(super) fn has_culprit(error: &Error) -> bool {
     error.is_amqp_soft_error()
 }

@@ -1,5 +1,6 @@
-//! A lane: one channel that publishes window after window, each of one topic. Several lanes overlap, so that the wire is
-//! busy while one of them waits for its last confirms, and so that a queue that confirms nothing delays only its topic.
+//! A lane: one channel that publishes window after window, each of one topic. Several lanes
+//! overlap, so that the wire is busy while one of them waits for its last confirms, and so that a
+//! queue that confirms nothing delays only its topic.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -156,8 +157,8 @@ impl Lane {
         (accepted, records)
     }
 
-    /// The topic's queue confirms nothing, but others do: the session goes on without this window, on a new channel. What
-    /// is still confirmed on the old one is not listened to any more.
+    /// The topic's queue confirms nothing, but others do: the session goes on without this window,
+    /// on a new channel. What is still confirmed on the old one is not listened to any more.
     async fn give_up(&mut self, items: Vec<Item>) {
         for item in items {
             let error = fault::unanswered(&item.message.topic, self.session.confirm_timeout);
@@ -169,7 +170,8 @@ impl Lane {
         }
     }
 
-    /// After a window broke off: searches the culprit if one message closed the channel, else ends the session.
+    /// After a window broke off: searches the culprit if one message closed the channel, else ends
+    /// the session.
     async fn recover(&mut self, mut group: Vec<Item>, mut cause: Break) {
         let mut suspects = Suspects::new();
         loop {
@@ -196,7 +198,8 @@ impl Lane {
         }
     }
 
-    /// Answers a message that alone closed the channel, and with it the rest of its topic if that is closed.
+    /// Answers a message that alone closed the channel, and with it the rest of its topic if that
+    /// is closed.
     fn condemn(&self, culprit: Vec<Item>, error: &Error, suspects: &mut Suspects) {
         for item in culprit {
             let topic = item.message.topic.clone();

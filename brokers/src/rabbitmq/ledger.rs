@@ -1,8 +1,8 @@
 //! Which delivery tags of a channel are settled, and the fewest acknowledgements that say so.
 //!
-//! A channel numbers its deliveries 1, 2, 3, … over all its consumers. An acknowledgement for many covers every
-//! tag up to it, also deliveries that still wait in the client's buffer; so it is used only up to the last tag
-//! before the first unsettled one.
+//! A channel numbers its deliveries 1, 2, 3, … over all its consumers. An acknowledgement for many
+//! covers every tag up to it, also deliveries that still wait in the client's buffer; so it is used
+//! only up to the last tag before the first unsettled one.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,8 @@ impl Ledger {
         self.outstanding.contains(&tag)
     }
 
-    /// A delivery goes back to its queue. To be told to the broker before later [`done`](Ledger::done) ones.
+    /// A delivery goes back to its queue. To be told to the broker before later
+    /// [`done`](Ledger::done) ones.
     pub(super) fn release(&mut self, tag: u64) {
         self.settle(tag);
     }
@@ -51,8 +52,8 @@ impl Ledger {
         match below.as_slice() {
             [] => Acks { up_to: None, single },
             [only] => Acks { up_to: None, single: single.into_iter().chain([*only]).collect() },
-            // The highest done tag, not the floor: nothing done lies between them, and a tag that was settled
-            // before must not be acknowledged again.
+            // The highest done tag, not the floor: nothing done lies between them, and a tag that
+            // was settled before must not be acknowledged again.
             many => Acks { up_to: many.iter().copied().max(), single },
         }
     }

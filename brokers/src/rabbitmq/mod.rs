@@ -18,9 +18,9 @@
 //! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
 //!
 //! # Publishing
-//! The topic is the routing key on the configured exchange; with the default exchange it is the queue's name.
-//! Messages are persistent and `mandatory`, and a receipt is `Ok` only after the broker's confirm for a message
-//! that was routed:
+//! The topic is the routing key on the configured exchange; with the default exchange it is the
+//! queue's name. Messages are persistent and `mandatory`, and a receipt is `Ok` only after the
+//! broker's confirm for a message that was routed:
 //!
 //! | what happens | receipt |
 //! |---|---|
@@ -36,22 +36,27 @@
 //! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)); many keys are in flight at once.
 //!
 //! # Consuming
-//! Manual acknowledgements, bounded by the prefetch. Order per key holds for one subscription per queue
-//! (use single active consumer for hot standbys); a released delivery goes back to its place as far as the
-//! queue can do that.
+//! Manual acknowledgements, bounded by the prefetch. Order per key holds for one subscription per
+//! queue (use single active consumer for hot standbys); a released delivery goes back to its place
+//! as far as the queue can do that.
 //!
 //! # Traps
-//! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to us.
-//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter exchange. Measured on 3.10:
-//!   the end of a session counts one delivery for everything that is unsettled, `basic.nack` with requeue counts one as well
-//!   (from RabbitMQ 4.3 it does not), and what is handed back while its consumer is there comes to it again and counts twice.
-//!   So a graceful stop cancels the consumers first and then hands back: one delivery for what was prefetched. AMQP does not
-//!   show a queue's arguments and policies, so a subscription can only warn when a message was delivered ten times
-//!   (`x-delivery-count`): give such queues a dead-letter exchange or a higher `delivery-limit`.
-//! - A delivery that stays unsettled for 30 minutes makes the broker close the channel (`consumer_timeout`).
-//! - With more than one queue per subscription the prefetch is shared over the channel, which quorum queues do
-//!   not support: subscribe to each quorum queue by itself.
-//! - The client library writes returned messages to its log, payload included: see [`PAYLOAD_LOG_TARGET`].
+//! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to
+//!   us.
+//! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter
+//!   exchange. Measured on 3.10: the end of a session counts one delivery for everything that is
+//!   unsettled, `basic.nack` with requeue counts one as well (from RabbitMQ 4.3 it does not), and
+//!   what is handed back while its consumer is there comes to it again and counts twice. So a
+//!   graceful stop cancels the consumers first and then hands back: one delivery for what was
+//!   prefetched. AMQP does not show a queue's arguments and policies, so a subscription can only
+//!   warn when a message was delivered ten times (`x-delivery-count`): give such queues a
+//!   dead-letter exchange or a higher `delivery-limit`.
+//! - A delivery that stays unsettled for 30 minutes makes the broker close the channel
+//!   (`consumer_timeout`).
+//! - With more than one queue per subscription the prefetch is shared over the channel, which
+//!   quorum queues do not support: subscribe to each quorum queue by itself.
+//! - The client library writes returned messages to its log, payload included: see
+//!   [`PAYLOAD_LOG_TARGET`].
 
 mod admin;
 mod backlog;
@@ -73,6 +78,7 @@ pub use config::{Auth, Config};
 pub use connector::Connector;
 pub use subscription::Subscriber;
 
-/// The tracing target under which the client library logs returned messages with their payloads, at `WARN`. A
-/// program must filter it out (`lapin::returned_messages=off`); every return is reported by its receipt anyway.
+/// The tracing target under which the client library logs returned messages with their payloads, at
+/// `WARN`. A program must filter it out (`lapin::returned_messages=off`); every return is reported
+/// by its receipt anyway.
 pub const PAYLOAD_LOG_TARGET: &str = "lapin::returned_messages";

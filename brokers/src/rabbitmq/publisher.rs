@@ -18,7 +18,8 @@ use crate::pending::Pending;
 /// How long the goodbye to the broker may take where the caller names no time.
 pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 
-/// Lanes on one connection at most: each is a channel. So many windows may be silent at once before others wait for them.
+/// Lanes on one connection at most: each is a channel. So many windows may be silent at once before
+/// others wait for them.
 const LANES_MAX: usize = 64;
 
 /// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
@@ -41,7 +42,8 @@ impl RabbitmqPublisher {
         connections: Vec<Arc<Connection>>,
         batch_len: usize,
     ) -> Self {
-        // One unconfirmed message per key: windows on different channels are not ordered among each other.
+        // One unconfirmed message per key: windows on different channels are not ordered among each
+        // other.
         let profile = Capabilities { max_in_flight_per_key: MaxInFlightPerKey::One, batch_len };
         let mut tasks = JoinSet::new();
         tasks.spawn(run_lanes(Arc::clone(&session), connections.clone(), lanes));
@@ -55,8 +57,8 @@ impl RabbitmqPublisher {
     }
 }
 
-/// Runs the lanes of a session, and opens more of them while topics wait: a lane whose queue confirms nothing is of no use to
-/// others.
+/// Runs the lanes of a session, and opens more of them while topics wait: a lane whose queue
+/// confirms nothing is of no use to others.
 async fn run_lanes(session: Arc<Session>, connections: Vec<Arc<Connection>>, opened: Vec<Lane>) {
     let mut lanes = JoinSet::new();
     let lanes_max = connections.iter().map(|connection| lanes_max(connection)).sum();

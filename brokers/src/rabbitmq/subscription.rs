@@ -1,4 +1,5 @@
-//! Consuming queues: one channel with a prefetch bound, manual acknowledgements, one consumer per queue.
+//! Consuming queues: one channel with a prefetch bound, manual acknowledgements, one consumer per
+//! queue.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,11 +24,13 @@ use super::publisher::{GOODBYE, say_goodbye};
 use super::wire;
 use crate::settings::InvalidSetting;
 
-/// The lower bits of a token are the delivery tag, the upper ones the subscription: a token of an earlier
-/// subscription is recognised and skipped. At 100,000 deliveries per second 48 bits last for 89 years.
+/// The lower bits of a token are the delivery tag, the upper ones the subscription: a token of an
+/// earlier subscription is recognised and skipped. At 100,000 deliveries per second 48 bits last
+/// for 89 years.
 const TAG_BITS: u32 = 48;
 
-/// Deliveries of one message before which nobody is warned: half of what RabbitMQ 4 allows by default.
+/// Deliveries of one message before which nobody is warned: half of what RabbitMQ 4 allows by
+/// default.
 const DELIVERIES_WARNED: i64 = 10;
 
 /// Counts the subscriptions of this process.
@@ -69,7 +72,8 @@ impl Subscriber {
     /// Opens a session: a connection of its own.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or exclusively used queue.
+    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or exclusively used
+    /// queue.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
         let opened = self.consume(&connection).await;
@@ -93,8 +97,9 @@ impl Subscriber {
         connection: &Connection,
     ) -> Result<(Channel, Vec<ShortString>, Consumers), Error> {
         let channel = connection.create_channel().await?;
-        // Over all consumers of the channel: RabbitMQ's meaning of `global` (rabbitmq.com/docs/consumer-prefetch).
-        // Quorum queues know only the per-consumer bound, which a single queue gets.
+        // Over all consumers of the channel: RabbitMQ's meaning of `global`
+        // (rabbitmq.com/docs/consumer-prefetch). Quorum queues know only the per-consumer bound,
+        // which a single queue gets.
         let global = self.queues.len() > 1;
         channel.basic_qos(self.prefetch, BasicQosOptions { global }).await?;
         let (mut tags, mut consumers) = (Vec::new(), SelectAll::new());
@@ -142,7 +147,8 @@ struct RabbitmqSubscription {
     deliveries_max: i64,
 }
 
-/// How often a quorum queue has delivered a message before this time (`x-delivery-count`); 0 where the queue does not count.
+/// How often a quorum queue has delivered a message before this time (`x-delivery-count`); 0 where
+/// the queue does not count.
 fn delivery_count(properties: &BasicProperties) -> i64 {
     let headers = properties.headers().as_ref().map(FieldTable::inner);
     match headers.and_then(|headers| headers.get("x-delivery-count")) {
@@ -186,12 +192,14 @@ impl RabbitmqSubscription {
             token: DeliveryToken(self.generation | tag),
             message: message.map_err(|malformed| *malformed),
             redelivered: delivery.redelivered,
-            // Without the tag: the hash of a malformed delivery must be the same when it comes again.
+            // Without the tag: the hash of a malformed delivery must be the same when it comes
+            // again.
             origin: format!("queue {queue}"),
         }
     }
 
-    /// Quorum queues count deliveries, and drop or dead-letter a message after a number that AMQP does not show.
+    /// Quorum queues count deliveries, and drop or dead-letter a message after a number that AMQP
+    /// does not show.
     fn warn_of_limit(&mut self, queue: &ShortString, properties: &BasicProperties) {
         let deliveries = delivery_count(properties);
         if deliveries >= DELIVERIES_WARNED && deliveries > self.deliveries_max {
@@ -253,8 +261,8 @@ impl Subscription for RabbitmqSubscription {
         }
         done.sort_unstable();
         done.dedup();
-        // First what goes back, so that no acknowledgement for many covers it; in ascending order, because the
-        // broker delivers each one again at once.
+        // First what goes back, so that no acknowledgement for many covers it; in ascending order,
+        // because the broker delivers each one again at once.
         released.sort_unstable();
         released.dedup();
         for tag in released {

@@ -1,6 +1,7 @@
 //! The search for the message that makes the broker close a channel, by halves.
 //!
-//! One culprit among 1,000 messages is found with about 20 groups; the others are published on the way.
+//! One culprit among 1,000 messages is found with about 20 groups; the others are published on the
+//! way.
 
 use message::Topic;
 
@@ -49,7 +50,8 @@ mod tests {
     use super::*;
     use crate::rabbitmq::window::tests::item;
 
-    /// Publishes against a broker that closes the channel when `bad` is in a group; answers the groups tried.
+    /// Publishes against a broker that closes the channel when `bad` is in a group; answers the
+    /// groups tried.
     fn search(items: Vec<Item>, bad: impl Fn(&Item) -> bool) -> (Vec<Item>, Vec<Item>, usize) {
         let (mut good, mut culprits, mut tried) = (Vec::new(), Vec::new(), 0);
         let mut suspects = Suspects::new();

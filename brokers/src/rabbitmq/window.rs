@@ -18,7 +18,8 @@ pub(super) struct Item {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WindowLimit {
     pub(super) messages_max: usize,
-    /// Payloads are copied into frames, so this bounds the memory of a window; one message may exceed it.
+    /// Payloads are copied into frames, so this bounds the memory of a window; one message may
+    /// exceed it.
     pub(super) bytes_max: usize,
 }
 

@@ -1,8 +1,9 @@
 //! Message to AMQP 0-9-1 record and back, by the CloudEvents AMQP binding in binary mode.
 //!
-//! Attributes travel as `cloudEvents_*` headers (`cloudEvents:` is read as well), `datacontenttype` as the
-//! property `content_type`, trace context and free headers under their own names. The id is also the property
-//! `message_id` and the event type the property `type`, where AMQP tools look for them.
+//! Attributes travel as `cloudEvents_*` headers (`cloudEvents:` is read as well), `datacontenttype`
+//! as the property `content_type`, trace context and free headers under their own names. The id is
+//! also the property `message_id` and the event type the property `type`, where AMQP tools look for
+//! them.
 
 use bytes::Bytes;
 use lapin::BasicProperties;
@@ -45,8 +46,8 @@ pub(crate) struct Record {
 /// Makes the record of a message.
 ///
 /// # Errors
-/// [`PublishError::refused`] when the payload or the headers exceed the bounds, or a text does not fit an AMQP
-/// short string.
+/// [`PublishError::refused`] when the payload or the headers exceed the bounds, or a text does not
+/// fit an AMQP short string.
 pub(crate) fn encode(
     message: &Message,
     bounds: &Bounds,
@@ -74,7 +75,8 @@ pub(crate) fn encode(
     for (name, value) in message.headers.iter().chain(trace_headers(message)) {
         insert(name.to_owned(), value)?;
     }
-    // AMQP cannot split a content header over frames; a longer one costs the whole connection (501 FRAME_ERROR).
+    // AMQP cannot split a content header over frames; a longer one costs the whole connection (501
+    // FRAME_ERROR).
     if size > bounds.frame_bytes_max {
         return Err(PublishError::refused(format!(
             "the headers for {} have {size} bytes; the connection's frame_max is {}: shorten them, or raise \

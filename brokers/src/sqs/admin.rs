@@ -1,5 +1,5 @@
-//! Queues made by the program itself: for tests, examples and the demo. In production they belong to whoever
-//! operates the account.
+//! Queues made by the program itself: for tests, examples and the demo. In production they belong
+//! to whoever operates the account.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName;

@@ -1,6 +1,7 @@
 //! Which queues answer: how far it reaches when one does not.
 //!
-//! HTTP has no sessions. A request without an answer means an outage only where no other request has an answer either.
+//! HTTP has no sessions. A request without an answer means an outage only where no other request
+//! has an answer either.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -53,8 +53,8 @@ impl Backlog {
         self.in_flight
     }
 
-    /// The next batch in the order of submission, at most `bytes_max` large; empty when everything that waits
-    /// has a message of its group in flight.
+    /// The next batch in the order of submission, at most `bytes_max` large; empty when everything
+    /// that waits has a message of its group in flight.
     pub(super) fn take(&mut self, bytes_max: usize) -> Vec<Item> {
         let (mut batch, mut bytes, mut passed) = (Vec::new(), 0, Vec::new());
         while batch.len() < BATCH_ENTRIES_MAX
@@ -76,7 +76,8 @@ impl Backlog {
             }
             batch.push(item);
         }
-        // Not the other way round: whatever waits behind, a whole window perhaps, stays where it is.
+        // Not the other way round: whatever waits behind, a whole window perhaps, stays where it
+        // is.
         passed.into_iter().rev().for_each(|item| self.waiting.push_front(item));
         self.in_flight += usize::from(!batch.is_empty());
         batch
@@ -91,8 +92,8 @@ impl Backlog {
     }
 }
 
-/// The group of a message on a FIFO queue: its key, or its own id where it has none, so that messages without a
-/// key are not ordered.
+/// The group of a message on a FIFO queue: its key, or its own id where it has none, so that
+/// messages without a key are not ordered.
 pub(super) fn fifo_group(message: &Message) -> String {
     message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
 }
@@ -107,8 +108,8 @@ pub(super) fn deduplication(message: &Message) -> String {
     }
 }
 
-/// A key as a group id: at most 128 characters of printable ASCII (SQS API reference, SendMessage); other keys
-/// are hashed.
+/// A key as a group id: at most 128 characters of printable ASCII (SQS API reference, SendMessage);
+/// other keys are hashed.
 pub(super) fn group(key: &str) -> String {
     if key.len() <= GROUP_CHARS_MAX && key.bytes().all(|b| b.is_ascii_graphic()) {
         return key.to_owned();

@@ -87,7 +87,8 @@ impl ClientFactory {
         }
     }
 
-    /// The limits of a request that SQS itself may hold for `poll`: without them the SDK waits for ever.
+    /// The limits of a request that SQS itself may hold for `poll`: without them the SDK waits for
+    /// ever.
     pub(super) fn timeouts(&self, poll: Duration) -> TimeoutConfig {
         TimeoutConfig::builder()
             .connect_timeout(Duration::from_millis(self.config.connect_timeout_ms))
@@ -95,7 +96,8 @@ impl ClientFactory {
             .build()
     }
 
-    /// Reads nothing from the environment, so that no lookup of an absent instance role delays the start.
+    /// Reads nothing from the environment, so that no lookup of an absent instance role delays the
+    /// start.
     fn with_static_key(&self, key: &str, secret: &Secret) -> Result<Builder, NoClient> {
         let secret = secret.load("sqs.secret_access_key").map_err(|error| NoClient(error.to_string()))?;
         let credentials = Credentials::new(key, secret.expose_secret(), None, None, "settings");

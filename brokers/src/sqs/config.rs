@@ -14,9 +14,9 @@ use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
-/// Settings of Amazon SQS or a server that speaks its protocol, for publishing and for consuming. Unknown
-/// settings are refused. Without any setting, region and credentials come from the AWS environment (variables,
-/// profile, instance role).
+/// Settings of Amazon SQS or a server that speaks its protocol, for publishing and for consuming.
+/// Unknown settings are refused. Without any setting, region and credentials come from the AWS
+/// environment (variables, profile, instance role).
 ///
 /// ```toml
 /// region = "eu-central-1"
@@ -29,42 +29,50 @@ pub struct Config {
     pub region: Option<String>,
     /// The endpoint of an SQS-compatible server or of a VPC endpoint: `http://127.0.0.1:9324`.
     pub endpoint_url: Option<String>,
-    /// The certificate authority of an SQS-compatible server or a proxy; only `ca_file` is supported.
+    /// The certificate authority of an SQS-compatible server or a proxy; only `ca_file` is
+    /// supported.
     pub tls: Option<Tls>,
-    /// Accept `http` to another machine. Default no: every message would cross the network in the clear.
+    /// Accept `http` to another machine. Default no: every message would cross the network in the
+    /// clear.
     pub allow_plaintext: bool,
     /// The profile of the AWS configuration files.
     pub profile: Option<String>,
-    /// A static access key; needs `secret_access_key` or its file, and `region`. Nothing is read from the
-    /// environment then.
+    /// A static access key; needs `secret_access_key` or its file, and `region`. Nothing is read
+    /// from the environment then.
     pub access_key_id: Option<String>,
     /// The secret of the access key.
     pub secret_access_key: Option<SecretString>,
     /// The file that holds the secret of the access key, read at every connect.
     pub secret_access_key_file: Option<PathBuf>,
-    /// The queue of a topic, by name or URL; a topic that is not listed is the name of its queue. A name that ends
-    /// in `.fifo` is a FIFO queue.
+    /// The queue of a topic, by name or URL; a topic that is not listed is the name of its queue. A
+    /// name that ends in `.fifo` is a FIFO queue.
     pub queues: BTreeMap<String, String>,
-    /// Requests in flight at once per publishing session, 1 to 256 (default 16). Each carries up to 10 messages. One that is
-    /// not answered within a second counts for its queue only, so that a silent queue leaves the others alone.
+    /// Requests in flight at once per publishing session, 1 to 256 (default 16). Each carries up to
+    /// 10 messages. One that is not answered within a second counts for its queue only, so that a
+    /// silent queue leaves the others alone.
     pub concurrency: usize,
-    /// Milliseconds that a batch waits for more messages while other requests are in flight, 0 to 100 (default 2).
+    /// Milliseconds that a batch waits for more messages while other requests are in flight, 0 to
+    /// 100 (default 2).
     pub linger_ms: u64,
-    /// Whether a message to a standard queue carries its ordering key as message group (fair queues; default
-    /// no, because servers other than AWS may refuse it).
+    /// Whether a message to a standard queue carries its ordering key as message group (fair
+    /// queues; default no, because servers other than AWS may refuse it).
     pub fair_queues: bool,
-    /// The largest message and batch in bytes, 1,024 to 1,048,576 (default 1 MiB, SQS' limit since August 2025).
+    /// The largest message and batch in bytes, 1,024 to 1,048,576 (default 1 MiB, SQS' limit since
+    /// August 2025).
     pub message_bytes_max: usize,
     /// Milliseconds for a connection, 100 to 60,000 (default 3,000).
     pub connect_timeout_ms: u64,
-    /// Milliseconds for one attempt of a request, beyond a long poll's own wait, 500 to 300,000 (default 10,000).
+    /// Milliseconds for one attempt of a request, beyond a long poll's own wait, 500 to 300,000
+    /// (default 10,000).
     pub request_timeout_ms: u64,
-    /// Attempts of one request, 1 to 5 (default 2). The relay sends again anyway, this only bridges hiccups.
+    /// Attempts of one request, 1 to 5 (default 2). The relay sends again anyway, this only bridges
+    /// hiccups.
     pub attempts: u32,
     /// Seconds until an unsettled delivery comes again, 1 to 43,200 (default 60).
     pub visibility_timeout_secs: u32,
-    /// Seconds that SQS holds a receive request while the queue is empty, 1 to 20 (default 5). Closing a
-    /// subscription waits for requests on their way, because SQS would hide what it hands to a dead one.
+    /// Seconds that SQS holds a receive request while the queue is empty, 1 to 20 (default 5).
+    /// Closing a subscription waits for requests on their way, because SQS would hide what it hands
+    /// to a dead one.
     pub poll_wait_secs: u32,
     /// Receive requests at once while the queue is busy, 1 to 32 (default 4).
     pub receive_concurrency: usize,

@@ -58,8 +58,8 @@ impl message::Connector for Connector {
     }
 }
 
-/// HTTP has no sessions, so one request finds out whether SQS answers and knows us. "No such queue" and "not
-/// allowed to ask" are good answers.
+/// HTTP has no sessions, so one request finds out whether SQS answers and knows us. "No such queue"
+/// and "not allowed to ask" are good answers.
 async fn probe(client: &Client) -> Result<(), PublishError> {
     match client.get_queue_url().queue_name(PROBE).send().await.map_err(|error| Failure::of_request(&error)) {
         Err(failure) if !matches!(failure.kind, Kind::Missing | Kind::Forbidden) => {

@@ -1,4 +1,5 @@
-//! The task of a session: sorts submissions by queue, and keeps a bounded number of requests in flight.
+//! The task of a session: sorts submissions by queue, and keeps a bounded number of requests in
+//! flight.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use tokio::time::Instant;
 use super::backlog::{BATCH_ENTRIES_MAX, Backlog, Item};
 use super::send::Sender;
 
-/// How long a request counts among those in flight. One that waits longer for its answer has a queue that is silent: others
-/// must not pay for it. Its queue alone keeps to the bound.
+/// How long a request counts among those in flight. One that waits longer for its answer has a
+/// queue that is silent: others must not pay for it. Its queue alone keeps to the bound.
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// Submissions that are sorted in one go.
@@ -71,8 +72,8 @@ impl Dispatcher {
         }
     }
 
-    /// Works until no more can be submitted and everything is answered. Dropping the future cancels all requests;
-    /// their messages are answered as unknown.
+    /// Works until no more can be submitted and everything is answered. Dropping the future cancels
+    /// all requests; their messages are answered as unknown.
     pub(super) async fn run(mut self) {
         let mut open = true;
         let mut arrived = Vec::with_capacity(SORT_MAX);
@@ -97,8 +98,8 @@ impl Dispatcher {
         }
     }
 
-    /// Starts requests as far as the bound allows, each queue in turn; answers when the next batch that is not
-    /// full has waited long enough.
+    /// Starts requests as far as the bound allows, each queue in turn; answers when the next batch
+    /// that is not full has waited long enough.
     fn dispatch(&mut self, open: bool) -> Option<Instant> {
         let now = Instant::now();
         let (mut counted, uncounted_at) = self.counted(now);
@@ -113,7 +114,8 @@ impl Dispatcher {
                 if lane.backlog.len() == 0 || lane.backlog.in_flight() >= self.pace.concurrency {
                     continue;
                 }
-                // A batch that is not full waits a little, but only while others of its queue are on the way.
+                // A batch that is not full waits a little, but only while others of its queue are
+                // on the way.
                 let patient = open && lane.backlog.len() < BATCH_ENTRIES_MAX && lane.backlog.in_flight() > 0;
                 let until = lane.since.unwrap_or(now) + self.pace.linger;
                 if patient && now < until {

@@ -67,8 +67,8 @@ impl Failure {
         Self { kind: kind(code, client_fault), text: format!("{code} {message}").trim().to_owned() }
     }
 
-    /// An answer without an error code is not SQS' own: a proxy, a gateway or a firewall speaks. Only its word that a request
-    /// is too large can be about a message.
+    /// An answer without an error code is not SQS' own: a proxy, a gateway or a firewall speaks.
+    /// Only its word that a request is too large can be about a message.
     fn of_status(status: u16) -> Self {
         let kind = match status {
             413 => Kind::Refused,
@@ -172,8 +172,8 @@ fn is_unverified(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Whether an error or any of its causes is such a one. An I/O error hides the error that it wraps from its
-/// sources.
+/// Whether an error or any of its causes is such a one. An I/O error hides the error that it wraps
+/// from its sources.
 fn has_cause(error: &(dyn Error + 'static), is: &dyn Fn(&(dyn Error + 'static)) -> bool) -> bool {
     let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     is(error)
@@ -196,8 +196,8 @@ pub(super) fn chain(error: &dyn Error) -> String {
     texts.join(": ")
 }
 
-/// The meaning of an error code (SQS API reference, "Common Errors" and the operations' own); codes come with
-/// and without the prefix `AWS.SimpleQueueService.` or `com.amazonaws.sqs#`.
+/// The meaning of an error code (SQS API reference, "Common Errors" and the operations' own); codes
+/// come with and without the prefix `AWS.SimpleQueueService.` or `com.amazonaws.sqs#`.
 fn kind(code: &str, client_fault: bool) -> Kind {
     match code.rsplit(['.', '#']).next().unwrap_or_default() {
         "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" => Kind::Missing,

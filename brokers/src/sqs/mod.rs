@@ -20,8 +20,9 @@
 //! | `admin.rs` | [`Admin`]: queues for tests, examples and the demo |
 //!
 //! # Publishing
-//! The topic is the queue's name, unless `queues` names another one or its URL. Batches hold up to 10 messages and
-//! every entry of an answer is looked at: SQS says 200 also when it refused some of them.
+//! The topic is the queue's name, unless `queues` names another one or its URL. Batches hold up to
+//! 10 messages and every entry of an answer is looked at: SQS says 200 also when it refused some of
+//! them.
 //!
 //! | what happens | receipt |
 //! |---|---|
@@ -33,24 +34,27 @@
 //! | a proxy answers in its own words (403, 429, no error code) | operator's or broker's fault, topic stops or pauses |
 //! | wrong or missing credentials, no region | operator's fault, session |
 //!
-//! On a FIFO queue the deduplication id is the message id (SQS remembers it for 5 minutes, the inbox for longer)
-//! and the group is the ordering key, hashed where SQS would not accept it; a message without a key is a group of
-//! its own. At most one message of a group is in flight. A standard queue keeps no order at all.
+//! On a FIFO queue the deduplication id is the message id (SQS remembers it for 5 minutes, the
+//! inbox for longer) and the group is the ordering key, hashed where SQS would not accept it; a
+//! message without a key is a group of its own. At most one message of a group is in flight. A
+//! standard queue keeps no order at all.
 //!
 //! # The body
-//! One CloudEvent in JSON, with `id`, `source`, `type`, `time` and `subject` at the top level; see `wire.rs`.
+//! One CloudEvent in JSON, with `id`, `source`, `type`, `time` and `subject` at the top level; see
+//! `wire.rs`.
 //!
 //! # Consuming
-//! Long polls, one while the queue is quiet and several while it is busy. An unsettled delivery comes again after
-//! `visibility_timeout_secs`: call `keep_alive` well before that.
+//! Long polls, one while the queue is quiet and several while it is busy. An unsettled delivery
+//! comes again after `visibility_timeout_secs`: call `keep_alive` well before that.
 //!
 //! # Traps
-//! - A FIFO group is locked while one of its messages is received and unsettled, also by a consumer that died:
-//!   its visibility timeout must run out first.
-//! - A redrive policy moves a message to the dead-letter queue after `maxReceiveCount` receives, handled or not:
-//!   set it well above the attempts of the inbox.
+//! - A FIFO group is locked while one of its messages is received and unsettled, also by a consumer
+//!   that died: its visibility timeout must run out first.
+//! - A redrive policy moves a message to the dead-letter queue after `maxReceiveCount` receives,
+//!   handled or not: set it well above the attempts of the inbox.
 //! - Retention is 4 days by default and 14 at most; the inbox must remember ids for longer.
-//! - Receipt handles of a consumer that was too slow are skipped; the message comes again and the inbox knows it.
+//! - Receipt handles of a consumer that was too slow are skipped; the message comes again and the
+//!   inbox knows it.
 
 mod admin;
 mod answers;

@@ -1,5 +1,5 @@
-//! One receive request, as a task of its own: dropping the caller's future loses nothing that SQS has already
-//! handed over and hidden from everybody else.
+//! One receive request, as a task of its own: dropping the caller's future loses nothing that SQS
+//! has already handed over and hidden from everybody else.
 
 use std::time::Duration;
 

@@ -58,7 +58,8 @@ impl Sender {
         };
         match self.request(&url, batch).await {
             Ok(outcomes) => outcomes,
-            // A whole request is refused for one message in it, or for its size: alone, each gets its own answer.
+            // A whole request is refused for one message in it, or for its size: alone, each gets
+            // its own answer.
             Err(failure) if failure.kind == Kind::Refused && batch.len() > 1 => {
                 let mut outcomes = Vec::with_capacity(batch.len());
                 for item in batch {
@@ -71,8 +72,8 @@ impl Sender {
         }
     }
 
-    /// One request: an outcome for each entry, or why the whole of it failed. The status 200 means only that
-    /// SQS has looked at every entry.
+    /// One request: an outcome for each entry, or why the whole of it failed. The status 200 means
+    /// only that SQS has looked at every entry.
     async fn request(&self, url: &str, batch: &[Item]) -> Result<Vec<Outcome>, Failure> {
         let entries =
             batch.iter().enumerate().map(|(index, item)| entry(index, item)).collect::<Result<_, _>>()?;

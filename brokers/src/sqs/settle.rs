@@ -29,8 +29,8 @@ impl Settler {
         self.in_batches(receipts, move |settler, batch| settler.hide_batch(batch, seconds)).await
     }
 
-    /// All batches at once: 500 deliveries are 50 requests, each a round trip. Every batch is tried, then the
-    /// first failure is reported.
+    /// All batches at once: 500 deliveries are 50 requests, each a round trip. Every batch is
+    /// tried, then the first failure is reported.
     async fn in_batches<F, R>(&self, receipts: Vec<String>, settle: F) -> Result<(), Failure>
     where
         F: Fn(Self, Vec<String>) -> R,
@@ -72,7 +72,8 @@ impl Settler {
     }
 }
 
-/// A delivery that SQS has taken back (its visibility ran out) comes again; everything else is an error.
+/// A delivery that SQS has taken back (its visibility ran out) comes again; everything else is an
+/// error.
 fn check(failed: &[BatchResultErrorEntry]) -> Result<(), Failure> {
     for entry in failed {
         let message = entry.message().unwrap_or_default();

@@ -20,7 +20,8 @@ use super::settle::Settler;
 use super::wire;
 use crate::settings::InvalidSetting;
 
-/// Numbers the deliveries of this process, so that a token of an earlier subscription is recognised.
+/// Numbers the deliveries of this process, so that a token of an earlier subscription is
+/// recognised.
 static TOKENS: AtomicU64 = AtomicU64::new(1);
 
 /// Subscribes to a queue, again after every lost session.
@@ -142,8 +143,8 @@ impl SqsSubscription {
         Ok(())
     }
 
-    /// Hands out at most `max` messages. A page that was left lying for half its visibility timeout is dropped:
-    /// SQS would deliver its messages again before they are handled.
+    /// Hands out at most `max` messages. A page that was left lying for half its visibility timeout
+    /// is dropped: SQS would deliver its messages again before they are handled.
     fn hand_out(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
         let stale = self.visibility_timeout / 2;
         self.pages.retain(|page| page.arrived_at.elapsed() < stale);
@@ -243,8 +244,8 @@ impl Subscription for SqsSubscription {
     }
 
     async fn close(mut self: Box<Self>) -> Result<(), SubscriptionError> {
-        // A request that is cut off would still take messages, and hide them until their visibility runs out. Each
-        // ends by itself within the poll's wait and the request's timeout.
+        // A request that is cut off would still take messages, and hide them until their visibility
+        // runs out. Each ends by itself within the poll's wait and the request's timeout.
         while let Some(finished) = self.polls.join_next().await {
             if let Err(error) = self.accept(finished) {
                 tracing::debug!(%error, origin = self.origin, "a last receive request failed while closing");

@@ -1,14 +1,15 @@
 //! Message to SQS record and back.
 //!
-//! CloudEvents has no SQS binding and SQS allows 10 attributes, so the body is one CloudEvent in the JSON event
-//! format (structured mode): `specversion`, `id`, `source`, `type`, `time`, `subject` (the ordering key),
-//! `datacontenttype`, `traceparent` and `tracestate` at the top level. Free headers are one more attribute,
-//! `headers`, whose value is a JSON object *as text*, because the format knows no objects as attribute values
-//! and no upper case or punctuation in names.
+//! CloudEvents has no SQS binding and SQS allows 10 attributes, so the body is one CloudEvent in
+//! the JSON event format (structured mode): `specversion`, `id`, `source`, `type`, `time`,
+//! `subject` (the ordering key), `datacontenttype`, `traceparent` and `tracestate` at the top
+//! level. Free headers are one more attribute, `headers`, whose value is a JSON object *as text*,
+//! because the format knows no objects as attribute values and no upper case or punctuation in
+//! names.
 //!
-//! A JSON payload stands in `data` byte for byte, everything else in `data_base64`. The message attributes
-//! `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, of a chunk, `ce_chunkindex` and `ce_chunkcount` repeat
-//! what filters and tools want to see.
+//! A JSON payload stands in `data` byte for byte, everything else in `data_base64`. The message
+//! attributes `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, of a chunk,
+//! `ce_chunkindex` and `ce_chunkcount` repeat what filters and tools want to see.
 
 use std::collections::BTreeMap;
 
@@ -99,8 +100,8 @@ fn quoted(text: &str) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string(text)?.replace('\u{FFFE}', "\\ufffe").replace('\u{FFFF}', "\\uffff"))
 }
 
-/// The payload's own text, if it is JSON that comes back byte for byte: no white space around it (a parser
-/// would drop it), and no character that SQS refuses.
+/// The payload's own text, if it is JSON that comes back byte for byte: no white space around it (a
+/// parser would drop it), and no character that SQS refuses.
 fn embeddable(message: &Message) -> Option<&str> {
     if !message.content_type.is_json() {
         return None;

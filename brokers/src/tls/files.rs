@@ -10,8 +10,8 @@ use super::Tls;
 use crate::settings::InvalidSetting;
 
 impl Tls {
-    /// Checks that certificate and key come as a pair, that every file can be read and that it holds what it should;
-    /// `prefix` is the path of this section (`kafka.tls`).
+    /// Checks that certificate and key come as a pair, that every file can be read and that it
+    /// holds what it should; `prefix` is the path of this section (`kafka.tls`).
     ///
     /// # Errors
     /// [`InvalidSetting`] naming the setting and the file.
@@ -27,7 +27,8 @@ impl Tls {
         Ok(())
     }
 
-    /// The configured authorities, each of them usable; `None` stands for the system's. Reads the file.
+    /// The configured authorities, each of them usable; `None` stands for the system's. Reads the
+    /// file.
     pub(crate) fn authorities(
         &self,
         prefix: &str,

@@ -17,8 +17,8 @@ pub struct Tls {
     pub cert_file: Option<PathBuf>,
     /// The client's private key; needs `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// Whether the broker's certificate and host name are verified (default: yes). `false` lets anybody on the
-    /// path read and change everything: for tests on one machine only.
+    /// Whether the broker's certificate and host name are verified (default: yes). `false` lets
+    /// anybody on the path read and change everything: for tests on one machine only.
     pub verify: bool,
 }
 

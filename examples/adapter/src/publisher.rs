@@ -20,7 +20,8 @@ use crate::{record, topic};
 /// Batches that wait for the disk; the next `submit` waits for room.
 const BATCHES_MAX: usize = 16;
 
-/// A session that appends to the files of one directory. Dropping it answers what is not written as lost.
+/// A session that appends to the files of one directory. Dropping it answers what is not written as
+/// lost.
 pub(crate) struct DirectoryPublisher {
     /// None once the session is closed.
     batches: Option<mpsc::Sender<Vec<Submission>>>,
@@ -50,7 +51,8 @@ impl DirectoryPublisher {
 #[async_trait]
 impl Publisher for DirectoryPublisher {
     fn profile(&self) -> Capabilities {
-        // After a failure the file may take the next message of a key: one at a time keeps their order.
+        // After a failure the file may take the next message of a key: one at a time keeps their
+        // order.
         Capabilities { max_in_flight_per_key: MaxInFlightPerKey::One, batch_len: 500 }
     }
 
@@ -150,7 +152,8 @@ impl Failure {
     }
 }
 
-/// Appends whole lines and syncs them. What a crash left of a line without its end was never confirmed: it goes.
+/// Appends whole lines and syncs them. What a crash left of a line without its end was never
+/// confirmed: it goes.
 fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).append(true).open(path)?;
     file.lock()?;

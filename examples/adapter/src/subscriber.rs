@@ -19,8 +19,8 @@ pub struct DirectorySubscriber {
 }
 
 impl DirectorySubscriber {
-    /// A subscriber; topic and group are looked at when a session is opened. A new group begins with the oldest
-    /// message.
+    /// A subscriber; topic and group are looked at when a session is opened. A new group begins
+    /// with the oldest message.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>, group: impl Into<String>, topic: impl Into<String>) -> Self {
         Self { directory: directory.into(), group: group.into(), topic: topic.into() }

@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use crate::record;
 use crate::tail::Line;
 
-/// The last token that any session of this process gave out: a token of one that is over is none of the next one.
+/// The last token that any session of this process gave out: a token of one that is over is none of
+/// the next one.
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 
 /// The one member of a group. Dropping it lets the next one in; what is unsettled comes again.
@@ -32,7 +33,7 @@ pub(crate) struct DirectorySubscription {
     unsettled: BTreeMap<u64, u64>,
     /// Where the next line begins that was never delivered.
     next: u64,
-    /// What the file of the group says.
+    /// The state in the group's file.
     settled: u64,
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Line {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads whole lines from `begin` on, without end; a failure of the disk is the last thing that comes. The thread
-/// ends soon after the receiver is gone.
+/// Reads whole lines from `begin` on, without end; a failure of the disk is the last thing that
+/// comes. The thread ends soon after the receiver is gone.
 pub(crate) fn follow(file: File, begin: u64) -> io::Result<mpsc::Receiver<io::Result<Line>>> {
     let (sender, lines) = mpsc::channel(AHEAD);
     thread::Builder::new().name("directory-tail".to_owned()).spawn(move || {

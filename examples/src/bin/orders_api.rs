@@ -1,5 +1,5 @@
-//! A web service whose requests may be sent again. An order, its message, its idempotency key and the stored response commit
-//! together; a charge is made elsewhere, and its key goes with it.
+//! A web service whose requests may be sent again. An order, its message, its idempotency key and
+//! the stored response commit together; a charge is made elsewhere, and its key goes with it.
 //!
 //! `DATABASE_URL=postgres://… LISTEN=127.0.0.1:8080 cargo run -p examples --bin orders_api`, then see
 //! `docs/idempotency-keys.md` for what to ask it.
@@ -47,8 +47,9 @@ struct Placed {
     cents: i64,
 }
 
-/// Everything that goes wrong in a handler. A 5xx is not stored: a transaction is rolled back, and a lease is given back, because
-/// the provider honours its key. If it did not, the route would need `OnExpired::Refuse`.
+/// Everything that goes wrong in a handler. A 5xx is not stored: a transaction is rolled back, and
+/// a lease is given back, because the provider honours its key. If it did not, the route would need
+/// `OnExpired::Refuse`.
 struct Refused(Failure);
 
 impl<E: Into<Failure>> From<E> for Refused {
@@ -64,14 +65,16 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Everything that is written through `held` commits together with the key and this handler's answer.
+/// Everything that is written through `held` commits together with the key and this handler's
+/// answer.
 async fn place_order(
     State(shop): State<Shop>,
     Extension(held): Extension<HeldTransaction<Postgres>>,
     Json(Amount { cents }): Json<Amount>,
 ) -> Result<Response, Refused> {
     if cents > 100_000 {
-        // A 4xx is stored as well: the same request gets the same refusal. Whatever was written before would be rolled back.
+        // A 4xx is stored as well: the same request gets the same refusal. Whatever was written
+        // before would be rolled back.
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, "over the customer's limit\n").into_response());
     }
     let mut tx = held.lock().await?;
@@ -101,7 +104,8 @@ async fn count_orders(State(shop): State<Shop>) -> Result<String, Refused> {
     Ok(format!("{orders} orders, {messages} messages\n"))
 }
 
-/// Whose request it is. A real service takes it from what authentication has left in the request's extensions.
+/// Whose request it is. A real service takes it from what authentication has left in the request's
+/// extensions.
 fn tenant(request: &Parts) -> Option<Tenant> {
     let token = request.headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
     Tenant::new(token).ok()

@@ -10,9 +10,10 @@ use message::token::Drift;
 
 use super::header::InvalidKey;
 use super::problem::Problem;
+use migrations::SqlErrorKind;
+
 use crate::error::CommitError;
 use crate::keys::{ClaimError, Claimed};
-use crate::store_error::ErrorKind;
 
 /// When to ask again for what only an operator, or the return of a service, changes.
 const STUCK_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -194,13 +195,13 @@ pub(super) fn not_committed(error: &CommitError) -> Problem {
         return unavailable("its database did not answer, and the request may have been processed or not");
     };
     let error_kind =
-        source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()).map(ErrorKind::of);
+        source.as_ref().and_then(|source| source.downcast_ref::<sqlx::Error>()).map(SqlErrorKind::of);
     match error_kind {
-        Some(ErrorKind::Outage | ErrorKind::Conflict) => {
+        Some(SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict) => {
             tracing::warn!(error = %Chain(error), "a request was rolled back");
             unavailable("its database could not commit, and nothing was done")
         }
-        Some(ErrorKind::Statement) | None => {
+        Some(SqlErrorKind::Refused) | None => {
             tracing::error!(error = %Chain(error), "a request was rolled back");
             failed()
         }

@@ -17,7 +17,8 @@ use crate::keys::OnExpired;
 /// | `Unknown` | as without it: a transaction knows | the answer is not stored, and the key not given back |
 /// | without it | a 4xx is rolled back ([`IdempotencyLayer::keep_when`](super::IdempotencyLayer::keep_when)) | a key whose answer is not stored is given back under [`OnExpired::TakeOver`] only |
 ///
-/// A key on lease that is not given back waits for an operator under `Refuse` and for the end of its lease under `TakeOver`.
+/// A key on lease that is not given back waits for an operator under `Refuse` and for the end of
+/// its lease under `TakeOver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The request took effect.

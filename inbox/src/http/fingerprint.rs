@@ -9,9 +9,10 @@ use serde_json::value::RawValue;
 /// How deep JSON may be to be compared by its content; deeper JSON is compared byte by byte.
 pub const DEPTH_MAX: u32 = 64;
 
-/// The fingerprint of a request. A JSON body counts without its white space and without the order of its members; numbers
-/// count as they are written, because a second look at them as floating point would make different amounts alike. Any other
-/// body, and JSON that names a member twice, counts byte by byte.
+/// The fingerprint of a request. A JSON body counts without its white space and without the order
+/// of its members; numbers count as they are written, because a second look at them as floating
+/// point would make different amounts alike. Any other body, and JSON that names a member twice,
+/// counts byte by byte.
 #[must_use]
 pub fn fingerprint(method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Fingerprint {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -28,7 +29,8 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind.ends_with("+json")
 }
 
-/// The body with sorted members and without white space; nothing for what is no JSON, names a member twice or is too deep.
+/// The body with sorted members and without white space; nothing for what is no JSON, names a
+/// member twice or is too deep.
 fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     let value: &RawValue = serde_json::from_slice(body).ok()?;
     let mut text = Vec::with_capacity(body.len());

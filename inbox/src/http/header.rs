@@ -34,8 +34,8 @@ pub enum InvalidKey {
     NotPrintable(usize),
 }
 
-/// Reads the key of a request; nothing when there is none. `lenient` accepts a key without quotes as well, as many clients
-/// send it; it means the same as with quotes.
+/// Reads the key of a request; nothing when there is none. `lenient` accepts a key without quotes
+/// as well, as many clients send it; it means the same as with quotes.
 ///
 /// # Errors
 /// [`InvalidKey`] says what is wrong with it.
@@ -95,7 +95,8 @@ fn quoted(rest: &[u8]) -> Result<String, InvalidKey> {
     }
 }
 
-/// Without quotes: nothing that could be meant as more than one key, or as a string that lost a quote.
+/// Without quotes: nothing that could be meant as more than one key, or as a string that lost a
+/// quote.
 fn bare(text: &[u8]) -> Result<String, InvalidKey> {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
     if !text.iter().all(is_plain) {

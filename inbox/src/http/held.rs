@@ -10,11 +10,13 @@ use tokio_util::sync::CancellationToken;
 use crate::dialect::Dialect;
 use crate::keys::{KeyId, KeyTransaction};
 
-/// The open transaction in which key, business rows, outbox rows and the stored response commit together. In axum:
-/// `Extension(held): Extension<HeldTransaction<Postgres>>`, then `let mut tx = held.lock().await?;`.
+/// The open transaction in which key, business rows, outbox rows and the stored response commit
+/// together. In axum: `Extension(held): Extension<HeldTransaction<Postgres>>`, then `let mut tx =
+/// held.lock().await?;`.
 ///
-/// The layer commits after the handler has answered, and only when it has given every guard back. A request without a key,
-/// where the route does not require one, gets a transaction of the same kind that holds no key.
+/// The layer commits after the handler has answered, and only when it has given every guard back. A
+/// request without a key, where the route does not require one, gets a transaction of the same kind
+/// that holds no key.
 #[derive(Debug)]
 pub struct HeldTransaction<DB: Dialect>(Arc<Mutex<Option<Held<DB>>>>);
 
@@ -90,10 +92,11 @@ impl<DB: Dialect> DerefMut for HeldGuard<'_, DB> {
     }
 }
 
-/// The key that the layer holds on lease while the handler runs. Pass [`KeyId::downstream`] on to the services that make the
-/// effect: the handler may run again with the same key.
+/// The key that the layer holds on lease while the handler runs. Pass [`KeyId::downstream`] on to
+/// the services that make the effect: the handler may run again with the same key.
 ///
-/// Where keys are optional, ask for `Extension<Option<LeasedKey>>`: `None` is a request without a key.
+/// Where keys are optional, ask for `Extension<Option<LeasedKey>>`: `None` is a request without a
+/// key.
 #[derive(Debug, Clone)]
 pub struct LeasedKey {
     /// Which.
@@ -104,14 +107,15 @@ pub struct LeasedKey {
 }
 
 impl LeasedKey {
-    /// Whether somebody else has the key, or may have it because the lease could not be renewed in time. Then begin nothing
-    /// that a second holder may have begun as well.
+    /// Whether somebody else has the key, or may have it because the lease could not be renewed in
+    /// time. Then begin nothing that a second holder may have begun as well.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled()
     }
 
-    /// Waits until the lease is [lost](Self::is_lost): for `select!` beside the work. Never ends otherwise. Cancel-safe.
+    /// Waits until the lease is [lost](Self::is_lost): for `select!` beside the work. Never ends
+    /// otherwise. Cancel-safe.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }

@@ -61,11 +61,12 @@ pub(super) struct LayerOptions<DB: Dialect> {
 pub struct InvalidRoute(#[from] InvalidName);
 
 impl<DB: Dialect> IdempotencyLayer<DB> {
-    /// For handlers whose effects are in the database of the keys: they get a [`HeldTransaction`](super::HeldTransaction).
+    /// For handlers whose effects are in the database of the keys: they get a
+    /// [`HeldTransaction`](super::HeldTransaction).
     ///
-    /// `route` names the route, with its method a part of the key's identity: the pattern, not the path of one request.
-    /// `scope` says whose request it is, from what authentication has left in the request; there is no scope for nobody in
-    /// particular.
+    /// `route` names the route, with its method a part of the key's identity: the pattern, not the
+    /// path of one request. `scope` says whose request it is, from what authentication has left in
+    /// the request; there is no scope for nobody in particular.
     ///
     /// # Errors
     /// [`InvalidRoute`] when the name is empty, longer than 248 bytes or holds a control character.
@@ -77,9 +78,10 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         Self::new(keys, Mode::Transactional, route, Arc::new(scope))
     }
 
-    /// For handlers whose effects are elsewhere: they get a [`LeasedKey`](super::LeasedKey) to pass on. The lease is renewed
-    /// while the handler runs. Where keys are [optional](Self::optional), handlers ask for an `Option<LeasedKey>`, which is
-    /// there with each request. Otherwise as [`transactional`](Self::transactional).
+    /// For handlers whose effects are elsewhere: they get a [`LeasedKey`](super::LeasedKey) to pass
+    /// on. The lease is renewed while the handler runs. Where keys are [optional](Self::optional),
+    /// handlers ask for an `Option<LeasedKey>`, which is there with each request. Otherwise as
+    /// [`transactional`](Self::transactional).
     ///
     /// # Errors
     /// [`InvalidRoute`].
@@ -126,7 +128,8 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         self.with(|settings| settings.claim = claim)
     }
 
-    /// Lets requests without a key through; they run each time. In the leased mode their `Option<LeasedKey>` is `None`. Default: they are answered with 400.
+    /// Lets requests without a key through; they run each time. In the leased mode their
+    /// `Option<LeasedKey>` is `None`. Default: they are answered with 400.
     #[must_use]
     pub fn optional(self) -> Self {
         self.with(|settings| settings.is_required = false)
@@ -144,37 +147,40 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         self.with(|settings| settings.request_bytes_max = bytes)
     }
 
-    /// The largest body of a response in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`]. A larger one, and a stream whose length
-    /// is not known beforehand, is answered with 500; in the transactional mode nothing of it is stored.
+    /// The largest body of a response in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`]. A larger one,
+    /// and a stream whose length is not known beforehand, is answered with 500; in the
+    /// transactional mode nothing of it is stored.
     #[must_use]
     pub fn response_bytes_max(self, bytes: usize) -> Self {
         self.with(|settings| settings.response_bytes_max = bytes)
     }
 
-    /// How long the body of a request may take to arrive; nothing is held until it has. Default: [`BODY_TIMEOUT_DEFAULT`].
+    /// How long the body of a request may take to arrive; nothing is held until it has. Default:
+    /// [`BODY_TIMEOUT_DEFAULT`].
     #[must_use]
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)
     }
 
-    /// Lets a request wait so long for another one with its key, instead of being answered with 409 at once. It holds no
-    /// connection while it waits. Default: zero.
+    /// Lets a request wait so long for another one with its key, instead of being answered with 409
+    /// at once. It holds no connection while it waits. Default: zero.
     #[must_use]
     pub fn wait_max(self, wait: Duration) -> Self {
         self.with(|settings| settings.wait_max = wait)
     }
 
-    /// With which stored statuses what the handler wrote in its transaction is kept; with all others it is rolled back, and
-    /// only the answer stored. One answer says otherwise by its [`Effect`](super::Effect). Default: all but 4xx.
+    /// With which stored statuses what the handler wrote in its transaction is kept; with all
+    /// others it is rolled back, and only the answer stored. One answer says otherwise by its
+    /// [`Effect`](super::Effect). Default: all but 4xx.
     #[must_use]
     pub fn keep_when(self, is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_kept = Arc::new(is_kept))
     }
 
-    /// Which statuses are stored. Whatever it says, 5xx never is. A response that is not stored is rolled back in the
-    /// transactional mode. In the leased mode it gives the key back under [`OnExpired::TakeOver`](crate::keys::OnExpired);
-    /// under `Refuse` only if the answer says that nothing happened ([`Effect::None`](super::Effect::None)). Default:
-    /// [`is_stored_by_default`].
+    /// Which statuses are stored. Whatever it says, 5xx never is. A response that is not stored is
+    /// rolled back in the transactional mode. In the leased mode it gives the key back under
+    /// [`OnExpired::TakeOver`](crate::keys::OnExpired); under `Refuse` only if the answer says that
+    /// nothing happened ([`Effect::None`](super::Effect::None)). Default: [`is_stored_by_default`].
     #[must_use]
     pub fn store_when(self, is_stored: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_stored = Arc::new(is_stored))

@@ -1,7 +1,8 @@
 //! Idempotency keys at the HTTP edge: a [`tower`](https://docs.rs/tower) layer for axum and anything tower.
 //!
-//! A request with the header `Idempotency-Key` runs once; whoever sends it again gets the stored response, marked with
-//! `Idempotency-Replayed: true`. The rules are those of the IETF draft *The Idempotency-Key HTTP Header Field*, revision 7.
+//! A request with the header `Idempotency-Key` runs once; whoever sends it again gets the stored
+//! response, marked with `Idempotency-Replayed: true`. The rules are those of the IETF draft *The
+//! Idempotency-Key HTTP Header Field*, revision 7.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -87,7 +87,8 @@ impl<S> Call<S> {
     }
 }
 
-/// Key, effects and response commit together, or nothing does. The service runs each call to its end.
+/// Key, effects and response commit together, or nothing does. The service runs each call to its
+/// end.
 pub(super) async fn transactional<S, DB, B, R>(
     settings: &LayerOptions<DB>,
     id: KeyId,
@@ -169,7 +170,8 @@ where
         }
     };
     if let Err(error) = completed {
-        // The handler's answer is the truth about what it has done; only whoever asks again may make it run once more.
+        // The handler's answer is the truth about what it has done; only whoever asks again may
+        // make it run once more.
         tracing::warn!(%error, key = %id, "the outcome of a request was not stored");
     }
     Ok(response)

@@ -23,10 +23,11 @@ use crate::keys::KeyId;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A service whose requests run once for each key. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
+/// A service whose requests run once for each key. Made by
+/// [`IdempotencyLayer`](super::IdempotencyLayer).
 ///
-/// A request that has begun to run does so to its end, whatever becomes of the client's connection: its outcome is there
-/// when the client asks again.
+/// A request that has begun to run does so to its end, whatever becomes of the client's connection:
+/// its outcome is there when the client asks again.
 pub struct Idempotent<S, DB: Dialect> {
     inner: S,
     settings: Arc<LayerOptions<DB>>,

@@ -55,8 +55,8 @@ pub struct StoredResponse {
 #[error("what is stored under an idempotency key is not a response that this build knows")]
 pub struct NotAResponse;
 
-/// Whether a status is stored unless the route says otherwise: 2xx to 4xx, except those that another try may get past
-/// without a new key (401, 403, 408, 409, 425, 429). Never 5xx.
+/// Whether a status is stored unless the route says otherwise: 2xx to 4xx, except those that
+/// another try may get past without a new key (401, 403, 408, 409, 425, 429). Never 5xx.
 #[must_use]
 pub fn is_stored_by_default(status: StatusCode) -> bool {
     (200..500).contains(&status.as_u16()) && !matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429)

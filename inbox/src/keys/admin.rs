@@ -40,7 +40,8 @@ pub enum Decision {
 }
 
 impl<DB: Dialect> IdempotencyKeys<DB> {
-    /// The keys whose lease has expired and which nobody has taken over, the longest first. Cancel-safe.
+    /// The keys whose lease has expired and which nobody has taken over, the longest first.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is away.
@@ -50,8 +51,9 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
             .map_err(StoreError::during("list stuck idempotency keys"))
     }
 
-    /// Decides about a stuck key; false when it is not stuck (any more). `operator` is kept with the key. On PostgreSQL it
-    /// takes the owner of the table, or a role that may write `decided_by`.
+    /// Decides about a stuck key; false when it is not stuck (any more). `operator` is kept with
+    /// the key. On PostgreSQL it takes the owner of the table, or a role that may write
+    /// `decided_by`.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is away. Run it to its end.

@@ -20,8 +20,9 @@ use crate::telemetry;
 
 /// A key held on lease: the right to run one request.
 ///
-/// Dropped without an ending it stays held until its lease expires, because it is not known whether the request had an
-/// effect. A holder whose lease has expired may still complete as long as nobody has taken over.
+/// Dropped without an ending it stays held until its lease expires, because it is not known whether
+/// the request had an effect. A holder whose lease has expired may still complete as long as nobody
+/// has taken over.
 #[derive(Debug)]
 #[must_use = "a key that is not completed stays held until its lease expires"]
 pub struct Claim<DB: Dialect> {
@@ -52,8 +53,8 @@ impl<DB: Dialect> Claim<DB> {
         self.holder
     }
 
-    /// Which attempt this is, from 1: greater than that of every earlier holder of the key, so that a service which
-    /// compares them can turn late ones away.
+    /// Which attempt this is, from 1: greater than that of every earlier holder of the key, so that
+    /// a service which compares them can turn late ones away.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
@@ -65,8 +66,8 @@ impl<DB: Dialect> Claim<DB> {
         self.lease
     }
 
-    /// Ends the request: everybody who asks again gets this outcome. When, by the database's clock. Runs to its end even
-    /// if this call is dropped.
+    /// Ends the request: everybody who asks again gets this outcome. When, by the database's clock.
+    /// Runs to its end even if this call is dropped.
     ///
     /// # Errors
     /// [`CompleteError`]; a late holder changes nothing and is told so.
@@ -89,8 +90,9 @@ impl<DB: Dialect> Claim<DB> {
         self.on_expired
     }
 
-    /// Leaves it open what came of the request. Under [`OnExpired::Refuse`] the key waits for an operator from now on; under
-    /// [`OnExpired::TakeOver`] the next one may run the request when the lease has expired, as when the claim is dropped.
+    /// Leaves it open what came of the request. Under [`OnExpired::Refuse`] the key waits for an
+    /// operator from now on; under [`OnExpired::TakeOver`] the next one may run the request when
+    /// the lease has expired, as when the claim is dropped.
     ///
     /// # Errors
     /// [`CompleteError`] as for [`complete`](Self::complete); the lease expires by itself then.

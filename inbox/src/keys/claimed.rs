@@ -20,7 +20,8 @@ pub enum Claimed<T> {
         /// When: the rest of its holder's lease, or a second for a key that a transaction holds.
         retry_after: Duration,
     },
-    /// Its holder is gone, it is unknown whether it took effect, and the policy leaves it to an operator.
+    /// Its holder is gone, it is unknown whether it took effect, and the policy leaves it to an
+    /// operator.
     Stuck {
         /// When the lease expired, by the database's clock.
         since: OffsetDateTime,

@@ -25,7 +25,8 @@ pub(crate) struct Asked {
 pub(crate) enum Decision {
     /// It is free: the asker may have it, as this attempt.
     Take { attempt: u32 },
-    /// The asker has it already, as this attempt: an earlier claim of its own, whose answer got lost.
+    /// The asker has it already, as this attempt: an earlier claim of its own, whose answer got
+    /// lost.
     Held { attempt: u32 },
     /// Somebody else has it.
     InFlight { retry_after: Duration },

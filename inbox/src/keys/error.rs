@@ -20,7 +20,8 @@ pub enum ClaimError {
     /// The operation takes only tokens as keys, and this is none. The caller's fault.
     #[error(transparent)]
     NotAToken(InvalidId),
-    /// The key has no record, and its time says that it may have had one, or lies ahead. The caller's fault.
+    /// The key has no record, and its time says that it may have had one, or lies ahead. The
+    /// caller's fault.
     #[error(transparent)]
     Drift(Drift),
     /// The tables are missing or do not fit this build.
@@ -32,8 +33,8 @@ pub enum ClaimError {
 }
 
 impl ClaimError {
-    /// Whose fault it is: the caller's ([`Fault::Message`]), the infrastructure's ([`Fault::Broker`]: try again) or the
-    /// operator's.
+    /// Whose fault it is: the caller's ([`Fault::Message`]), the infrastructure's
+    /// ([`Fault::Broker`]: try again) or the operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -49,13 +50,15 @@ impl ClaimError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompleteError {
-    /// The holder was too late: its lease had expired, and somebody else has the key by now. Nothing was changed.
+    /// The holder was too late: its lease had expired, and somebody else has the key by now.
+    /// Nothing was changed.
     #[error("the key was taken over as attempt {attempt}; this holder's outcome is not stored")]
     TakenOver {
         /// The attempt that has it.
         attempt: u32,
     },
-    /// The holder was too late: the key has an outcome already, or an operator has decided about it. Nothing was changed.
+    /// The holder was too late: the key has an outcome already, or an operator has decided about
+    /// it. Nothing was changed.
     #[error("the key has ended already, at {processed_at}; this holder's outcome is not stored")]
     Ended {
         /// How.
@@ -63,10 +66,12 @@ pub enum CompleteError {
         /// When, by the database's clock.
         processed_at: OffsetDateTime,
     },
-    /// The holder was too late: the key was given back, or is not known any more. Nothing was changed.
+    /// The holder was too late: the key was given back, or is not known any more. Nothing was
+    /// changed.
     #[error("the key is not held any more; this holder's outcome is not stored")]
     NotHeld,
-    /// The database refused or was away. It is unknown whether the outcome is stored; the lease expires by itself.
+    /// The database refused or was away. It is unknown whether the outcome is stored; the lease
+    /// expires by itself.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

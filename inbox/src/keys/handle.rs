@@ -27,18 +27,20 @@ use super::options::{ClaimOptions, KeyOptions};
 use super::store::Ask;
 use super::token::Dated;
 use super::transaction::KeyTransaction;
+use migrations::SqlErrorKind;
+
 use crate::backoff::Backoff;
 use crate::dialect::Dialect;
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 use crate::telemetry;
 
-/// How often a step is done again that lost against another one, or whose answer got lost. Every step may be: the holder's
-/// number tells whether an earlier try of it was carried out.
+/// How often a step is done again that lost against another one, or whose answer got lost. Every
+/// step may be: the holder's number tells whether an earlier try of it was carried out.
 const TRIES: u32 = 5;
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// The table in one database that remembers which requests have run. Cheap to clone. While one is there, it
-/// [maintains](Self::maintain) the table in the background.
+/// The table in one database that remembers which requests have run. Cheap to clone. While one is
+/// there, it [maintains](Self::maintain) the table in the background.
 pub struct IdempotencyKeys<DB: Dialect>(Arc<Inner<DB>>);
 
 pub(super) struct Inner<DB: Dialect> {
@@ -52,8 +54,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     /// Opens a table that exists.
     ///
     /// # Errors
-    /// [`ClaimError`]: an option out of its bounds, a schema that does not fit (says which command to run), or a database
-    /// that is away. Run it to its end.
+    /// [`ClaimError`]: an option out of its bounds, a schema that does not fit (says which command
+    /// to run), or a database that is away. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
         let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
@@ -78,8 +80,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
         &self.0.pool
     }
 
-    /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller is gone by the time it
-    /// is granted is given back.
+    /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller
+    /// is gone by the time it is granted is given back.
     ///
     /// # Errors
     /// [`ClaimError`]; the key is not claimed, or its claim lapses with the lease.
@@ -98,13 +100,14 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
                 give_back(claim).await;
             }
         });
-        let gone =
-            |error| StoreError::new("finish, because the runtime was shut down", ErrorKind::Outage, error);
+        let gone = |error| {
+            StoreError::new("finish, because the runtime was shut down", SqlErrorKind::Unavailable, error)
+        };
         outcome.await.map_err(gone)?
     }
 
-    /// Begins a transaction that holds a key: for effects in this database. It runs at the isolation level READ COMMITTED.
-    /// Cancel-safe.
+    /// Begins a transaction that holds a key: for effects in this database. It runs at the
+    /// isolation level READ COMMITTED. Cancel-safe.
     ///
     /// # Errors
     /// [`ClaimError`]; no transaction is open.
@@ -142,12 +145,14 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
                 Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
             }
             Err(replay @ Claimed::Replay(_)) => {
-                // It rolls back while the answer is on its way: who reads a stored outcome waits for no lock.
+                // It rolls back while the answer is on its way: who reads a stored outcome waits
+                // for no lock.
                 drop(tx);
                 replay
             }
             Err(refused) => {
-                // The key may be locked: whoever asks next would find it in flight, although nobody works on it.
+                // The key may be locked: whoever asks next would find it in flight, although nobody
+                // works on it.
                 tx.rollback().await.map_err(StoreError::during("roll back"))?;
                 refused
             }
@@ -197,8 +202,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     }
 }
 
-/// Whether a key may run by its time, which is asked only of who would run: a record that is still there answers whatever the
-/// key's time.
+/// Whether a key may run by its time, which is asked only of who would run: a record that is still
+/// there answers whatever the key's time.
 fn validate_time(dated: Option<Dated>, read_at: OffsetDateTime) -> Result<(), Drift> {
     dated.map_or(Ok(()), |dated| dated.validate(read_at))
 }
@@ -209,7 +214,8 @@ fn refused(id: &KeyId, drift: Drift) -> ClaimError {
     ClaimError::Drift(drift)
 }
 
-/// Counts a claim, and logs it: refusals and takeovers so that an operator finds them by the key that a client names.
+/// Counts a claim, and logs it: refusals and takeovers so that an operator finds them by the key
+/// that a client names.
 fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
     let result = claimed.as_str();
     match claimed {
@@ -231,7 +237,8 @@ async fn give_back<DB: Dialect>(claim: Claim<DB>) {
     }
 }
 
-/// Does a step that may be done again, until it neither lost against another one nor lost its answer.
+/// Does a step that may be done again, until it neither lost against another one nor lost its
+/// answer.
 pub(super) async fn again<T, F>(what: &'static str, mut step: impl FnMut() -> F) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
@@ -239,7 +246,7 @@ where
     let mut attempt = 1;
     loop {
         match step().await {
-            Err(error) if ErrorKind::of(&error) != ErrorKind::Statement && attempt < TRIES => {
+            Err(error) if SqlErrorKind::of(&error) != SqlErrorKind::Refused && attempt < TRIES => {
                 tracing::debug!(attempt, %error, what, "trying again");
                 tokio::time::sleep(PAUSE.delay(attempt, rand::random())).await;
                 attempt += 1;

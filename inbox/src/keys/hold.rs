@@ -1,11 +1,13 @@
 //! How a transaction comes to hold a key.
 //!
-//! Two claims of one key are kept apart by the primary key of the table. (1) A key without a row is claimed by an INSERT that
-//! does nothing on a conflict: the index decides, whatever either transaction sees. (2) A row that is there is taken over only
-//! if it still is what was looked at, in one statement; so is one that has expired, whether or not it was deleted meanwhile:
-//! forgetting deletes, and a deleted row is a key without a row. (3) The lock of the key, taken before anything is read, adds
-//! what an index cannot: a second request is told that the first one runs, instead of waiting for it, and whoever has the lock
-//! reads what its earlier owners have committed. Two keys with one lock, or one key with two, harm nobody.
+//! Two claims of one key are kept apart by the primary key of the table. (1) A key without a row is
+//! claimed by an INSERT that does nothing on a conflict: the index decides, whatever either
+//! transaction sees. (2) A row that is there is taken over only if it still is what was looked at,
+//! in one statement; so is one that has expired, whether or not it was deleted meanwhile:
+//! forgetting deletes, and a deleted row is a key without a row. (3) The lock of the key, taken
+//! before anything is read, adds what an index cannot: a second request is told that the first one
+//! runs, instead of waiting for it, and whoever has the lock reads what its earlier owners have
+//! committed. Two keys with one lock, or one key with two, harm nobody.
 
 use sqlx::Pool;
 use time::OffsetDateTime;
@@ -17,7 +19,8 @@ use crate::dialect::Dialect;
 /// How often a row may change between the look and the takeover.
 const LOOKS_MAX: u32 = 5;
 
-/// Claims a key in a transaction that was begun for it. What the claim comes to, and when, by the database's clock.
+/// Claims a key in a transaction that was begun for it. What the claim comes to, and when, by the
+/// database's clock.
 pub(super) async fn hold<DB: Dialect>(
     connection: &mut DB::Connection,
     statements: &DB::KeyStatements,

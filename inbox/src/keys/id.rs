@@ -59,8 +59,8 @@ name! {
 }
 
 name! {
-    /// The key that a caller has made for one request, and sends again with each retry. 1 to 255 bytes, no control
-    /// characters.
+    /// The key that a caller has made for one request, and sends again with each retry. 1 to 255
+    /// bytes, no control characters.
     IdempotencyKey "idempotency key"
 }
 
@@ -76,8 +76,8 @@ impl KeyId {
     /// Puts the parts together.
     ///
     /// # Errors
-    /// [`InvalidName::Empty`] when the scope is: keys of nobody in particular would be everybody's, and one caller would
-    /// get another one's answer. Name the scope also where there is only one.
+    /// [`InvalidName::Empty`] when the scope is: keys of nobody in particular would be everybody's,
+    /// and one caller would get another one's answer. Name the scope also where there is only one.
     pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidName> {
         if scope.as_str().is_empty() {
             return Err(InvalidName::Empty { what: "scope of an idempotency key" });
@@ -111,8 +111,9 @@ impl KeyId {
         &self.key
     }
 
-    /// The key to pass on to a service that makes the effect and honours keys: the same one at every attempt, and another
-    /// one for every other tenant and operation, which that service cannot tell apart by the caller's key alone.
+    /// The key to pass on to a service that makes the effect and honours keys: the same one at
+    /// every attempt, and another one for every other tenant and operation, which that service
+    /// cannot tell apart by the caller's key alone.
     #[must_use]
     pub fn downstream(&self) -> Uuid {
         let mut bytes = [0; 16];

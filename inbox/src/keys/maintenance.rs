@@ -1,4 +1,5 @@
-//! Forgetting what has expired, and reporting holders that are gone: without waiting for the next claim.
+//! Forgetting what has expired, and reporting holders that are gone: without waiting for the next
+//! claim.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -26,10 +27,12 @@ pub struct Maintained {
 }
 
 impl<DB: Dialect> IdempotencyKeys<DB> {
-    /// Deletes expired keys, a thousand rows at a time, and reports every lease that has expired since the last time: a log
-    /// line with key, holder and policy, and a count. A key in progress is never deleted. An open handle does it by itself
-    /// ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number of processes may at once. Nobody waits
-    /// for it, except a request that takes over an expired key of the very batch.
+    /// Deletes expired keys, a thousand rows at a time, and reports every lease that has expired
+    /// since the last time: a log line with key, holder and policy, and a count. A key in progress
+    /// is never deleted. An open handle does it by itself
+    /// ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number of processes
+    /// may at once. Nobody waits for it, except a request that takes over an expired key of the
+    /// very batch.
     ///
     /// # Errors
     /// [`StoreError`]; what was done until then stays done.
@@ -76,7 +79,8 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
     }
 }
 
-/// Maintains the table until the last handle is gone. Processes that were started together do not stay in step.
+/// Maintains the table until the last handle is gone. Processes that were started together do not
+/// stay in step.
 pub(super) fn spawn<DB: Dialect>(keys: Weak<Inner<DB>>, every: Duration) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {

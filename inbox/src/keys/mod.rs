@@ -1,13 +1,15 @@
 //! Idempotency keys: a request that is sent again runs once.
 //!
-//! A caller names its request by a key. Whoever claims the key runs the request and stores its outcome; everybody who
-//! comes later with the same key gets that outcome. There are two ways to hold a key:
+//! A caller names its request by a key. Whoever claims the key runs the request and stores its
+//! outcome; everybody who comes later with the same key gets that outcome. There are two ways to
+//! hold a key:
 //!
-//! * **In a transaction** ([`IdempotencyKeys::begin`]): the effect is in the same database. Key, effect and outcome commit
-//!   together, or nothing does. A crash leaves nothing behind.
-//! * **On lease** ([`IdempotencyKeys::claim`]): the effect is elsewhere. The key is claimed, the effect is asked for with
-//!   the key passed on, the outcome is stored. A holder that dies is succeeded by another one when its lease has expired;
-//!   the service that is asked must honour the key, because it may be asked twice.
+//! * **In a transaction** ([`IdempotencyKeys::begin`]): the effect is in the same database. Key,
+//!   effect and outcome commit together, or nothing does. A crash leaves nothing behind.
+//! * **On lease** ([`IdempotencyKeys::claim`]): the effect is elsewhere. The key is claimed, the
+//!   effect is asked for with the key passed on, the outcome is stored. A holder that dies is
+//!   succeeded by another one when its lease has expired; the service that is asked must honour the
+//!   key, because it may be asked twice.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -26,13 +26,15 @@ const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 /// Options with which the handle is opened.
 #[derive(Debug, Clone)]
 pub struct KeyOptions {
-    /// The longest retention that any operation asks for, and the default of each: [`KEY_RETENTION_MIN`] to
-    /// [`KEY_RETENTION_MAX`], 24 hours by default. Each key carries its own.
+    /// The longest retention that any operation asks for, and the default of each:
+    /// [`KEY_RETENTION_MIN`] to [`KEY_RETENTION_MAX`], 24 hours by default. Each key carries its
+    /// own.
     pub retention: Duration,
     /// The PostgreSQL schema of the table; without one the `search_path` finds it. SQLite has none.
     pub schema: Option<Identifier>,
-    /// How often this process forgets what has expired and reports expired leases, in the background: 1 s to 1 h, 30 s by
-    /// default. See [`IdempotencyKeys::maintain`](super::IdempotencyKeys::maintain).
+    /// How often this process forgets what has expired and reports expired leases, in the
+    /// background: 1 s to 1 h, 30 s by default. See
+    /// [`IdempotencyKeys::maintain`](super::IdempotencyKeys::maintain).
     pub maintain_every: Duration,
 }
 
@@ -45,12 +47,12 @@ impl Default for KeyOptions {
 /// The policy for a key whose holder let its lease expire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum OnExpired {
-    /// The next one who asks runs the request again. Right where running it twice does no harm, because everything it
-    /// calls honours the key.
+    /// The next one who asks runs the request again. Right where running it twice does no harm,
+    /// because everything it calls honours the key.
     #[default]
     TakeOver,
-    /// It waits for an operator (`relay keys list`, `release`, `discard`). Right where running it twice does harm, because
-    /// something that it calls does not honour the key.
+    /// It waits for an operator (`relay keys list`, `release`, `discard`). Right where running it
+    /// twice does harm, because something that it calls does not honour the key.
     Refuse,
 }
 
@@ -58,15 +60,17 @@ pub enum OnExpired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClaimOptions {
-    /// How long the key is held without a sign of life: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by default. Of a key that a
-    /// transaction holds: how long the transaction may be idle (PostgreSQL).
+    /// How long the key is held without a sign of life: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by
+    /// default. Of a key that a transaction holds: how long the transaction may be idle
+    /// (PostgreSQL).
     pub lease: Duration,
     /// How long the outcome is kept; not more than [`KeyOptions::retention`], which is the default.
     pub retention: Option<Duration>,
     /// The policy for a key whose lease has expired.
     pub on_expired: OnExpired,
-    /// Keys have to be tokens (version 7 UUIDs), made at most so far ahead of the database's clock: up to a day. Then a
-    /// request whose record may have expired is refused, and not run again. By default any key will do.
+    /// Keys have to be tokens (version 7 UUIDs), made at most so far ahead of the database's clock:
+    /// up to a day. Then a request whose record may have expired is refused, and not run again. By
+    /// default any key will do.
     pub token_skew_max: Option<Duration>,
 }
 
@@ -117,8 +121,8 @@ impl ClaimOptions {
         self
     }
 
-    /// The times of tokens that may run without a record; nothing where any key will do. Of the options in force, so with
-    /// a retention.
+    /// The times of tokens that may run without a record; nothing where any key will do. Of the
+    /// options in force, so with a retention.
     pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OptionOutOfBounds> {
         let Some(skew_max) = self.token_skew_max else { return Ok(None) };
         let retention = self.retention.unwrap_or(KEY_RETENTION_DEFAULT);

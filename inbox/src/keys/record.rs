@@ -76,8 +76,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it is as if it were not there. A key in progress never expires by itself: whether its effect happened is
-    /// not known.
+    /// Whether it is as if it were not there. A key in progress never expires by itself: whether
+    /// its effect happened is not known.
     pub(crate) fn has_expired(&self, now: OffsetDateTime) -> bool {
         !matches!(self.state, State::InProgress { .. }) && self.expires_at <= now
     }
@@ -86,8 +86,8 @@ impl Record {
 /// The row, lock and clock that a claim has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The transaction that looks has the lock of the key. Without it only an outcome counts: anything else is the owner's
-    /// at this moment.
+    /// The transaction that looks has the lock of the key. Without it only an outcome counts:
+    /// anything else is the owner's at this moment.
     pub(crate) is_held: bool,
     /// The database's clock.
     pub(crate) read_at: OffsetDateTime,

@@ -1,6 +1,6 @@
 //! The differences between the databases for keys. These functions read and write.
-//! [`decide`](super::decide::decide) decides what follows. Every call that takes a pool is run to its
-//! end.
+//! [`decide`](super::decide::decide) decides what follows. Every call that takes a pool is run to
+//! its end.
 
 use std::future::Future;
 use std::time::Duration;
@@ -49,8 +49,8 @@ pub trait KeyStore: Backend {
     /// Renders the SQL.
     fn key_statements(schema: Option<&Identifier>) -> Self::KeyStatements;
 
-    /// Begins a transaction that tries to lock a key until it ends, with a savepoint behind the lock. Every later statement
-    /// sees what an earlier owner of the lock has committed.
+    /// Begins a transaction that tries to lock a key until it ends, with a savepoint behind the
+    /// lock. Every later statement sees what an earlier owner of the lock has committed.
     fn begin_holding(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
@@ -78,7 +78,8 @@ pub trait KeyStore: Backend {
         ask: &Ask,
     ) -> impl Future<Output = Result<Found>> + Send;
 
-    /// Takes a key over as that attempt, if its row is still the one that was looked at; whether it was.
+    /// Takes a key over as that attempt, if its row is still the one that was looked at; whether it
+    /// was.
     fn replace(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
@@ -87,10 +88,12 @@ pub trait KeyStore: Backend {
         known: (u32, &Record),
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Rolls back what was written since the transaction has the lock. Works in a transaction that has failed.
+    /// Rolls back what was written since the transaction has the lock. Works in a transaction that
+    /// has failed.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
-    /// Stores the outcome of a key that this very transaction holds as that attempt; whether it holds it still.
+    /// Stores the outcome of a key that this very transaction holds as that attempt; whether it
+    /// holds it still.
     fn finish(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
@@ -99,7 +102,8 @@ pub trait KeyStore: Backend {
         end: (Ending, &[u8]),
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Changes a key on lease if the holder still has it. The row as it stands afterwards, whoever has it.
+    /// Changes a key on lease if the holder still has it. The row as it stands afterwards, whoever
+    /// has it.
     fn change(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,

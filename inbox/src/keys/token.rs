@@ -1,8 +1,9 @@
 //! Keys that are tokens. Pure: no clock, no database.
 //!
-//! A record is kept for the retention from its claim on at least. A token that was accepted was made at most the skew
-//! after its claim. So the record of a token is kept at least until the retention, less the skew,
-//! after the token's own time: whoever is younger and has no record has never run.
+//! A record is kept for the retention from its claim on at least. A token that was accepted was
+//! made at most the skew after its claim. So the record of a token is kept at least until the
+//! retention, less the skew, after the token's own time: whoever is younger and has no record has
+//! never run.
 
 use message::token::{Drift, DriftWindow};
 use message::{MessageId, Token};

@@ -24,9 +24,9 @@ use crate::transaction::classify_commit;
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
-/// A transaction that holds a key. It derefs to the sqlx transaction: whatever is written through it, business rows and
-/// outbox rows, commits together with the key and its outcome. Dropped without [`commit`](Self::commit), it rolls back, and
-/// the key is free.
+/// A transaction that holds a key. It derefs to the sqlx transaction: whatever is written through
+/// it, business rows and outbox rows, commits together with the key and its outcome. Dropped
+/// without [`commit`](Self::commit), it rolls back, and the key is free.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct KeyTransaction<DB: Dialect> {
@@ -52,26 +52,29 @@ impl<DB: Dialect> KeyTransaction<DB> {
         &self.ask.id
     }
 
-    /// Which attempt this is, from 1. Attempts that were rolled back left no trace and are not counted.
+    /// Which attempt this is, from 1. Attempts that were rolled back left no trace and are not
+    /// counted.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Stores the outcome and commits: everybody who asks again gets it. Runs to its end even if this call is dropped. A
-    /// commit whose answer got lost is looked up by the key.
+    /// Stores the outcome and commits: everybody who asks again gets it. Runs to its end even if
+    /// this call is dropped. A commit whose answer got lost is looked up by the key.
     ///
     /// # Errors
-    /// [`CommitError::RolledBack`] when nothing was committed: a statement had failed (even if its error was swallowed),
-    /// or the transaction was ended by a statement of the caller's own. [`CommitError::Unknown`] when the database did not
-    /// answer for half a minute: the next request with the key finds out.
+    /// [`CommitError::RolledBack`] when nothing was committed: a statement had failed (even if its
+    /// error was swallowed), or the transaction was ended by a statement of the caller's own.
+    /// [`CommitError::Unknown`] when the database did not answer for half a minute: the next
+    /// request with the key finds out.
     pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let outcome = outcome.to_vec();
         shield(async move { self.commit_here(ending, &outcome).await }).await
     }
 
-    /// Rolls back everything that was written through it, and keeps the key: for a request that is refused after all, whose
-    /// refusal is then [committed](Self::commit). Works after a statement has failed, too. Not cancel-safe.
+    /// Rolls back everything that was written through it, and keeps the key: for a request that is
+    /// refused after all, whose refusal is then [committed](Self::commit). Works after a statement
+    /// has failed, too. Not cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`]; roll back then.
@@ -82,7 +85,8 @@ impl<DB: Dialect> KeyTransaction<DB> {
     /// Rolls back, and frees the key. Dropping does the same, later.
     ///
     /// # Errors
-    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost connection.
+    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost
+    /// connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let tx = self.tx;
         shield(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
@@ -120,8 +124,8 @@ impl<DB: Dialect> KeyTransaction<DB> {
     }
 }
 
-/// Finds out what became of a commit: as long as the lost transaction runs, it holds the key; once it does not, the outcome
-/// is there or not.
+/// Finds out what became of a commit: as long as the lost transaction runs, it holds the key; once
+/// it does not, the outcome is there or not.
 async fn resolve<DB: Dialect>(
     keys: &IdempotencyKeys<DB>,
     ask: &Ask,

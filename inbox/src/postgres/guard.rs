@@ -49,7 +49,8 @@ impl parts::Guards for Postgres {
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
-        // In one order over all statements, so that two racing batches wait for each other and do not deadlock.
+        // In one order over all statements, so that two racing batches wait for each other and do
+        // not deadlock.
         let mut ordered: Vec<_> = rows.iter().collect();
         ordered.sort_unstable_by_key(|(key, _)| (key.id, key.scope));
         let mut inserted = Vec::with_capacity(rows.len());
@@ -89,12 +90,14 @@ impl parts::Guards for Postgres {
             .transpose()
     }
 
-    /// The look at the marks and COMMIT are one message, since whoever commits one message at a time waits for each. A mark that is
-    /// missing is a division by zero, and a statement that failed before fails the look (25P02); either way COMMIT is not
-    /// reached. sqlx's own `commit()` returns `Ok` for a transaction that PostgreSQL rolls back.
+    /// The look at the marks and COMMIT are one message, since whoever commits one message at a
+    /// time waits for each. A mark that is missing is a division by zero, and a statement that
+    /// failed before fails the look (25P02); either way COMMIT is not reached. sqlx's own
+    /// `commit()` returns `Ok` for a transaction that PostgreSQL rolls back.
     ///
-    /// AND CHAIN, because sqlx believes the transaction to be open until it is dropped, and sends a ROLLBACK with the next message
-    /// then: one outside a transaction would be a warning in the server's log each time.
+    /// AND CHAIN, because sqlx believes the transaction to be open until it is dropped, and sends a
+    /// ROLLBACK with the next message then: one outside a transaction would be a warning in the
+    /// server's log each time.
     async fn commit(
         mut tx: Transaction<'static, Self>,
         marked: &[Key<'_>],
@@ -111,8 +114,8 @@ impl parts::Guards for Postgres {
         }
     }
 
-    /// Only while the session is in that very transaction: it may serve another one by now. The server shows the low 32 bits of
-    /// the transaction's number there.
+    /// Only while the session is in that very transaction: it may serve another one by now. The
+    /// server shows the low 32 bits of the transaction's number there.
     async fn interrupt(connection: &mut PgConnection, session: Session) -> Result<(), sqlx::Error> {
         sqlx::query(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
@@ -142,9 +145,10 @@ impl parts::Guards for Postgres {
     }
 }
 
-/// Rows per statement, some 12 kB. One of 500 rows waits 40 ms longer than it works: sqlx 0.9.0 leaves Nagle's algorithm on, so what
-/// does not fit into the first packets waits for an acknowledgement, which the server delays. Batches of 500 made 0.37 of the bare
-/// handler's messages a second in one statement, and 0.80 in three.
+/// Rows per statement, some 12 kB. One of 500 rows waits 40 ms longer than it works: sqlx 0.9.0
+/// leaves Nagle's algorithm on, so what does not fit into the first packets waits for an
+/// acknowledgement, which the server delays. Batches of 500 made 0.37 of the bare handler's
+/// messages a second in one statement, and 0.80 in three.
 const INSERTED_MAX: usize = 200;
 
 async fn insert_some(
@@ -236,7 +240,8 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
     })
 }
 
-/// A row for which there is no partition is a check violation that names no constraint; a real check names its own.
+/// A row for which there is no partition is a check violation that names no constraint; a real
+/// check names its own.
 fn has_no_partition(error: &sqlx::Error) -> bool {
     has_code(error, "23514") && error.as_database_error().is_some_and(|answer| answer.constraint().is_none())
 }

@@ -35,13 +35,14 @@ pub struct KeyStatements {
     forget: Statement,
 }
 
-/// Begins a transaction that tries to lock one key, in one message: whatever is asked next reads what every earlier owner of
-/// the lock has committed.
+/// Begins a transaction that tries to lock one key, in one message: whatever is asked next reads
+/// what every earlier owner of the lock has committed.
 ///
-/// BEGIN comes last. A statement that fails before it ends the message's own transaction, so no failed one goes back to the
-/// pool with its connection; what succeeded before belongs to the transaction (PostgreSQL, "Multiple Statements in a Simple
-/// Query"). The savepoint comes after the lock, so going back to it keeps the key. The server ends a transaction whose
-/// service hangs. The only values are numbers of ours.
+/// BEGIN comes last. A statement that fails before it ends the message's own transaction, so no
+/// failed one goes back to the pool with its connection; what succeeded before belongs to the
+/// transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The savepoint comes after the
+/// lock, so going back to it keeps the key. The server ends a transaction whose service hangs. The
+/// only values are numbers of ours.
 const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
         CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
@@ -49,7 +50,8 @@ const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     BEGIN; SAVEPOINT idempotency_claim";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
-/// Claims a key that has no row. The primary key decides, by its index and not by a snapshot, and needs no plan.
+/// Claims a key that has no row. The primary key decides, by its index and not by a snapshot, and
+/// needs no plan.
 const INSERT: &str = "INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt, \
         lease_until, claimed_at, expires_at, refuses) \
     SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6, statement_timestamp(), \
@@ -57,7 +59,8 @@ const INSERT: &str = "INSERT INTO {schema}idempotency_key (scope, operation, key
     WHERE current_setting('idempotency.holder', true) = $5::text \
     ON CONFLICT DO NOTHING RETURNING claimed_at";
 
-/// The columns of a record. Only a handler that has committed by itself leaves a key in progress without a lease.
+/// The columns of a record. Only a handler that has committed by itself leaves a key in progress
+/// without a lease.
 macro_rules! record_columns {
     () => {
         "k.fingerprint, k.state, k.attempt, k.holder, \
@@ -90,8 +93,9 @@ const REPLACE: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operatio
     WHERE k.holder = $10 AND k.state = $11 AND CASE WHEN k.state = 'in_progress' \
         THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT FROM $12";
 
-/// Stores the outcome in the transaction that holds the key: in its own row, or, when that went with the effects, in a new one
-/// or in the row that it had taken over. `expires_at` of its own row stays, so no index changes.
+/// Stores the outcome in the transaction that holds the key: in its own row, or, when that went
+/// with the effects, in a new one or in the row that it had taken over. `expires_at` of its own row
+/// stays, so no index changes.
 const FINISH: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state, attempt, \
         outcome, claimed_at, processed_at, expires_at, refuses) \
     SELECT $1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp(), statement_timestamp(), statement_timestamp() + $9, $10 \
@@ -132,8 +136,8 @@ macro_rules! stuck_columns {
          coalesce(k.lease_until, k.claimed_at) AS lease_until, k.refuses"
     };
 }
-/// Keys in progress whose lease has expired, by its index. One without a lease is found when it has outlived the retention, by
-/// the index on that: looking earlier would be a look at every row.
+/// Keys in progress whose lease has expired, by its index. One without a lease is found when it has
+/// outlived the retention, by the index on that: looking earlier would be a look at every row.
 macro_rules! is_stuck {
     () => {
         "k.state = 'in_progress' \
@@ -192,7 +196,8 @@ impl KeyStore for Postgres {
         pool.begin_with(&begin.render()).await
     }
 
-    /// Whatever the role's default: as a transaction that holds a key.
+    /// Sets the isolation itself, as a transaction that holds a key does: the role's default may
+    /// differ.
     async fn begin_plain(pool: &PgPool) -> Result<Transaction<'static, Self>> {
         pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await
     }
@@ -212,8 +217,8 @@ impl KeyStore for Postgres {
         row.map(|row| row.try_get("claimed_at")).transpose()
     }
 
-    /// Planned anew each time, as everything that looks for a row: a plan that was kept from the time when the table was
-    /// small would read all of it when it is large.
+    /// Planned anew each time, as everything that looks for a row: a plan that was kept from the
+    /// time when the table was small would read all of it when it is large.
     async fn look(connection: &mut PgConnection, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
         let look = bind_id(sqlx::query(&statements.look), &ask.id).bind(ask.asked.holder);
         let row = look.persistent(false).fetch_one(connection).await?;

@@ -6,21 +6,24 @@ use sqlx::{PgConnection, PgPool, Postgres};
 use time::Date;
 
 use super::statements::Statements;
+use migrations::SqlErrorKind;
+
 use crate::backoff::Backoff;
 use crate::day::Day;
 use crate::dialect::{Reading, parts};
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 
 const PREFIX: &str = "inbox_message_";
 
-/// How often days are created or dropped in vain, because others hold the locks, before it is left for the next time.
+/// How often days are created or dropped in vain, because others hold the locks, before it is left
+/// for the next time.
 const TRIES: u32 = 8;
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(2) };
 
-/// Whether a statement is worth another attempt, because it has given way to others: its function waits for locks no
-/// longer than a moment. Answers when it is time for it.
+/// Whether a statement is worth another attempt, because it has given way to others: its function
+/// waits for locks no longer than a moment. Answers when it is time for it.
 async fn is_to_be_tried_again(error: &sqlx::Error, attempt: u32) -> bool {
-    let is_due = ErrorKind::of(error) == ErrorKind::Conflict && attempt < TRIES;
+    let is_due = SqlErrorKind::of(error) == SqlErrorKind::Conflict && attempt < TRIES;
     if is_due {
         let delay = BACKOFF.delay(attempt, rand::random());
         tracing::debug!(attempt, ?delay, "days of the inbox are in use; trying again");

@@ -20,8 +20,9 @@ macro_rules! statements {
     };
 }
 
-/// One more mark in the transaction for each row where `$mark` is true. The marks are counted in a setting that is local to the
-/// transaction: a mark goes with its row, be it with the transaction or with a savepoint.
+/// One more mark in the transaction for each row where `$mark` is true. The marks are counted in a
+/// setting that is local to the transaction: a mark goes with its row, be it with the transaction
+/// or with a savepoint.
 macro_rules! mark {
     ($mark:literal) => {
         concat!(
@@ -46,12 +47,14 @@ macro_rules! returning {
 }
 
 statements! {
-    /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or takes over.
+    /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or
+    /// takes over.
     insert = concat!(
         "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)",
         returning!("processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint", "$5"),
     );
-    /// The guard for many, ordered so that two racing batches wait for each other and do not deadlock.
+    /// The guard for many, ordered so that two racing batches wait for each other and do not
+    /// deadlock.
     insert_batch = concat!(
         "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) SELECT id, $1, scope, fingerprint \
          FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
@@ -60,17 +63,18 @@ statements! {
     );
     find = "SELECT fingerprint, result, processed_at, dead_letter FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    /// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to `$5`, which lets the planner skip the
-    /// partitions of other days. OFFSET keeps each lookup one by the index: joined freely, the planner would rather read whole
-    /// days (of ids from anywhere in a day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
+    /// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to
+    /// `$5`, which lets the planner skip the partitions of other days. OFFSET keeps each lookup one
+    /// by the index: joined freely, the planner would rather read whole days (of ids from anywhere
+    /// in a day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
     find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at, m.dead_letter FROM UNNEST($2::uuid[], $3::text[]) \
         AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k WHERE k.message_id = u.id AND \
         k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 OFFSET 0) AS m";
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
-    /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are all there. What the
-    /// first chunk said about the whole stays.
+    /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks
+    /// are all there. What the first chunk said about the whole stays.
     hold_set = "INSERT INTO {schema}inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, \
         kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT \
         (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
@@ -104,7 +108,8 @@ statements! {
     /// Everything that has `inbox_message` as its parent, by name.
     partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
         WHERE i.inhparent = '{schema}inbox_message'::regclass";
-    /// The database's own functions, which run with the owner's rights: a consumer needs none of them.
+    /// The database's own functions, which run with the owner's rights: a consumer needs none of
+    /// them.
     create_days = "SELECT {schema}inbox_create_days($1, $2)";
     expire_days = "SELECT * FROM {schema}inbox_expire_days($1)";
 
@@ -119,8 +124,9 @@ statements! {
     forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE first_failed_at < $1";
 
-    /// One letter of a delivery, unless the one there is was given up: then nobody waits for that one any more. An open letter
-    /// takes what happened last, except for what would keep it from being redriven.
+    /// One letter of a delivery, unless the one there is was given up: then nobody waits for that
+    /// one any more. An open letter takes what happened last, except for what would keep it from
+    /// being redriven.
     store_dead_letter = "INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, \
         key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
         origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \

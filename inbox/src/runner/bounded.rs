@@ -18,7 +18,8 @@ pub(super) enum Called {
     TimedOut(HandlerError),
 }
 
-/// Runs a handler for as long as it may take. A handler that blocks its thread is not ended by this.
+/// Runs a handler for as long as it may take. A handler that blocks its thread is not ended by
+/// this.
 pub(super) async fn call(timeout: Duration, handling: impl Future<Output = Handled>) -> Called {
     match tokio::time::timeout(timeout, AssertUnwindSafe(handling).catch_unwind()).await {
         Ok(Ok(result)) => Called::Ended(result),

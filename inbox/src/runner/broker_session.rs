@@ -72,7 +72,8 @@ impl BrokerSession {
         self.subscription.as_mut()
     }
 
-    /// Subscribes if need be, or waits for deliveries; without `max`, waits for nothing. Cancel-safe.
+    /// Subscribes if need be, or waits for deliveries; without `max`, waits for nothing.
+    /// Cancel-safe.
     pub(super) async fn next(&mut self, max: Option<NonZeroUsize>) -> Event {
         match (self.subscription.as_mut(), max) {
             (Some(subscription), Some(max)) => match subscription.receive(max, RECEIVE_WAIT).await {

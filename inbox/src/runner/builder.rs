@@ -82,8 +82,8 @@ pub enum BuildError {
 pub struct Consumer<DB: Dialect>(Runner<InboxStore<DB>>);
 
 impl<DB: Dialect> Consumer<DB> {
-    /// Begins to describe a consumer. Its name is a [`ConsumerName`] or a text, which is checked when
-    /// the consumer is built.
+    /// Begins to describe a consumer. Its name is a [`ConsumerName`] or a text, which is checked
+    /// when the consumer is built.
     ///
     /// ```no_run
     /// use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Received, Tx};
@@ -146,8 +146,8 @@ impl<DB: Dialect> Consumer<DB> {
     }
 
     /// Runs until it is told to stop: by any future, whose end stops it gracefully, or by a
-    /// [`Shutdown`](super::Shutdown). Outages of the database and the broker are waited out, without
-    /// end.
+    /// [`Shutdown`](super::Shutdown). Outages of the database and the broker are waited out,
+    /// without end.
     ///
     /// # Errors
     /// [`RunError`] when it was aborted. Dropping the future is an abort.
@@ -167,17 +167,17 @@ impl<DB: Dialect> Consumer<DB> {
 }
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
-    /// Subscribes through an adapter's `Subscriber`, or through a closure that returns the future of a
-    /// subscription; called again after each loss.
+    /// Subscribes through an adapter's `Subscriber`, or through a closure that returns the future
+    /// of a subscription; called again after each loss.
     #[must_use]
     pub fn subscribe(mut self, subscriber: impl Subscriber) -> Self {
         self.factory = Some(SubscriptionFactory::new(subscriber));
         self
     }
 
-    /// Handles the events of one type, by their [`KIND`](Event::KIND), with a function
-    /// `async fn(&mut Tx, E) -> Result<R, HandlerError>`, which can take the facts of the delivery as
-    /// its third argument: [`&Received`](crate::Received). `R` is `()` or the bytes of a result
+    /// Handles the events of one type, by their [`KIND`](Event::KIND), with a function `async
+    /// fn(&mut Tx, E) -> Result<R, HandlerError>`, which can take the facts of the delivery as its
+    /// third argument: [`&Received`](crate::Received). `R` is `()` or the bytes of a result
     /// ([`IntoResult`](crate::IntoResult)). The payload is read as JSON; one that does not fit the
     /// type is dead-lettered at once. For closures and state use [`handler`](Self::handler).
     #[must_use]
@@ -212,8 +212,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Reads messages of foreign producers: called for a delivery without a usable envelope or id,
-    /// before it is dead-lettered. `Some` is consumed as that message; `None`, or a panic, leaves the
-    /// delivery malformed.
+    /// before it is dead-lettered. `Some` is consumed as that message; `None`, or a panic, leaves
+    /// the delivery malformed.
     ///
     /// A redelivery must yield the same id: derive it with
     /// [`MessageId::derived`](message::MessageId::derived) from the event's own
@@ -254,8 +254,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Which tenant or account a message belongs to; nobody's by default. When the function panics, the message is
-    /// dead-lettered with the reason [`Reason::NoTenant`](crate::Reason::NoTenant).
+    /// Which tenant or account a message belongs to; nobody's by default. When the function panics,
+    /// the message is dead-lettered with the reason [`Reason::NoTenant`](crate::Reason::NoTenant).
     #[must_use]
     pub fn scope(self, scope_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.try_scope(move |message| Ok::<_, Infallible>(scope_of(message)))
@@ -273,54 +273,58 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How many transactions work at once, each on another ordering key; 8 by default. Give the pool one connection
-    /// more. SQLite writes one transaction at a time whatever this says.
+    /// How many transactions work at once, each on another ordering key; 8 by default. Give the
+    /// pool one connection more. SQLite writes one transaction at a time whatever this says.
     #[must_use]
     pub fn concurrency(mut self, concurrency: NonZeroUsize) -> Self {
         self.settings.concurrency = concurrency;
         self
     }
 
-    /// How many deliveries are in hand at most, working and waiting; 256 by default. A key that waits for its backoff
-    /// holds what came behind it: when they fill this bound, the consumer receives nothing until the key goes on.
+    /// How many deliveries are in hand at most, working and waiting; 256 by default. A key that
+    /// waits for its backoff holds what came behind it: when they fill this bound, the consumer
+    /// receives nothing until the key goes on.
     #[must_use]
     pub fn prefetch(mut self, deliveries_max: NonZeroUsize) -> Self {
         self.settings.prefetch = deliveries_max;
         self
     }
 
-    /// Handles up to so many messages in one transaction, one batch at a time; by default each has its own. Raise
-    /// [`prefetch`](Self::prefetch) to at least twice as many.
+    /// Handles up to so many messages in one transaction, one batch at a time; by default each has
+    /// its own. Raise [`prefetch`](Self::prefetch) to at least twice as many.
     #[must_use]
     pub fn batch(mut self, messages_max: NonZeroUsize) -> Self {
         self.settings.batch = Some(messages_max);
         self
     }
 
-    /// How long one call of the handler may take; 60 s by default. After that its transaction is rolled back, on PostgreSQL also
-    /// the statement that the server is working on, and the call counts as a failure. The commit is not part of it. Code that
-    /// blocks its thread instead of waiting cannot be ended; it is logged and counted (`inbox_handlers_blocked`).
+    /// How long one call of the handler may take; 60 s by default. After that its transaction is
+    /// rolled back, on PostgreSQL also the statement that the server is working on, and the call
+    /// counts as a failure. The commit is not part of it. Code that blocks its thread instead of
+    /// waiting cannot be ended; it is logged and counted (`inbox_handlers_blocked`).
     ///
-    /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility timeout or poll interval; in a
-    /// batch it holds for each message. On PostgreSQL a handler that waits for something else than its transaction needs a pool
-    /// with a longer `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
+    /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility
+    /// timeout or poll interval; in a batch it holds for each message. On PostgreSQL a handler that
+    /// waits for something else than its transaction needs a pool with a longer
+    /// `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
     #[must_use]
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;
         self
     }
 
-    /// How often a handler may fail before its message is dead-lettered; 10 by default. What the database did not do (a statement
-    /// that took too long, a deadlock, a lost session) counts only if another message has succeeded since the failure before:
-    /// otherwise [`failing_max`](Self::failing_max) ends it.
+    /// How often a handler may fail before its message is dead-lettered; 10 by default. What the
+    /// database did not do (a statement that took too long, a deadlock, a lost session) counts only
+    /// if another message has succeeded since the failure before: otherwise
+    /// [`failing_max`](Self::failing_max) ends it.
     #[must_use]
     pub fn attempts_max(mut self, attempts_max: u32) -> Self {
         self.settings.attempts_max = attempts_max;
         self
     }
 
-    /// How long a message may fail, from its first failure, without one that is counted; 24 hours by default. Then it is
-    /// dead-lettered: longer than any outage that is to be waited for.
+    /// How long a message may fail, from its first failure, without one that is counted; 24 hours
+    /// by default. Then it is dead-lettered: longer than any outage that is to be waited for.
     #[must_use]
     pub fn failing_max(mut self, age_max: Duration) -> Self {
         self.settings.failing_max = age_max;
@@ -334,25 +338,25 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How often the broker is told that deliveries are still being worked on; by default 10 s, or a third of the
-    /// subscription's visibility timeout where that is less. More than half of it is refused when the consumer runs:
-    /// [`RunError::KeepAliveTooSeldom`].
+    /// How often the broker is told that deliveries are still being worked on; by default 10 s, or
+    /// a third of the subscription's visibility timeout where that is less. More than half of it is
+    /// refused when the consumer runs: [`RunError::KeepAliveTooSeldom`].
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
         self.settings.keep_alive_interval = Some(interval);
         self
     }
 
-    /// How often the inbox is maintained; hourly by default, never with `None`: then something else has to. Choose
-    /// `None` for a PostgreSQL role that may not create and drop partitions.
+    /// How often the inbox is maintained; hourly by default, never with `None`: then something else
+    /// has to. Choose `None` for a PostgreSQL role that may not create and drop partitions.
     #[must_use]
     pub fn maintain_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.maintain_interval = interval;
         self
     }
 
-    /// How often it is looked whether an operator asks for a dead letter to be redriven (`relay inbox dead redrive`); 10 s by
-    /// default, never with `None`.
+    /// How often it is looked whether an operator asks for a dead letter to be redriven (`relay
+    /// inbox dead redrive`); 10 s by default, never with `None`.
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;

@@ -1,9 +1,10 @@
 //! Where a test stops one consumer among many.
 //!
-//! The named places of [`crate::crash_points`] end a whole process, and only in a program that was built with their
-//! feature. Two need what those cannot give: `testkit` runs many consumers in one process and stops one of them, at a
-//! chosen message; `relay demo` crashes the consumers of the released program, in which no place is named. Both kinds are
-//! reached by the same call, so that they cannot drift apart.
+//! The named places of [`crate::crash_points`] end a whole process, and only in a program that was
+//! built with their feature. Two need what those cannot give: `testkit` runs many consumers in one
+//! process and stops one of them, at a chosen message; `relay demo` crashes the consumers of the
+//! released program, in which no place is named. Both kinds are reached by the same call, so that
+//! they cannot drift apart.
 
 use std::fmt;
 use std::sync::Arc;

@@ -23,10 +23,12 @@ use super::worker::Worker;
 use crate::attempts::error_text;
 use crate::crash_points;
 
-/// How often the broker is told that deliveries are being worked on, where its patience does not demand more.
+/// How often the broker is told that deliveries are being worked on, where its patience does not
+/// demand more.
 const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled comes again.
+/// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled
+/// comes again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -174,8 +176,8 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// How often the broker of this session is told. A delivery can have waited for half of its time before it is handed
-    /// out, so the other half must do.
+    /// How often the broker of this session is told. A delivery can have waited for half of its
+    /// time before it is handed out, so the other half must do.
     fn keep_alive_interval(&mut self) -> Result<Duration, RunError> {
         let chosen = self.settings.keep_alive_interval;
         let Some(subscription) = self.broker_session.subscription() else { return Ok(KEEP_ALIVE_DEFAULT) };
@@ -266,7 +268,8 @@ impl<S: Store> Drive<S> {
         behind.into_iter().for_each(|held| self.key_queues.push(held));
     }
 
-    /// Nothing for what came from a lost session: its token means nothing any more, and the message comes again.
+    /// Nothing for what came from a lost session: its token means nothing any more, and the message
+    /// comes again.
     fn settlement(&self, held: &Held, proof: Option<Committed>) -> Option<Settlement> {
         let token = held.delivery.token;
         if held.session != self.session || !self.unsettled.contains(&token) {
@@ -339,7 +342,8 @@ impl<S: Store> Drive<S> {
         self.session_changed();
     }
 
-    /// Forgets what only the old session knew. Work in hand goes on and keeps its lane; work that only waits ends.
+    /// Forgets what only the old session knew. Work in hand goes on and keeps its lane; work that
+    /// only waits ends.
     fn session_changed(&mut self) {
         self.session += 1;
         self.give_up.cancel();

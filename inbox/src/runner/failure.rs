@@ -1,17 +1,19 @@
 //! The consequences of a failure. Pure.
 //!
-//! Failures are counted while other messages succeed, and capped by age otherwise. A failure that is the message's own always
-//! counts. One that could be everybody's (the database ended a statement, a deadlock, a lost session) counts if another
-//! message has succeeded since this one failed last: then it is not everybody's. A failure to keep a
-//! chunk never counts: no handler has seen it, messages without chunks say nothing about its tables,
-//! and a chunk that is dead-lettered alone cannot be redriven.
+//! Failures are counted while other messages succeed, and capped by age otherwise. A failure that
+//! is the message's own always counts. One that could be everybody's (the database ended a
+//! statement, a deadlock, a lost session) counts if another message has succeeded since this one
+//! failed last: then it is not everybody's. A failure to keep a chunk never counts: no handler has
+//! seen it, messages without chunks say nothing about its tables, and a chunk that is dead-lettered
+//! alone cannot be redriven.
 
 use std::time::Duration;
 
 /// Whose failure it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureKind {
-    /// The message's own: its handler failed, panicked or did not end in time, or a statement was refused.
+    /// The message's own: its handler failed, panicked or did not end in time, or a statement was
+    /// refused.
     Own,
     /// The database did not do it: everybody's, or this message's alone.
     Database,
@@ -55,8 +57,9 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Whether a message is to be dead-lettered. One whose failures are not counted is given up by its age, and only after
-    /// as many failures that a database which answers has noted: the end of a long outage is no reason.
+    /// Whether a message is to be dead-lettered. One whose failures are not counted is given up by
+    /// its age, and only after as many failures that a database which answers has noted: the end of
+    /// a long outage is no reason.
     pub(super) fn are_exceeded_by(self, failure: Failure) -> bool {
         if failure.is_counted {
             return failure.attempts >= self.attempts_max;

@@ -17,11 +17,12 @@ impl Held {
     }
 }
 
-/// Deliveries in key_queues by ordering key: of a key, one is ready or being worked on, the others wait behind it.
-/// Deliveries without a key wait for nobody.
+/// Deliveries in key_queues by ordering key: of a key, one is ready or being worked on, the others
+/// wait behind it. Deliveries without a key wait for nobody.
 #[derive(Debug, Default)]
 pub(super) struct KeyQueues {
-    /// A key is here while one of its deliveries is ready or being worked on; its queue is what waits behind.
+    /// A key is here while one of its deliveries is ready or being worked on; its queue is what
+    /// waits behind.
     waiting: HashMap<OrderingKey, VecDeque<Held>>,
     ready: VecDeque<Held>,
 }
@@ -64,7 +65,8 @@ impl KeyQueues {
     /// Takes out everything that is not being worked on, in the order in which it came.
     pub(super) fn drain(&mut self) -> Vec<Held> {
         let mut drained: Vec<_> = self.ready.drain(..).collect();
-        // KeyQueues whose first delivery was only ready are free; the others stay busy until their work has ended.
+        // KeyQueues whose first delivery was only ready are free; the others stay busy until their
+        // work has ended.
         let mut freed: Vec<_> =
             drained.iter().filter_map(|held| self.waiting.remove(held.key()?)).flatten().collect();
         drained.append(&mut freed);

@@ -17,19 +17,20 @@ use crate::telemetry::Meter;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnknownKinds {
-    /// Dead-letters them at once, with a reason that names the kind and the registered ones. The default.
+    /// Dead-letters them at once, with a reason that names the kind and the registered ones. The
+    /// default.
     #[default]
     Refuse,
     /// Admits and acknowledges them without an effect, and counts them in `inbox_skipped_total`. A
-    /// later version that knows the kind does not get them again. Dead letters of such a kind wait for
-    /// a process that knows it.
+    /// later version that knows the kind does not get them again. Dead letters of such a kind wait
+    /// for a process that knows it.
     Skip,
-    /// Retries them without counting an attempt, until the process is replaced by one that knows the
-    /// kind; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered. For the
-    /// minutes of a deployment: their keys wait, and once they fill
+    /// Retries them without counting an attempt, until the process is replaced by one that knows
+    /// the kind; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered.
+    /// For the minutes of a deployment: their keys wait, and once they fill
     /// [`prefetch`](crate::ConsumerBuilder::prefetch) nothing else is received. RabbitMQ ends a
-    /// session that leaves a delivery unsettled for 30 minutes (`consumer_timeout`), and a quorum queue
-    /// drops or dead-letters what it has delivered too often; lower `failing_max` there.
+    /// session that leaves a delivery unsettled for 30 minutes (`consumer_timeout`), and a quorum
+    /// queue drops or dead-letters what it has delivered too often; lower `failing_max` there.
     Hold,
 }
 

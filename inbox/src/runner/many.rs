@@ -1,9 +1,10 @@
 //! Many deliveries in one transaction.
 //!
-//! They are admitted in one round trip and handled in their order. When one fails, everything is rolled back; what
-//! came before the culprit is done again without it, the culprit and what is behind it on its key go the way of single
-//! deliveries, and the rest goes on as a batch. A failure that names no culprit (at the commit, or one that could be everybody's and repeats) halves
-//! the batch.
+//! They are admitted in one round trip and handled in their order. When one fails, everything is
+//! rolled back; what came before the culprit is done again without it, the culprit and what is
+//! behind it on its key go the way of single deliveries, and the rest goes on as a batch. A failure
+//! that names no culprit (at the commit, or one that could be everybody's and repeats) halves the
+//! batch.
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
@@ -43,7 +44,8 @@ struct Placed {
 /// A delivery that goes the way of single ones, and its place.
 type Single = (usize, Held);
 
-/// How often in a row a batch is tried again as it is; then it is halved, until the one that cannot succeed is alone.
+/// How often in a row a batch is tried again as it is; then it is halved, until the one that cannot
+/// succeed is alone.
 const OUTAGES_WHOLE: u32 = 2;
 
 /// Takes out what is behind the culprit on its key: `parts` are all later than it.
@@ -120,8 +122,8 @@ impl<S: Store> Worker<S> {
         sorted
     }
 
-    /// Takes out chunks and what nobody can tell the scope of, which go the way of single deliveries, and what is behind them on
-    /// their keys.
+    /// Takes out chunks and what nobody can tell the scope of, which go the way of single
+    /// deliveries, and what is behind them on their keys.
     fn set_apart(&self, batch: Vec<Held>) -> (Vec<Placed>, Vec<Single>) {
         let mut keys: HashSet<OrderingKey> = HashSet::new();
         let (mut placed, mut singles) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -237,7 +239,8 @@ impl<S: Store> Worker<S> {
         let Candidate { scope, message } = candidate;
         let result = match self.handle(tx, &guard, message, (scope, failures)).await {
             Ok(result) => result,
-            // Also when something is away: it may be so for this message only, and the others go on.
+            // Also when something is away: it may be so for this message only, and the others go
+            // on.
             Err(error) => {
                 let error = error_text(&error);
                 tracing::warn!(consumer = %self.consumer, message_id = %message.id, error, "failed in a batch");

@@ -1,8 +1,9 @@
 //! A ready consumer loop: receive, admit, handle, commit, settle.
 //!
-//! One task drives the subscription; each ordering key that has work is a lane with one worker at a time, so a
-//! failing message holds its own key while it waits for its next attempt, and the others go on. A delivery is settled
-//! only with the proof that its effect, or its dead letter, is committed.
+//! One task drives the subscription; each ordering key that has work is a lane with one worker at a
+//! time, so a failing message holds its own key while it waits for its next attempt, and the others
+//! go on. A delivery is settled only with the proof that its effect, or its dead letter, is
+//! committed.
 //!
 //! | error_kind | what happens |
 //! |---|---|

@@ -19,7 +19,8 @@ use super::worker::{Foreign, ScopeOf, Worker};
 use crate::name::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
-/// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one over an inbox.
+/// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one
+/// over an inbox.
 pub struct Runner<S> {
     worker: Arc<Worker<S>>,
     factory: SubscriptionFactory,

@@ -4,14 +4,14 @@ use std::future::{Future, pending};
 
 use tokio_util::sync::CancellationToken;
 
-/// Two signals: stop gracefully, and stop now. Connect the first to SIGTERM, the second to a second SIGTERM or to the
-/// end of the grace period.
+/// Two signals: stop gracefully, and stop now. Connect the first to SIGTERM, the second to a second
+/// SIGTERM or to the end of the grace period.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     /// Receive nothing more; finish, settle and close.
     pub graceful: CancellationToken,
-    /// Stop at once. Transactions in hand end by themselves, nothing more is settled, and what was unsettled is
-    /// delivered again.
+    /// Stop at once. Transactions in hand end by themselves, nothing more is settled, and what was
+    /// unsettled is delivered again.
     pub abort: CancellationToken,
 }
 
@@ -23,8 +23,8 @@ impl Shutdown {
     }
 }
 
-/// A signal that stops a consumer: any future, whose end asks for a graceful stop, or a [`Shutdown`],
-/// which can also abort.
+/// A signal that stops a consumer: any future, whose end asks for a graceful stop, or a
+/// [`Shutdown`], which can also abort.
 pub trait StopSignal: Send {
     /// Returns the signals that the consumer obeys, and a future whose end gives the graceful one.
     #[doc(hidden)]

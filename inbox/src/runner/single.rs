@@ -120,7 +120,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Keeps to the backoff of a redelivered message that failed in another process. Returns how many failures were counted, if it did fail.
+    /// Keeps to the backoff of a redelivered message that failed in another process. Returns how
+    /// many failures were counted, if it did fail.
     async fn resume(
         &self,
         scope: &Tenant,

@@ -1,7 +1,8 @@
 //! The runner's view of a database: an inbox and the handler that works in its transactions.
 //!
-//! The runner decides when to try again, what to give up and what to settle; everything that touches a transaction is
-//! behind [`Store`]. [`InboxStore`] is the real one. A simulation brings its own, to fail at every step.
+//! The runner decides when to try again, what to give up and what to settle; everything that
+//! touches a transaction is behind [`Store`]. [`InboxStore`] is the real one. A simulation brings
+//! its own, to fail at every step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,8 @@ pub trait Store: Send + Sync + 'static {
         message: &Message,
     ) -> Result<Admitted<Self::Guard>, AdmitError>;
 
-    /// Puts a message in chunks together; called for chunks only. A store that keeps none refuses them.
+    /// Puts a message in chunks together; called for chunks only. A store that keeps none refuses
+    /// them.
     async fn gather(
         &self,
         _tx: &mut Self::Tx,
@@ -98,7 +100,8 @@ pub trait Store: Send + Sync + 'static {
     /// Rolls back, and waits for it.
     async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError>;
 
-    /// Ends what the transaction of a guard is doing at this moment; it can only be rolled back then.
+    /// Ends what the transaction of a guard is doing at this moment; it can only be rolled back
+    /// then.
     async fn interrupt(&self, _guard: &Self::Guard) -> Result<(), StoreError> {
         Ok(())
     }
@@ -123,7 +126,8 @@ pub trait Store: Send + Sync + 'static {
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError>;
 
-    /// Dead-letters the whole message that the chunk of a delivery completed, and forgets its chunks.
+    /// Dead-letters the whole message that the chunk of a delivery completed, and forgets its
+    /// chunks.
     async fn dead_letter_whole(
         &self,
         scope: &Tenant,
@@ -139,7 +143,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes room for days to come and forgets days that are over. Runs to its end even if it is dropped.
+    /// Makes room for days to come and forgets days that are over. Runs to its end even if it is
+    /// dropped.
     async fn maintain(&self) -> Result<(), OpenError>;
 }
 

@@ -16,6 +16,8 @@ use super::crash::{CrashHook, CrashPoint};
 use super::failure::Limits;
 use super::overdue::Running;
 use super::store::Store;
+use migrations::SqlErrorKind;
+
 use crate::CommitError;
 use crate::attempts::error_text;
 use crate::backoff::Backoff;
@@ -24,7 +26,7 @@ use crate::dead_letter::Reason;
 use crate::handler::HandlerError;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
-use crate::store_error::{ErrorKind, StoreError};
+use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
 /// Which scope a message belongs to.
@@ -72,7 +74,8 @@ impl NewDeadLetter {
     }
 }
 
-/// How long a statement may take to be interrupted, and a transaction to be rolled back, before nobody waits any more.
+/// How long a statement may take to be interrupted, and a transaction to be rolled back, before
+/// nobody waits any more.
 pub(super) const INTERRUPT_MAX: Duration = Duration::from_secs(5);
 
 /// The session is over, or the consumer is to stop: hand back what waits.
@@ -105,7 +108,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Runs the handler. One that does not end in time is dropped, and what its database is doing at the moment is ended.
+    /// Runs the handler. One that does not end in time is dropped, and what its database is doing
+    /// at the moment is ended.
     pub(super) async fn handle(
         &self,
         tx: &mut S::Tx,
@@ -181,7 +185,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// A moment at which a crash must do no harm: to the named places of the process and to this consumer's own hook.
+    /// A moment at which a crash must do no harm: to the named places of the process and to this
+    /// consumer's own hook.
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
         reached(match point {
             CrashPoint::AfterEffect => crash_points::AFTER_EFFECT,
@@ -193,12 +198,13 @@ impl<S: Store> Worker<S> {
     }
 }
 
-/// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that got lost.
+/// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that
+/// got lost.
 pub(super) fn is_innocent(error: &CommitError) -> bool {
     match error {
         CommitError::RolledBack { source: Some(source), .. } => source
             .downcast_ref::<sqlx::Error>()
-            .is_some_and(|error| ErrorKind::of(error) != ErrorKind::Statement),
+            .is_some_and(|error| SqlErrorKind::of(error) != SqlErrorKind::Refused),
         CommitError::RolledBack { source: None, .. } => false,
         CommitError::Unknown { .. } => true,
     }
@@ -206,7 +212,7 @@ pub(super) fn is_innocent(error: &CommitError) -> bool {
 
 /// A closed semaphore: nobody closes it.
 pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
-    StoreError::new("be asked: the consumer is ending", ErrorKind::Outage, error)
+    StoreError::new("be asked: the consumer is ending", SqlErrorKind::Unavailable, error)
 }
 
 impl<S> fmt::Debug for Worker<S> {

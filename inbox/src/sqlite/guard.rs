@@ -20,7 +20,8 @@ impl parts::Guards for Sqlite {
         Statements
     }
 
-    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once with BUSY.
+    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once
+    /// with BUSY.
     async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with("BEGIN IMMEDIATE").await
     }
@@ -75,7 +76,8 @@ impl parts::Guards for Sqlite {
         .transpose()
     }
 
-    /// Sees every row in the transaction that is about to commit: looking costs nothing in process, so there are no marks.
+    /// Sees every row in the transaction that is about to commit: looking costs nothing in process,
+    /// so there are no marks.
     async fn commit(
         mut tx: Transaction<'static, Self>,
         marked: &[Key<'_>],

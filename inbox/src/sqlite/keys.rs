@@ -15,7 +15,8 @@ use crate::keys::{Decision, Ending, KeyId, OnExpired, StuckKey};
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
 
-/// A connection that is older than a migration learns of it by reading the table; an INSERT alone would fail.
+/// A connection that is older than a migration learns of it by reading the table; an INSERT alone
+/// would fail.
 const HOLD: &str = "SAVEPOINT idempotency_claim; SELECT 1 FROM idempotency_key LIMIT 0";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
@@ -59,7 +60,8 @@ impl KeyStore for Sqlite {
         Ok(tx)
     }
 
-    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once with BUSY.
+    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once
+    /// with BUSY.
     async fn begin_plain(pool: &SqlitePool) -> Result<Transaction<'static, Self>> {
         pool.begin_with("BEGIN IMMEDIATE").await
     }

@@ -52,8 +52,8 @@ impl parts::Retention for Sqlite {
         Ok(0)
     }
 
-    /// The refusal first; then the rows go, a bounded number at a time, each chunk committed by itself. A run that
-    /// breaks off is finished by the next one.
+    /// The refusal first; then the rows go, a bounded number at a time, each chunk committed by
+    /// itself. A run that breaks off is finished by the next one.
     async fn expire(pool: &SqlitePool, _statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
         let start = keep_from.start();
         let failed = StoreError::during;

@@ -4,8 +4,8 @@
 #[derive(Debug)]
 pub struct Statements;
 
-/// The guard. The comparison makes the refusal of forgotten ids part of the insert: the one writer there is sees the
-/// newest floor.
+/// The guard. The comparison makes the refusal of forgotten ids part of the insert: the one writer
+/// there is sees the newest floor.
 pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint) \
     SELECT $1, $2, $3, $4 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
@@ -16,8 +16,8 @@ pub(super) const COUNT: &str =
 pub(super) const COMPLETE: &str =
     "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
-/// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are all there. What the
-/// first chunk said about the whole stays.
+/// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are
+/// all there. What the first chunk said about the whole stays.
 pub(super) const HOLD_SET: &str = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, kind, source, \
     time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (message_id, consumer, \
     scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
@@ -50,7 +50,8 @@ pub(super) const BEGIN_MEMORY: &str = "INSERT INTO inbox_retention (only_row, re
 /// Only ever forward.
 pub(super) const RETAIN_FROM: &str =
     "UPDATE inbox_retention SET retained_from = $1, id_floor = $2 WHERE retained_from < $1";
-/// A chunk, so that the write lock is held for milliseconds; the ids refused already cannot come back.
+/// A chunk, so that the write lock is held for milliseconds; the ids refused already cannot come
+/// back.
 pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, consumer, scope) IN \
     (SELECT message_id, consumer, scope FROM inbox_message WHERE message_id < $1 ORDER BY message_id LIMIT $2)";
 

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Two clocks: one that tells the time and may step, and one that only measures. A test brings its own.
+/// Two clocks: one that tells the time and may step, and one that only measures. A test brings its
+/// own.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// The time of day, as a duration since 1970. It may step in both directions.
     fn since_1970(&self) -> Duration;
 
-    /// A duration since some fixed moment of this process. It never goes backwards. On Linux it stands still while
-    /// the machine is suspended.
+    /// A duration since some fixed moment of this process. It never goes backwards. On Linux it
+    /// stands still while the machine is suspended.
     fn elapsed(&self) -> Duration;
 }
 

@@ -100,7 +100,8 @@ impl AcceptedTimes {
     }
 }
 
-/// A token whose time is not accepted. The fault of whoever made it; sending it again does not help.
+/// A token whose time is not accepted. The fault of whoever made it; sending it again does not
+/// help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Drift {
     /// Its record may have expired: nobody can tell whether it was used before.

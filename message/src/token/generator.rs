@@ -1,4 +1,4 @@
-//! Whatever makes message ids.
+//! Generators of message ids.
 
 use std::error::Error;
 use std::fmt;

@@ -5,13 +5,14 @@
 //! | [`pair`] | [`Token`]: an identity and the time it was made at |
 //! | [`drift`] | [`DriftWindow`], [`Drift`]: which times are accepted, and why another is not |
 //! | [`clock`] | [`Clock`]: where generators take the time from |
-//! | [`mint`] | [`IdGenerator`]: whatever makes message ids |
+//! | [`generator`] | [`IdGenerator`]: the generators of message ids |
 //! | [`monotonic`] | [`Monotonic`]: ids that ascend in one process |
 //! | [`node`] | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
 //! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |
 //!
-//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to choose is told in
-//! `docs/tokens.md`, how tokens, message ids and idempotency keys relate in ADR 12.
+//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to
+//! choose is told in `docs/tokens.md`, how tokens, message ids and idempotency keys relate in ADR
+//! 12.
 
 pub mod clock;
 pub mod drift;

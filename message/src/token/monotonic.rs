@@ -8,12 +8,12 @@ use super::clock::{Clock, SystemClock};
 use super::generator::{IdGenerator, MintError};
 use crate::id::MessageId;
 
-/// Makes ids that ascend strictly, also when the clock stands still or steps back: then they keep the latest time
-/// that was seen, and a counter of 42 bits goes on (RFC 9562 section 6.2 method 1). The rest is random, so ids of
-/// many processes are unique without any coordination.
+/// Makes ids that ascend strictly, also when the clock stands still or steps back: then they keep
+/// the latest time that was seen, and a counter of 42 bits goes on (RFC 9562 section 6.2 method 1).
+/// The rest is random, so ids of many processes are unique without any coordination.
 ///
-/// After a step back the ids say a time ahead of the clock until it has caught up, or the process is started anew.
-/// Where that is more than the skew that an inbox allows, they are refused there.
+/// After a step back the ids say a time ahead of the clock until it has caught up, or the process
+/// is started anew. Where that is more than the skew that an inbox allows, they are refused there.
 ///
 /// [`MessageId::new`] is the one of this process.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl<C: Clock> Monotonic<C> {
     #[must_use]
     pub fn next(&self) -> MessageId {
         let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock: otherwise an earlier time could come in later and only cost room in the counter.
+        // Read under the lock: otherwise an earlier time could come in later and only cost room in
+        // the counter.
         let now = self.clock.since_1970();
         let timestamp = Timestamp::from_unix(&*context, now.as_secs(), now.subsec_nanos());
         MessageId::of_generator(Uuid::new_v7(timestamp))

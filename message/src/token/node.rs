@@ -10,9 +10,10 @@
 //! | 32 | the epoch: how often the number was given out |
 //! | 14 | random, one for each term |
 //!
-//! A number has one holder in each epoch, and a holder never uses a pair of milliseconds and counter twice. So no two
-//! ids are equal, whatever the clocks do, also when a holder that was stopped goes on making ids after its number was
-//! given to another one: its ids carry the epoch of before.
+//! A number has one holder in each epoch, and a holder never uses a pair of milliseconds and
+//! counter twice. So no two ids are equal, whatever the clocks do, also when a holder that was
+//! stopped goes on making ids after its number was given to another one: its ids carry the epoch of
+//! before.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use uuid::Uuid;
 
 use crate::id::{MILLIS_MAX, MessageId};
 
-/// How far ids may run ahead of the clock, after a step back or when more are made than a millisecond has.
+/// How far ids may run ahead of the clock, after a step back or when more are made than a
+/// millisecond has.
 pub const LEAD_MAX: Duration = Duration::from_secs(60);
 
 /// How many ids a millisecond has.
@@ -33,8 +35,8 @@ pub struct NodeTerm {
     pub number: u16,
     /// The fencing token: a later holder of the number has a larger one.
     pub epoch: u32,
-    /// Random; 14 bits of it are used. Tells terms apart whose epoch is given out again after the database was restored
-    /// from a backup.
+    /// Random; 14 bits of it are used. Tells terms apart whose epoch is given out again after the
+    /// database was restored from a backup.
     pub salt: u16,
     /// Until when ids may be made, as [`Clock::elapsed`](super::Clock::elapsed) measures.
     pub until: Duration,
@@ -55,7 +57,8 @@ impl NodeTerm {
     }
 }
 
-/// Why a node makes no ids at present. Try again later: the lease is taken anew as soon as the database can be reached.
+/// Why a node makes no ids at present. Try again later: the lease is taken anew as soon as the
+/// database can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stale {
@@ -225,8 +228,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two nodes hold one number one after the other. The first is stopped before its lease ends, and goes on when it
-        /// is continued; both clocks step at will.
+        /// Two nodes hold one number one after the other. The first is stopped before its lease
+        /// ends, and goes on when it is continued; both clocks step at will.
         #[test]
         fn no_two_ids_are_equal_not_even_a_stopped_nodes(
             // Mostly the same few milliseconds, where only the epoch tells the two apart.

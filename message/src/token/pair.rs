@@ -10,8 +10,9 @@ use crate::id::{InvalidId, MessageId};
 /// An identity and the time it was made at, from which every acceptance is decided. The time never
 /// changes, so that everybody who meets the token again can tell whether its record may be gone.
 ///
-/// A [`MessageId`] carries both in one UUID, and becomes a token without loss. Another pair, such as the random UUID
-/// of a foreign event with that event's own time, becomes the message id that is derived from both:
+/// A [`MessageId`] carries both in one UUID, and becomes a token without loss. Another pair, such
+/// as the random UUID of a foreign event with that event's own time, becomes the message id that is
+/// derived from both:
 ///
 /// ```
 /// # fn main() -> Result<(), message::id::InvalidId> {
@@ -43,7 +44,8 @@ impl From<MessageId> for Token {
 impl TryFrom<Token> for MessageId {
     type Error = InvalidId;
 
-    /// The id itself where it carries the token's time, otherwise the id that is derived from time and id.
+    /// The id itself where it carries the token's time, otherwise the id that is derived from time
+    /// and id.
     fn try_from(token: Token) -> Result<Self, InvalidId> {
         match Self::try_from(token.id) {
             Ok(id) if id.generated_at() == token.generated_at => Ok(id),

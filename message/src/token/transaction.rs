@@ -1,4 +1,5 @@
-//! Ids that name a database transaction. Pure: `outbox::postgres::transaction_ids` asks the database.
+//! Ids that name a database transaction. Pure: `outbox::postgres::transaction_ids` asks the
+//! database.
 //!
 //! | bits | what |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | 40 | the lower bits of the transaction id |
 //! | 22 | a digest of the cluster's identifier and its timeline |
 //!
-//! Within one cluster and timeline a transaction id is given out once, so no two ids are equal. 40 bits come round after
-//! 10^12 transactions, and by then the milliseconds are others.
+//! Within one cluster and timeline a transaction id is given out once, so no two ids are equal. 40
+//! bits come round after 10^12 transactions, and by then the milliseconds are others.
 
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -25,11 +26,13 @@ pub struct TransactionStamp {
 }
 
 impl TransactionStamp {
-    /// How many ids a transaction may have: they run ahead of its time by a quarter of a second at most.
+    /// How many ids a transaction may have: they run ahead of its time by a quarter of a second at
+    /// most.
     pub const IDS_MAX: u32 = 1 << 20;
 
-    /// The transaction `transaction` of a cluster, that began at this time. The timeline tells a cluster from the one that
-    /// it was before a failover: transaction ids that the old primary gave out last may be given out again.
+    /// The transaction `transaction` of a cluster, that began at this time. The timeline tells a
+    /// cluster from the one that it was before a failover: transaction ids that the old primary
+    /// gave out last may be given out again.
     ///
     /// # Errors
     /// [`InvalidId::TimeOutOfRange`] when the time does not fit an id.

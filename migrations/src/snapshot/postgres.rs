@@ -6,7 +6,8 @@ use crate::error::MigrateError;
 use crate::identifier::Identifier;
 use crate::line::Line;
 
-/// The section's title, and a query of one text column; `$1` is the pattern of names, `$2` the schema or null.
+/// The section's title, and a query of one text column; `$1` is the pattern of names, `$2` the
+/// schema or null.
 const SECTIONS: [(&str, &str); 6] = [
     (
         "columns",

@@ -6,8 +6,8 @@ use crate::error::MigrateError;
 use crate::line::Line;
 
 pub(crate) async fn describe(connection: &mut SqliteConnection, line: Line) -> Result<String, MigrateError> {
-    // The catalog keeps the text of each CREATE statement, with all defaults and constraints. Indexes that
-    // constraints make have no text.
+    // The catalog keeps the text of each CREATE statement, with all defaults and constraints.
+    // Indexes that constraints make have no text.
     let objects: Vec<(String, String, Option<String>)> = sqlx::query_as(
         "SELECT type, name, sql FROM sqlite_schema WHERE tbl_name LIKE ?1 ESCAPE '\\' \
          ORDER BY tbl_name, type DESC, name",

@@ -15,8 +15,9 @@ pub enum Decision {
     Requeue,
     /// Give it up; its key goes on.
     Discard,
-    /// Replace its content; the log's row stays as it was written, the message id too. It stays dead until it is
-    /// requeued. Consumers that have applied the old content refuse the new one (another fingerprint).
+    /// Replace its content; the log's row stays as it was written, the message id too. It stays
+    /// dead until it is requeued. Consumers that have applied the old content refuse the new one
+    /// (another fingerprint).
     Edit {
         /// The new payload; `None` leaves it.
         payload: Option<Bytes>,
@@ -88,8 +89,8 @@ impl Decision {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// There is no such entry beside the log.
-    #[error("entry {id} does not stand beside the log of relay {relay}: it has left, or was never parked")]
+    /// There is no such parked entry.
+    #[error("entry {id} is not parked at relay {relay}: it has left, or never was parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,

@@ -1,4 +1,4 @@
-//! Entries beside the log, and what was decided about them.
+//! Parked entries, and what was decided about them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 
 use crate::log::EntryId;
 
-/// An entry beside the log. Its payload is not listed; [`ListedEntry::payload_bytes`] tells its size.
+/// A parked entry. Its payload is not listed; [`ListedEntry::payload_bytes`] tells its size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedEntry {
     /// Its place in the log.
@@ -19,13 +19,14 @@ pub struct ListedEntry {
     pub key: Option<String>,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// How long until it is due; `None` for states that wait for something else, zero when it is overdue.
+    /// How long until it is due; `None` for states that wait for something else, zero when it is
+    /// overdue.
     pub due_in: Option<Duration>,
     /// Whose fault the last failure was.
     pub fault: Option<String>,
     /// The last error.
     pub error: Option<String>,
-    /// Since when it stands beside the log.
+    /// Since when it is parked.
     pub created_at: OffsetDateTime,
     /// When its state changed last.
     pub updated_at: OffsetDateTime,

@@ -1,8 +1,8 @@
 //! Questions and decisions of operators.
 //!
-//! Decisions are made about dead entries only, each in one transaction with its line in `outbox_audit`: who, when,
-//! what, why, and the digests of the content before and after. The relay finds a requeued or discarded entry by
-//! its due time, within a poll.
+//! Decisions are made about dead entries only, each in one transaction with its line in
+//! `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
+//! finds a requeued or discarded entry by its due time, within a poll.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -26,7 +26,8 @@ pub use status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
 use crate::address::Address;
 use crate::log::{EntryId, ExceptionState, LogError, LogOptions, RelayName};
 
-/// Status and decisions. Each call opens a connection of its own; all reading calls are cancel-safe.
+/// Status and decisions. Each call opens a connection of its own; all reading calls are
+/// cancel-safe.
 #[async_trait]
 pub trait LogAdmin: Send + Sync + 'static {
     /// Every relay that has a cursor, in the order of names.
@@ -35,14 +36,15 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError>;
 
-    /// The oldest transaction that has written to the outbox and is still open: its rows cannot be read yet.
-    /// Always `None` on SQLite.
+    /// The oldest transaction that has written to the outbox and is still open: its rows cannot be
+    /// read yet. Always `None` on SQLite.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
 
-    /// Entries beside the log in one state, with ids above `after`, in the order of ids, at most `entries_max`.
+    /// Parked entries in one state, with ids above `after`, in the order of ids, at most
+    /// `entries_max`.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
@@ -54,8 +56,8 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
 
-    /// Decides about one dead entry: requeue, discard or edit. Not cancel-safe: the outcome of a dropped call is
-    /// unknown; look at the entry.
+    /// Decides about one dead entry: requeue, discard or edit. Not cancel-safe: the outcome of a
+    /// dropped call is unknown; look at the entry.
     ///
     /// # Errors
     /// [`DecideError`] says what stands in the way; nothing is changed then.

@@ -18,12 +18,12 @@ pub struct RelayStatus {
     pub checkpoint_age: Duration,
     /// Where it stands.
     pub cursor: Cursor,
-    /// In which server's history that means something; `None` where nothing is stored about it (SQLite; a relay that has
-    /// not led yet).
+    /// In which server's history that means something; `None` where nothing is stored about it
+    /// (SQLite; a relay that has not led yet).
     pub history: Option<CursorHistory>,
     /// The entries that it has not settled yet.
     pub backlog: Backlog,
-    /// How many entries stand beside the log, by state.
+    /// How many entries are parked, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
 }
 
@@ -34,7 +34,8 @@ pub struct CursorHistory {
     pub system_identifier: String,
     /// Of the write-ahead log: a promotion begins a new one.
     pub timeline: i64,
-    /// Whether the server that answers is the one, on the same timeline. Otherwise the next grant of the lease compares.
+    /// Whether the server that answers is the one, on the same timeline. Otherwise the next grant
+    /// of the lease compares.
     pub is_present: bool,
 }
 
@@ -50,10 +51,12 @@ pub struct Holder {
 /// The entries that a relay has not settled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
-    /// At most so many entries: the ids between the cursor and the end of the log. Rolled back transactions leave
-    /// gaps, so there may be fewer; counting them would cost as much as reading them.
+    /// At most so many entries: the ids between the cursor and the end of the log. Rolled back
+    /// transactions leave gaps, so there may be fewer; counting them would cost as much as reading
+    /// them.
     pub entries_max: u64,
-    /// The oldest committed entry that is not settled, and its age; `None` when the relay has caught up.
+    /// The oldest committed entry that is not settled, and its age; `None` when the relay has
+    /// caught up.
     pub oldest: Option<(EntryId, Duration)>,
 }
 

@@ -1,9 +1,10 @@
 //! Places in the log.
 //!
-//! Ids are handed out before their transactions commit, so "everything above the last id" loses rows. The log is
-//! read in *differences* instead: the set of rows that are visible at one mark and were not at the mark before.
-//! Such a set never changes once both marks are taken; it is read in the order of its ids, page by page, and
-//! when all of it is settled, the relay stands at the later mark.
+//! Ids are handed out before their transactions commit, so "everything above the last id" loses
+//! rows. The log is read in *differences* instead: the set of rows that are visible at one mark and
+//! were not at the mark before. Such a set never changes once both marks are taken; it is read in
+//! the order of its ids, page by page, and when all of it is settled, the relay stands at the later
+//! mark.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +41,8 @@ pub struct Difference {
     pub ceiling: i64,
 }
 
-/// How far a relay has come: every row visible at `base` is settled, and of the difference that follows, as far
-/// as it has been opened, the rows up to `progress.after`.
+/// How far a relay has come: every row visible at `base` is settled, and of the difference that
+/// follows, as far as it has been opened, the rows up to `progress.after`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// Everything visible here is settled.

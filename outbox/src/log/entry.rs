@@ -20,7 +20,8 @@ impl fmt::Display for EntryId {
 pub struct Entry {
     /// Its place.
     pub id: EntryId,
-    /// The message, or why the row is none: rows written with plain SQL can hold anything the columns take.
+    /// The message, or why the row is none: rows written with plain SQL can hold anything the
+    /// columns take.
     pub message: Result<Message, InvalidEntry>,
     /// How long it still has to wait by the database's clock; `None` when it may leave now.
     pub deliver_in: Option<Duration>,

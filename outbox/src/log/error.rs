@@ -9,8 +9,8 @@ use message::Fault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The connection is lost, refused, or the database is shutting down: reconnect, take the lease and load the
-    /// cursor anew.
+    /// The connection is lost, refused, or the database is shutting down: reconnect, take the lease
+    /// and load the cursor anew.
     #[error("the database is not available: {reason}")]
     Unavailable {
         /// The failure.
@@ -28,7 +28,8 @@ pub enum LogError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The database did not answer in time; the outcome is unknown. Treat as [`LogError::Unavailable`].
+    /// The database did not answer in time; the outcome is unknown. Treat as
+    /// [`LogError::Unavailable`].
     #[error("the database did not answer within {waited:?}")]
     Timeout {
         /// How long was waited.
@@ -45,7 +46,8 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Whose fault it is: the database's (retry) counts as the broker's side, everything else is the operator's.
+    /// Whose fault it is: the database's (retry) counts as the broker's side, everything else is
+    /// the operator's.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {

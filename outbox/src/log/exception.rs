@@ -1,4 +1,4 @@
-//! Entries that did not simply leave: the only ones that get a row of their own beside the log.
+//! Entries that did not simply leave: the only ones that get a row of their own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use message::Fault;
 use crate::log::entry::{Entry, EntryId};
 use crate::log::error::LogError;
 
-/// Why an entry stands beside the log.
+/// Why an entry is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExceptionState {
     /// Its `deliver_at` lies ahead. It does not block its key.
@@ -18,7 +18,8 @@ pub enum ExceptionState {
     Retrying,
     /// An earlier entry of its key, or its whole topic, is blocked.
     Held,
-    /// It failed too often; an operator decides. It blocks its key, unless the policy lets the key pass.
+    /// It failed too often; an operator decides. It blocks its key, unless the policy lets the key
+    /// pass.
     Dead,
     /// An operator gave it up; the relay removes it and lets its key go on.
     Discarded,
@@ -76,7 +77,7 @@ impl FromStr for ExceptionState {
     }
 }
 
-/// An entry beside the log, with its copied content (an operator's edit changes the copy).
+/// A parked entry, with its copied content (an operator's edit changes the copy).
 #[derive(Debug, Clone)]
 pub struct Exception {
     /// The entry.
@@ -99,7 +100,7 @@ pub struct ExceptionSummary {
     pub state: ExceptionState,
 }
 
-/// The record of an entry that is put beside the log, or put there again with a new state.
+/// The record of an entry that is parked, or put there again with a new state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The entry.
@@ -114,8 +115,9 @@ pub struct Parked {
     pub state: ExceptionState,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// When it is due, counted from now by the database's clock; `None` for states that wait for something else. A
-    /// scheduled one is due at its message's own `deliver_at`, however late it is parked; this counts only without one.
+    /// When it is due, counted from now by the database's clock; `None` for states that wait for
+    /// something else. A scheduled one is due at its message's own `deliver_at`, however late it is
+    /// parked; this counts only without one.
     pub due_in: Option<Duration>,
     /// Whose fault it was.
     pub fault: Option<Fault>,
@@ -123,10 +125,11 @@ pub struct Parked {
     pub error: Option<String>,
 }
 
-/// A change beside the log; it is committed together with the cursor that moves past the entry.
+/// A change of an exception; it is committed together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
-    /// Insert or replace. With the first one the content is copied aside, so that the log's row is needed no longer.
+    /// Insert or replace. With the first one the content is copied aside, so that the log's row is
+    /// needed no longer.
     Park(Parked),
     /// The entry has left or was discarded: remove it.
     Resolve(EntryId),

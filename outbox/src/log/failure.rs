@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use migrations::MigrateError;
+use migrations::SqlErrorKind;
 
 use crate::connect::InvalidUrl;
-use crate::failure::{Failure, SHARED_SESSIONS, classify, is_of_shared_session};
+use crate::failure::{SHARED_SESSIONS, is_of_shared_session};
 use crate::log::error::LogError;
 
 impl LogError {
@@ -13,26 +14,27 @@ impl LogError {
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| {
             let reason = format!("it could not {what}: {error}");
-            match (&error, classify(&error)) {
+            match (&error, SqlErrorKind::of(&error)) {
                 (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
                     Self::Corrupt { what: "row", problem: reason }
                 }
-                (_, Failure::Refused) if is_of_shared_session(&error) => Self::Operator {
+                (_, SqlErrorKind::Refused) if is_of_shared_session(&error) => Self::Operator {
                     reason: format!("the database refused to {what}: {error}: {SHARED_SESSIONS}"),
                     source: Some(Box::new(error)),
                 },
-                (_, Failure::Refused) => Self::Operator {
+                (_, SqlErrorKind::Refused) => Self::Operator {
                     reason: format!("the database refused to {what}: {error}"),
                     source: Some(Box::new(error)),
                 },
-                (_, Failure::Lost | Failure::Conflict | Failure::Overloaded) => {
+                (_, SqlErrorKind::Lost | SqlErrorKind::Conflict | SqlErrorKind::Unavailable) => {
                     Self::Unavailable { reason, source: Some(Box::new(error)) }
                 }
             }
         }
     }
 
-    /// For `map_err`: why no connection to a server was made. A server that cannot prove who it is comes as an I/O error.
+    /// For `map_err`: why no connection to a server was made. A server that cannot prove who it is
+    /// comes as an I/O error.
     #[cfg(feature = "postgres")]
     pub(crate) fn connecting(error: sqlx::Error) -> Self {
         let unverified = match &error {
@@ -58,10 +60,11 @@ impl LogError {
 
 impl From<MigrateError> for LogError {
     fn from(error: MigrateError) -> Self {
-        // A lost connection hides in the source: the outage of a database must not read as the operator's fault.
+        // A lost connection hides in the source: the outage of a database must not read as the
+        // operator's fault.
         let lost = std::error::Error::source(&error)
             .and_then(|source| source.downcast_ref::<sqlx::Error>())
-            .is_some_and(|source| classify(source) != Failure::Refused);
+            .is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
         let reason = match std::error::Error::source(&error) {
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
@@ -79,7 +82,8 @@ impl From<InvalidUrl> for LogError {
     }
 }
 
-/// Waits at most `limit` for the database: a server that vanished without a goodbye must not stop a relay.
+/// Waits at most `limit` for the database: a server that vanished without a goodbye must not stop a
+/// relay.
 pub(crate) async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, LogError>>,

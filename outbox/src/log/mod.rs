@@ -1,4 +1,5 @@
-//! The log as the relay sees it: entries that only ever get appended, read in order behind a cursor.
+//! The log as the relay sees it: entries that only ever get appended, read in order behind a
+//! cursor.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -23,8 +23,8 @@ impl<T: LogStore + LogAdmin + LogRetention> Log for T {}
 /// source. Connects to nothing yet.
 ///
 /// # Errors
-/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear, or when this program was built
-/// without the database.
+/// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear, or when
+/// this program was built without the database.
 pub fn open(
     address: impl Into<Address>,
     source: Source,

@@ -14,7 +14,8 @@ pub struct LogOptions {
     pub allow_plaintext: bool,
     /// How long connecting may take. Default: 10 s.
     pub connect_timeout: Duration,
-    /// How long one call may take; the server ends the statement after the same time. Default: 30 s.
+    /// How long one call may take; the server ends the statement after the same time. Default: 30
+    /// s.
     pub call_timeout: Duration,
 }
 

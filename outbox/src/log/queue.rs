@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::log::entry::EntryId;
 use crate::log::exception::Exception;
 
-/// The name of a queue of held entries: those of a key, in the order of ids, or those of a topic that have no key.
+/// The name of a queue of held entries: those of a key, in the order of ids, or those of a topic
+/// that have no key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(String);
 

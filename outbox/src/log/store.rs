@@ -11,8 +11,8 @@ use crate::log::exception::{ExceptionChange, ExceptionSummary};
 use crate::log::lease::{Acquired, Fenced, RelayName};
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 
-/// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns its connection,
-/// so that a database restart is noticed by both and never papered over by a pool.
+/// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns
+/// its connection, so that a database restart is noticed by both and never papered over by a pool.
 #[async_trait]
 pub trait LogStore: Send + Sync + 'static {
     /// Names the database, for logs and tables: `postgresql 10.0.0.7:5432/orders`. Never contains a
@@ -22,7 +22,8 @@ pub trait LogStore: Send + Sync + 'static {
     /// Opens a connection for reading, after checking that the schema fits.
     ///
     /// # Errors
-    /// [`LogError`]: unreachable, wrong credentials, schema missing, too old or too new. Cancel-safe.
+    /// [`LogError`]: unreachable, wrong credentials, schema missing, too old or too new.
+    /// Cancel-safe.
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError>;
 
     /// Opens a connection for lease, cursor and exceptions, after checking that the schema fits.
@@ -41,9 +42,10 @@ pub trait LogStore: Send + Sync + 'static {
 /// None of the calls is cancel-safe: drop the reader with the future.
 #[async_trait]
 pub trait LogReader: Send {
-    /// The next difference after `base`, or `None` when nothing has committed since. An empty poll is cheap:
-    /// it writes nothing and costs the same however long the history and the backlog are. The difference's own
-    /// `base` may be a later mark than the one asked for, when nothing lies between the two: go on with that one.
+    /// The next difference after `base`, or `None` when nothing has committed since. An empty poll
+    /// is cheap: it writes nothing and costs the same however long the history and the backlog are.
+    /// The difference's own `base` may be a later mark than the one asked for, when nothing lies
+    /// between the two: go on with that one.
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError>;
 
     /// Entries of a difference with ids above `after`, in the order of their ids.
@@ -54,11 +56,12 @@ pub trait LogReader: Send {
         limit: PageLimit,
     ) -> Result<Page, LogError>;
 
-    /// Exceptions that need the relay now: scheduled and retrying ones that are due, and discarded ones; behind `after`, in
-    /// the order of (`due_at`, id).
+    /// Exceptions that need the relay now: scheduled and retrying ones that are due, and discarded
+    /// ones; behind `after`, in the order of (`due_at`, id).
     async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError>;
 
-    /// Held entries of some queues: a page for each, in the order of the asks. `limit` is for all of them together.
+    /// Held entries of some queues: a page for each, in the order of the asks. `limit` is for all
+    /// of them together.
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError>;
 
     /// Queues with held entries, behind `after` in the order of their names, at most `queues_max`.
@@ -68,17 +71,19 @@ pub trait LogReader: Send {
         queues_max: usize,
     ) -> Result<HeldQueues, LogError>;
 
-    /// Exceptions for which their keys wait: retrying and dead ones with ids above `after`, in the order of their ids, at
-    /// most `entries_max`; fewer only at the end.
+    /// Exceptions for which their keys wait: retrying and dead ones with ids above `after`, in the
+    /// order of their ids, at most `entries_max`; fewer only at the end.
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
 }
 
-/// Keeps the relay's state: lease, cursor, exceptions. After any error the checkpoint_store is dropped: take the lease and
-/// load the cursor anew. None of the calls is cancel-safe: drop the checkpoint_store with the future.
+/// Keeps the relay's state: lease, cursor, exceptions. After any error the checkpoint_store is
+/// dropped: take the lease and load the cursor anew. None of the calls is cancel-safe: drop the
+/// checkpoint_store with the future.
 #[async_trait]
 pub trait CheckpointStore: Send {
-    /// Asks for the lease; it is granted when nobody holds it or when it has expired by the database's clock.
-    /// The first time a relay's name is seen, its cursor starts before the first entry.
+    /// Asks for the lease; it is granted when nobody holds it or when it has expired by the
+    /// database's clock. The first time a relay's name is seen, its cursor starts before the first
+    /// entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;
 
     /// Prolongs the lease.

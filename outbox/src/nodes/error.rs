@@ -5,7 +5,7 @@ use std::time::Duration;
 use message::Fault;
 
 use super::options::{NODE_LEASE_MAX, NODE_LEASE_MIN};
-use crate::failure::{Failure, classify};
+use migrations::SqlErrorKind;
 
 /// Why a node has no number.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,9 @@ impl NodeError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Database { source, .. } if classify(source) != Failure::Refused => Fault::Broker,
+            Self::Database { source, .. } if SqlErrorKind::of(source) != SqlErrorKind::Refused => {
+                Fault::Broker
+            }
             _ => Fault::Operator,
         }
     }

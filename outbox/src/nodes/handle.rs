@@ -17,8 +17,8 @@ use crate::telemetry;
 /// The largest batch: what one millisecond has room for.
 pub const BATCH_MAX: usize = 4_096;
 
-/// Makes ids that name this node. Cheap to clone; clones share the number. When the last one is dropped, the number is
-/// given back.
+/// Makes ids that name this node. Cheap to clone; clones share the number. When the last one is
+/// dropped, the number is given back.
 #[derive(Clone)]
 pub struct NodeIds {
     shared: Arc<Shared>,
@@ -37,12 +37,13 @@ impl Shared {
 }
 
 impl NodeIds {
-    /// Leases a number, and keeps it renewed in the background for as long as a handle exists. On PostgreSQL as the role of
-    /// producers.
+    /// Leases a number, and keeps it renewed in the background for as long as a handle exists. On
+    /// PostgreSQL as the role of producers.
     ///
     /// # Errors
-    /// [`NodeError`]: an option out of its bounds, a table that is missing, no number left, or a database that is away. Run
-    /// it to its end: a number that was leased meanwhile is free again when its lease has ended.
+    /// [`NodeError`]: an option out of its bounds, a table that is missing, no number left, or a
+    /// database that is away. Run it to its end: a number that was leased meanwhile is free again
+    /// when its lease has ended.
     pub async fn open<DB: Dialect>(pool: Pool<DB>, options: NodeOptions) -> Result<Self, NodeError> {
         options.check()?;
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
@@ -57,7 +58,8 @@ impl NodeIds {
     /// The next id. Ids of one node ascend strictly. It does not block.
     ///
     /// # Errors
-    /// [`Stale`]: this node's number may be another one's by now, or the clock is behind. Try again later.
+    /// [`Stale`]: this node's number may be another one's by now, or the clock is behind. Try again
+    /// later.
     pub fn next(&self) -> Result<MessageId, Stale> {
         self.minted(NodeIdGenerator::next)
     }
@@ -78,7 +80,8 @@ impl NodeIds {
         self.shared.mint().term().map(|term| (term.number, term.epoch))
     }
 
-    /// Renews now, for example when the machine was suspended; takes another number when this one is lost. Cancel-safe.
+    /// Renews now, for example when the machine was suspended; takes another number when this one
+    /// is lost. Cancel-safe.
     ///
     /// # Errors
     /// [`NodeError`]; ids are made until the lease ends.
@@ -86,7 +89,8 @@ impl NodeIds {
         self.ask(Command::Renew).await
     }
 
-    /// Gives the number back: another node may have it at once. No clone makes ids after it. Cancel-safe.
+    /// Gives the number back: another node may have it at once. No clone makes ids after it.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`NodeError`] when the database did not answer; the number is free when its lease has ended.

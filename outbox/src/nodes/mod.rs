@@ -1,7 +1,9 @@
-//! Ids that name the node which made them: unique in the region of one database without asking it for each.
+//! Ids that name the node which made them: unique in the region of one database without asking it
+//! for each.
 //!
-//! A node is a process. It leases a number in the table `outbox_node`, on the database's clock, and renews the lease every
-//! third of its length. Number and epoch are bits of every id ([`message::token::node`] has the layout and the proof).
+//! A node is a process. It leases a number in the table `outbox_node`, on the database's clock, and
+//! renews the lease every third of its length. Number and epoch are bits of every id
+//! ([`message::token::node`] has the layout and the proof).
 //!
 //! | when | what happens |
 //! |---|---|

@@ -22,10 +22,12 @@ const HOLDER_BYTES_MAX: usize = 255;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeOptions {
-    /// How long a number is held without a renewal: [`NODE_LEASE_MIN`] to [`NODE_LEASE_MAX`], 30 s by default. For so long
-    /// the node makes ids while the database is away, and for so long a number stays taken after a crash.
+    /// How long a number is held without a renewal: [`NODE_LEASE_MIN`] to [`NODE_LEASE_MAX`], 30 s
+    /// by default. For so long the node makes ids while the database is away, and for so long a
+    /// number stays taken after a crash.
     pub lease: Duration,
-    /// Who is seen to hold the number, for operators: 1 to 255 bytes. By default the process id. It decides nothing.
+    /// Who is seen to hold the number, for operators: 1 to 255 bytes. By default the process id. It
+    /// decides nothing.
     pub holder: String,
     /// The PostgreSQL schema of the table; without one the `search_path` finds it. SQLite has none.
     pub schema: Option<Identifier>,
@@ -84,8 +86,9 @@ impl NodeOptions {
         }
     }
 
-    /// How long the node itself relies on a lease: it ends here before it ends in the database, also when this machine's
-    /// clock goes a little slower, and an id takes a while from here to a row.
+    /// How long the node itself relies on a lease: it ends here before it ends in the database,
+    /// also when this machine's clock goes a little slower, and an id takes a while from here to a
+    /// row.
     pub(super) fn relied_on(&self) -> Duration {
         self.lease - self.lease / 10
     }

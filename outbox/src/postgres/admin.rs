@@ -28,8 +28,8 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
 const COUNTS: &str = "
 SELECT state, count(*) FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 GROUP BY state";
 
-// $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4 after. The
-// first part has the smaller ids.
+// $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4
+// after. The first part has the smaller ids.
 const BACKLOG: &str = "
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}outbox_message_id_seq)
         - $1,

@@ -34,7 +34,8 @@ pub(super) struct PgCheckpointStore {
     pub(super) watch: Watch,
 }
 
-/// How often a lease is taken again after a rebase: the second comparison finds what the first one mended.
+/// How often a lease is taken again after a rebase: the second comparison finds what the first one
+/// mended.
 const GRANT_ATTEMPTS: usize = 3;
 
 impl PgCheckpointStore {
@@ -48,7 +49,8 @@ impl PgCheckpointStore {
                     if sound != cursor && self.checkpoint(lease.epoch, &sound, &[]).await? == Fenced::Lost {
                         continue;
                     }
-                    // Not before: whoever was held up since it took the lease may have compared a cursor of before a rebase.
+                    // Not before: whoever was held up since it took the lease may have compared a
+                    // cursor of before a rebase.
                     if !PgMark::read(&sound.base)?.is_rebased {
                         within(self.call_timeout, self.forget_left_out(lease.epoch)).await?;
                     }

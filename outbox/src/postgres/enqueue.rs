@@ -41,8 +41,8 @@ macro_rules! into {
     };
 }
 
-// A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row: ids ascend in
-// the order of the batch.
+// A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row:
+// ids ascend in the order of the batch.
 macro_rules! arrays {
     () => {
         "SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent, m.tracestate, \
@@ -52,26 +52,28 @@ macro_rules! arrays {
     };
 }
 
-// Ids that nobody else has. Looking for conflicts beforehand, and confirming each row afterwards, is 7 % of the server's
-// time for ten messages and a row of business, and arrays are as much for one message.
+// Ids that nobody else has. Looking for conflicts beforehand, and confirming each row afterwards,
+// is 7 % of the server's time for ten messages and a row of business, and arrays are as much for
+// one message.
 const APPEND: &str = concat!(into!(arrays!()), " RETURNING xid::text");
 const APPEND_ONE: &str =
     concat!(into!("VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10)"), " RETURNING xid::text");
 
-// Without a column to conflict on, because each segment of the log has a key of its own; no other key can be violated.
+// Without a column to conflict on, because each segment of the log has a key of its own; no other
+// key can be violated.
 const INSERT: &str = concat!(into!(arrays!()), " ON CONFLICT DO NOTHING RETURNING message_id, xid::text");
 
 // Fingerprints, because a producer may append and not read what others have written.
 const STORED: &str = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
 
-// Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its upper bound is
-// the last *finished* xid, so one that runs may lie above it.
+// Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its
+// upper bound is the last *finished* xid, so one that runs may lie above it.
 const RUNNING: &str = "
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
     AND transactionid = $1::text::xid8::xid)";
 
-// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status refuses an xid that is
-// not given out (again) after a crash.
+// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status refuses
+// an xid that is not given out (again) after a crash.
 const FATE: &str = "
 SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
     CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($2::text::xid8) END";
@@ -239,8 +241,8 @@ impl Dialect for Postgres {
     fn pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
         let limit = idle_in_transaction_max.as_millis().to_string();
         PgPoolOptions::new()
-            // On return a connection has shown that it lives. Asking it again a moment later is one of seven round trips of a
-            // small transaction, and the one that its caller waits for.
+            // On return a connection has shown that it lives. Asking it again a moment later is one
+            // of seven round trips of a small transaction, and the one that its caller waits for.
             .test_before_acquire(false)
             .before_acquire(|connection, metadata| {
                 Box::pin(async move {
@@ -262,10 +264,11 @@ impl Dialect for Postgres {
             })
             .after_release(|connection, _| {
                 Box::pin(async move {
-                    // A begin() that was cancelled leaves the session inside a transaction, in which the next
-                    // borrower's autocommit statements would vanish. BEGIN before ROLLBACK: a ROLLBACK outside a
-                    // transaction is a warning in the server's log each time. In a failed transaction BEGIN fails,
-                    // and the pool closes the connection, which is as good.
+                    // A begin() that was cancelled leaves the session inside a transaction, in
+                    // which the next borrower's autocommit statements would vanish. BEGIN before
+                    // ROLLBACK: a ROLLBACK outside a transaction is a warning in the server's log
+                    // each time. In a failed transaction BEGIN fails, and the pool closes the
+                    // connection, which is as good.
                     connection.execute("BEGIN; ROLLBACK").await?;
                     Ok(true)
                 })

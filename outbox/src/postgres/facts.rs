@@ -30,8 +30,9 @@ WHERE r.started_at <> EXCLUDED.started_at";
 const UNLOGGED: &str =
     "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
 
-// The first eight digits of a WAL file's name are the timeline that is being written; the control file tells it only
-// after a checkpoint. Whatever is visible has its id already when the sequence is read, after the snapshot.
+// The first eight digits of a WAL file's name are the timeline that is being written; the control
+// file tells it only after a checkpoint. Whatever is visible has its id already when the sequence
+// is read, after the snapshot.
 const SERVER: &str = concat!(
     "
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
@@ -46,7 +47,8 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
     (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)"
 );
 
-// The oldest that the cursor cannot know: a sequence that was set back gives out low ids again from then on.
+// The oldest that the cursor cannot know: a sequence that was set back gives out low ids again from
+// then on.
 const GIVEN_OUT_AGAIN: &str = "
 SELECT min(id) FROM (
     SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)

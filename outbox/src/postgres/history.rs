@@ -1,8 +1,10 @@
-//! Which history a mark belongs to, and whether a cursor can be believed. Pure: the facts are gathered in `facts`.
+//! Which history a mark belongs to, and whether a cursor can be believed. Pure: the facts are
+//! gathered in `facts`.
 //!
-//! A cursor compares transaction ids and ids of the sequence with those of rows. Both count on for ever within one
-//! history of one server; a restore, a reset or a promotion can make them begin again. So at every grant of a lease the
-//! cursor is compared with the server: it is sound, or it is rebased, and what leaves again because of it is told.
+//! A cursor compares transaction ids and ids of the sequence with those of rows. Both count on for
+//! ever within one history of one server; a restore, a reset or a promotion can make them begin
+//! again. So at every grant of a lease the cursor is compared with the server: it is sound, or it
+//! is rebased, and what leaves again because of it is told.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,8 +75,8 @@ pub(super) struct CursorFacts {
     pub(super) head: Option<PgMark>,
     /// Rows of that difference up to this id are settled.
     pub(super) after: i64,
-    /// A row up to the base's floor whose transaction began after the base was taken. There is none unless the sequence
-    /// gave out an id twice.
+    /// A row up to the base's floor whose transaction began after the base was taken. There is none
+    /// unless the sequence gave out an id twice.
     pub(super) given_out_again: Option<i64>,
 }
 
@@ -182,7 +184,8 @@ impl CursorFacts {
             .find(|system| *system != here.system_identifier)
     }
 
-    /// Whether a rebase forgets transactions that were in flight at the base and may be open on this server still.
+    /// Whether a rebase forgets transactions that were in flight at the base and may be open on
+    /// this server still.
     pub(super) fn gives_up_open_transactions(&self, cause: &Cause, here: &History) -> bool {
         !cause.keeps_transaction_ids() && !self.base.in_flight.is_empty() && self.other_server(here).is_none()
     }

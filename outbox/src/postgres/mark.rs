@@ -1,4 +1,5 @@
-//! A mark: a snapshot and a position of the sequence read before it. Pure arithmetic on transaction ids.
+//! A mark: a snapshot and a position of the sequence read before it. Pure arithmetic on transaction
+//! ids.
 
 use std::fmt::Write;
 
@@ -9,10 +10,12 @@ use crate::postgres::history::History;
 /// Says that a mark was made by a rebase.
 const REBASED: &str = "rebased";
 
-/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…@history@rebased`; the last two can be missing.
+/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…@history@rebased`; the last two can be
+/// missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PgMark {
-    /// Every row with an id up to here is visible in the snapshot, or its transaction is in `in_flight`.
+    /// Every row with an id up to here is visible in the snapshot, or its transaction is in
+    /// `in_flight`.
     pub(super) floor: i64,
     /// `pg_current_snapshot()` as text.
     pub(super) snapshot: String,
@@ -22,7 +25,7 @@ pub(super) struct PgMark {
     pub(super) xmax: u64,
     /// Where it was taken, or last found to hold. A mark means nothing in another history.
     pub(super) history: Option<History>,
-    /// Whether a rebase made it: some of what follows it stood beside the log already.
+    /// Whether a rebase made it: some of what follows it was parked already.
     pub(super) is_rebased: bool,
 }
 
@@ -32,7 +35,8 @@ impl PgMark {
         Self::before_all(0)
     }
 
-    /// Behind the ids up to `floor`, with a snapshot that sees nothing: every row above it is still to come.
+    /// Behind the ids up to `floor`, with a snapshot that sees nothing: every row above it is still
+    /// to come.
     pub(super) fn before_all(floor: i64) -> Self {
         Self {
             floor,
@@ -117,8 +121,8 @@ impl PgMark {
     }
 }
 
-/// Whether these can be the transactions in flight of a snapshot: ascending, because they are searched by halves, and
-/// within its bounds.
+/// Whether these can be the transactions in flight of a snapshot: ascending, because they are
+/// searched by halves, and within its bounds.
 fn is_in_flight(xids: &[u64], xmin: u64, xmax: u64) -> bool {
     xids.is_sorted_by(|one, next| one < next) && xids.iter().all(|xid| (xmin..xmax).contains(xid))
 }
@@ -222,8 +226,9 @@ mod tests {
     }
 
     proptest! {
-        /// The two queries of a difference (above the base's floor; below it, of the transactions that ended since)
-        /// bring what became visible between the marks: all of it, and nothing twice.
+        /// The two queries of a difference (above the base's floor; below it, of the transactions
+        /// that ended since) bring what became visible between the marks: all of it, and nothing
+        /// twice.
         #[test]
         fn floor_and_stragglers_make_up_the_difference(steps in prop::collection::vec(step(), 1..120)) {
             let (mut next_xid, mut sequence, mut position) = (1_u64, 0_i64, 0_i64);

@@ -24,45 +24,53 @@
 //!
 //! Rows are read in differences between two marks. A mark is taken in two statements:
 //!
-//! 1. read an id `floor` that the sequence has given out, and *then* take a transaction id `X` (one statement, committed);
+//! 1. read an id `floor` that the sequence has given out, and *then* take a transaction id `X` (one
+//!    statement, committed);
 //! 2. take a snapshot, and in the same statement read the sequence's position again: `ceiling`.
 //!
-//! **Every row with an id up to `floor` is visible in the snapshot, or its transaction is in the snapshot's list
-//! of those in flight (or was rolled back).** The row's transaction had its xid before it had the id (column order of the table), and
-//! the id was given out before the floor was read, so its xid is older than `X`. `X` had ended before the snapshot
-//! was taken, so the snapshot's upper bound lies above `X`: an older xid is either finished or listed. Without
-//! `X` this would not hold: the upper bound is the last *finished* xid + 1, and a transaction above it that
-//! already has an id would be neither visible nor listed. Nor would it hold with what `SELECT last_value` says, which may be an id
-//! that is yet to be given out (ADR 18).
+//! **Every row with an id up to `floor` is visible in the snapshot, or its transaction is in the
+//! snapshot's list of those in flight (or was rolled back).** The row's transaction had its xid
+//! before it had the id (column order of the table), and the id was given out before the floor was
+//! read, so its xid is older than `X`. `X` had ended before the snapshot was taken, so the
+//! snapshot's upper bound lies above `X`: an older xid is either finished or listed. Without `X`
+//! this would not hold: the upper bound is the last *finished* xid + 1, and a transaction above it
+//! that already has an id would be neither visible nor listed. Nor would it hold with what `SELECT
+//! last_value` says, which may be an id that is yet to be given out (ADR 18).
 //!
-//! **No row visible in the snapshot has an id above `ceiling`:** it got its id before it committed, it committed
-//! before the snapshot, and the sequence is read after the snapshot.
+//! **No row visible in the snapshot has an id above `ceiling`:** it got its id before it committed,
+//! it committed before the snapshot, and the sequence is read after the snapshot.
 //!
 //! So the difference from mark A to mark B is exactly
-//! - rows with `floor(A) < id <= ceiling(B)` that are visible in B and not in A, on the primary key, and
-//! - rows with `id <= floor(A)` of transactions that were in flight at A and are not at B, by their xid.
+//! - rows with `floor(A) < id <= ceiling(B)` that are visible in B and not in A, on the primary
+//!   key, and
+//! - rows with `id <= floor(A)` of transactions that were in flight at A and are not at B, by their
+//!   xid.
 //!
-//! Both marks are values, so the set never changes; it is read in the order of ids, the second part first.
+//! Both marks are values, so the set never changes; it is read in the order of ids, the second part
+//! first.
 //!
-//! **Order per key.** If A committed before B was enqueued, A's id is smaller, and no snapshot shows B without A.
+//! **Order per key.** If A committed before B was enqueued, A's id is smaller, and no snapshot
+//! shows B without A.
 //!
-//! **Crashes.** After a crash PostgreSQL may give out again the xids that it had not logged, so a mark that lives
-//! only in memory must not outlive the server. A connection does not tell: a pooler keeps its clients through a crash. So
-//! each mark names the *run* of the server in which it was taken, and the run is a row of a table that is not logged
-//! (`outbox_server_run`): PostgreSQL empties such tables after every crash, promotion and restore of files, which are
-//! just the cases in which it recovers from its log and may give out ids anew. After an orderly stop the row stays, and so
-//! do the counters of xids and of the sequence; another start of the server ends the run all the same. Every poll, page,
-//! renewal and checkpoint asks for the row: without it they find and write nothing, and the term ends. So nothing of
-//! another history can leave before what stands ahead of it in this one. A stored mark is safe: the transaction that
-//! stored it has an xid above all of the mark's, and is logged.
+//! **Crashes.** After a crash PostgreSQL may give out again the xids that it had not logged, so a
+//! mark that lives only in memory must not outlive the server. A connection does not tell: a pooler
+//! keeps its clients through a crash. So each mark names the *run* of the server in which it was
+//! taken, and the run is a row of a table that is not logged (`outbox_server_run`): PostgreSQL
+//! empties such tables after every crash, promotion and restore of files, which are just the cases
+//! in which it recovers from its log and may give out ids anew. After an orderly stop the row
+//! stays, and so do the counters of xids and of the sequence; another start of the server ends the
+//! run all the same. Every poll, page, renewal and checkpoint asks for the row: without it they
+//! find and write nothing, and the term ends. So nothing of another history can leave before what
+//! stands ahead of it in this one. A stored mark is safe: the transaction that stored it has an xid
+//! above all of the mark's, and is logged.
 //!
-//! **Other histories.** At every grant of a lease the stored cursor is compared with the server (`history`), and a poll
-//! that finds the sequence behind the mark's floor ends the term.
+//! **Other histories.** At every grant of a lease the stored cursor is compared with the server
+//! (`history`), and a poll that finds the sequence behind the mark's floor ends the term.
 //!
-//! **Long transactions.** Their rows come in the difference after their commit; nothing waits for them. A poll
-//! would walk their invisible rows above the floor again and again: when the sequence has moved on although
-//! nothing was found, the reader takes a newer mark, makes sure that the difference up to it is empty, and polls
-//! from there.
+//! **Long transactions.** Their rows come in the difference after their commit; nothing waits for
+//! them. A poll would walk their invisible rows above the floor again and again: when the sequence
+//! has moved on although nothing was found, the reader takes a newer mark, makes sure that the
+//! difference up to it is empty, and polls from there.
 
 mod admin;
 mod checkpoint_store;

@@ -1,4 +1,5 @@
-//! Numbers of nodes. Functions with the owner's rights change them, so that no producer can turn an epoch back.
+//! Numbers of nodes. Functions with the owner's rights change them, so that no producer can turn an
+//! epoch back.
 
 use std::time::Duration;
 

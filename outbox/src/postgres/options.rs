@@ -17,10 +17,10 @@ pub enum Exposure {
     Unverified,
 }
 
-/// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on another machine must
-/// prove its identity (`verify-full`), also where plaintext is allowed. Beyond loopback addresses and Unix sockets
-/// plaintext has to be asked for twice, with `sslmode=disable` and `allow_plaintext`; modes that may fall back to
-/// it are refused.
+/// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on
+/// another machine must prove its identity (`verify-full`), also where plaintext is allowed. Beyond
+/// loopback addresses and Unix sockets plaintext has to be asked for twice, with `sslmode=disable`
+/// and `allow_plaintext`; modes that may fall back to it are refused.
 ///
 /// # Errors
 /// [`InvalidUrl`].

@@ -1,7 +1,8 @@
 //! One page: how many rows to ask for, which payloads come with them, and where it is cut.
 //!
-//! The server bounds the rows and leaves payloads out that are large; where the page ends is decided here, by the lengths
-//! of all of them. The payloads that were left out and belong to the page follow in a second statement.
+//! The server bounds the rows and leaves payloads out that are large; where the page ends is
+//! decided here, by the lengths of all of them. The payloads that were left out and belong to the
+//! page follow in a second statement.
 
 use std::collections::HashMap;
 
@@ -21,7 +22,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Rows to ask for, at least one; a quarter more than should fit, so that a page is full although lengths differ.
+    /// Rows to ask for, at least one; a quarter more than should fit, so that a page is full
+    /// although lengths differ.
     pub(super) fn rows(&self, limit: PageLimit) -> usize {
         let fit = limit.bytes_max / self.mean_bytes.max(1);
         fit.saturating_add(fit / 4).saturating_add(1).min(limit.entries_max).max(1)
@@ -50,8 +52,8 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Keeps the rows that fit; the first one always, unless it stands `beside_others`. `asked` is one less than what the
-    /// statement was limited to.
+    /// Keeps the rows that fit; the first one always, unless it stands `beside_others`. `asked` is
+    /// one less than what the statement was limited to.
     pub(super) fn of(
         mut rows: Vec<PgRow>,
         limit: PageLimit,
@@ -71,7 +73,8 @@ impl Cut {
         Ok(Self { rows, exhausted: fit == found && found <= asked, payloads: HashMap::new() })
     }
 
-    /// Brings the payloads that have not come with their rows. One that is gone meanwhile stays out.
+    /// Brings the payloads that have not come with their rows. One that is gone meanwhile stays
+    /// out.
     pub(super) async fn complete(
         &mut self,
         statements: &Statements,

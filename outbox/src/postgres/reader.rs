@@ -22,8 +22,9 @@ use crate::postgres::page::{Cut, Pace, inline_max};
 use crate::postgres::row::{self, Column};
 use crate::postgres::statements::Statements;
 
-/// How far the sequence may have moved since a mark's floor before the mark counts as stale: a poll then walks at
-/// most this many ids (about 30 buffers) that it knows already or that are not committed.
+/// How far the sequence may have moved since a mark's floor before the mark counts as stale: a poll
+/// then walks at most this many ids (about 30 buffers) that it knows already or that are not
+/// committed.
 const STALE_AFTER_IDS: i64 = 1_000;
 
 /// How often a mark is taken anew when many commits fall between its two halves.
@@ -51,7 +52,8 @@ struct Polled {
     same_run: bool,
 }
 
-/// The answer belongs to another history than the mark: the term ends, and the cursor is compared anew.
+/// The answer belongs to another history than the mark: the term ends, and the cursor is compared
+/// anew.
 fn other_history(why: String) -> LogError {
     LogError::Unavailable { reason: why, source: None }
 }
@@ -96,8 +98,9 @@ impl PgReader {
         }
     }
 
-    /// A statement that found nothing may have asked another run of the server, in which it finds nothing: then this
-    /// fails. No run returns, so the present one was there when the statement ran.
+    /// A statement that found nothing may have asked another run of the server, in which it finds
+    /// nothing: then this fails. No run returns, so the present one was there when the statement
+    /// ran.
     async fn check_run(&mut self, found: usize) -> Result<(), LogError> {
         if found > 0 || self.run.is_none() || run(&mut self.connection, &self.statements).await? == self.run {
             return Ok(());
@@ -173,8 +176,9 @@ impl PgReader {
         Ok(self.page(difference, EntryId::default(), limit).await?.entries.is_empty())
     }
 
-    /// First the rows of transactions that were in flight at the base: they have the smaller ids. Each statement asks for
-    /// the run of the server, so what it brings is of the difference's history.
+    /// First the rows of transactions that were in flight at the base: they have the smaller ids.
+    /// Each statement asks for the run of the server, so what it brings is of the difference's
+    /// history.
     async fn page(
         &mut self,
         difference: &Difference,
@@ -229,7 +233,7 @@ impl PgReader {
         Ok(Page { exhausted: cut.exhausted, ..first })
     }
 
-    /// As `page`, without what stood beside the log when the base was rebased.
+    /// As `page`, without what was parked when the base was rebased.
     async fn page_without(
         &mut self,
         difference: &Difference,
@@ -248,7 +252,7 @@ impl PgReader {
                 .bind(last.0)
                 .fetch_all(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell what stood beside the log"))?
+                .map_err(LogError::during("tell what was parked"))?
                 .into_iter()
                 .collect();
             if !left_out.is_empty() {

@@ -1,7 +1,8 @@
 //! Mends cursors that are not of this history.
 //!
-//! In one transaction, under a lock that keeps every relay out, each cursor is compared with the server and gets another
-//! base; every relay's epoch is raised, so that whoever holds a lease is fenced off. No row is lost:
+//! In one transaction, under a lock that keeps every relay out, each cursor is compared with the
+//! server and gets another base; every relay's epoch is raised, so that whoever holds a lease is
+//! fenced off. No row is lost:
 //!
 //! | what the transaction ids mean | the new base | what leaves again |
 //! |---|---|---|
@@ -9,20 +10,24 @@
 //! | nothing (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or below the first row of a transaction that was in flight; below every row when the sequence lies behind the floor | what is above the floor |
 //! | nothing, and this server has written rows itself | as before, with a floor below the first of these | what is above the floor |
 //!
-//! **Rows are rewritten only where every cursor is rebased.** When the log is another server's, or a row carries a
-//! transaction id that this server has not given out, rows with an id that it would not call finished get the id 3, which is
-//! visible in every mark taken from now on: the one documented exception to "rows are never updated". A function of the
-//! database does it with the owner's rights, and refuses otherwise. `ServerFacts::decide` is then a cause for each cursor, so
-//! each gets a snapshot that sees nothing: no base is left in which an id 3 hides what was not read.
+//! **Rows are rewritten only where every cursor is rebased.** When the log is another server's, or
+//! a row carries a transaction id that this server has not given out, rows with an id that it would
+//! not call finished get the id 3, which is visible in every mark taken from now on: the one
+//! documented exception to "rows are never updated". A function of the database does it with the
+//! owner's rights, and refuses otherwise. `ServerFacts::decide` is then a cause for each cursor, so
+//! each gets a snapshot that sees nothing: no base is left in which an id 3 hides what was not
+//! read.
 //!
-//! When only a cursor is another server's, no row is touched: what another pipeline has not read yet stays invisible in its
-//! base. Nor is it needed. Each row has an id below the next one of this server, so the snapshot of every mark from now on
-//! either sees it or lists its id as in flight (of a transaction here that happens to have the same id). Once seen it stays
-//! seen, and then the proof in `postgres/mod.rs` holds for it as for a row of that transaction.
+//! When only a cursor is another server's, no row is touched: what another pipeline has not read
+//! yet stays invisible in its base. Nor is it needed. Each row has an id below the next one of this
+//! server, so the snapshot of every mark from now on either sees it or lists its id as in flight
+//! (of a transaction here that happens to have the same id). Once seen it stays seen, and then the
+//! proof in `postgres/mod.rs` holds for it as for a row of that transaction.
 //!
-//! Another function sets a sequence forwards. Its lock waits for every open transaction that has enqueued, and other
-//! producers queue behind it: so it is tried for moments, with pauses in which nothing is locked. The same lock is taken
-//! when a cursor of this server gives up its snapshot: what was in flight in it may be open still, with ids below the floor.
+//! Another function sets a sequence forwards. Its lock waits for every open transaction that has
+//! enqueued, and other producers queue behind it: so it is tried for moments, with pauses in which
+//! nothing is locked. The same lock is taken when a cursor of this server gives up its snapshot:
+//! what was in flight in it may be open still, with ids below the floor.
 //!
 //! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
 //! reader leaves them out. Entries that leave again have the ids they had; the inbox drops them.
@@ -39,7 +44,8 @@ use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::retention::is_in_use;
 
-/// How long a rebase may take: rewriting the rows of a restored log takes longer than any other call.
+/// How long a rebase may take: rewriting the rows of a restored log takes longer than any other
+/// call.
 const REBASE_MAX: Duration = Duration::from_secs(1_800);
 
 /// How often the lock of the sequence is tried, and the pause in between: 5 s in all.
@@ -98,12 +104,14 @@ impl Rebase {
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
                      WHERE xid = ANY($2::text::xid8[]) AND id <= $1))",
             ),
-            // $1 floor: rows that were written since this server's tables were made. An hour for clocks that went back.
+            // $1 floor: rows that were written since this server's tables were made. An hour for
+            // clocks that went back.
             own: render(
                 "SELECT least($1, (SELECT min(m.id) - 1 FROM {schema}outbox_message AS m, {schema}outbox_identity AS i
                      WHERE m.id <= $1 AND m.enqueued_at > i.recorded_at - interval '1 hour'))",
             ),
-            // $1 relay, $2 shard, $3 floor, $4 in flight: rows of transactions in flight may lie below the floor.
+            // $1 relay, $2 shard, $3 floor, $4 in flight: rows of transactions in flight may lie
+            // below the floor.
             beside: render(
                 "INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
                  SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e
@@ -252,8 +260,9 @@ impl Rebase {
         Ok(Tried::Mended)
     }
 
-    /// Sets the sequence above every known id, and locks producers out until the transaction ends. So each transaction that
-    /// has taken an id has ended, and its rows are seen by the statements that follow. Nothing when one is still open.
+    /// Sets the sequence above every known id, and locks producers out until the transaction ends.
+    /// So each transaction that has taken an id has ended, and its rows are seen by the statements
+    /// that follow. Nothing when one is still open.
     async fn lock_producers_out(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Option<i64>, LogError> {
         match sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await {
             Err(error) if is_in_use(&error) => Ok(None),

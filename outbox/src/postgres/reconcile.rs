@@ -11,9 +11,9 @@ use crate::log::{LogError, RelayName, stored};
 use crate::postgres::mark::{PgMark, array};
 use crate::reconcile::{Row, Rows, stage};
 
-// The cursor has passed what was visible at its base ($2) or stands up to its floor ($3) and was not in flight ($4),
-// and of the difference that is open what is visible at its head ($5) up to the settled id ($6). The fingerprint is made
-// here, so that no payload travels.
+// The cursor has passed what was visible at its base ($2) or stands up to its floor ($3) and was
+// not in flight ($4), and of the difference that is open what is visible at its head ($5) up to the
+// settled id ($6). The fingerprint is made here, so that no payload travels.
 macro_rules! rows {
     ($which:literal) => {
         concat!(

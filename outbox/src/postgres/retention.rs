@@ -13,7 +13,8 @@ use crate::log::{EntryId, LogError, RelayName};
 use crate::postgres::store::{PostgresLog, configure};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 
-/// A lock that is not granted within 25 ms is given up and asked for again, so that nobody waits behind it for longer.
+/// A lock that is not granted within 25 ms is given up and asked for again, so that nobody waits
+/// behind it for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -28,7 +29,8 @@ const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(sec
 const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
 
 impl PostgresLog {
-    /// Only a transaction that looks anew with each statement sees what committed while it waited for a lock.
+    /// Only a transaction that looks anew with each statement sees what committed while it waited
+    /// for a lock.
     async fn retention(&self) -> Result<PgConnection, LogError> {
         let mut connection = self.connect("relay retention").await?;
         let limit = self.options.call_timeout;

@@ -1,4 +1,5 @@
-//! The columns of a row, by their places: looking a name up costs more than reading most of the columns.
+//! The columns of a row, by their places: looking a name up costs more than reading most of the
+//! columns.
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;

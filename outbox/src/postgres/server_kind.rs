@@ -1,4 +1,5 @@
-//! Servers that speak PostgreSQL's protocol and do not keep what the relay's proof rests on. Pure decisions.
+//! Servers that speak PostgreSQL's protocol and do not keep what the relay's proof rests on. Pure
+//! decisions.
 
 use crate::failure::SHARED_SESSIONS;
 

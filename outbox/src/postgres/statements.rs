@@ -17,8 +17,8 @@ macro_rules! columns {
     };
 }
 
-/// The row lies where this message id puts it: the expression that the log is partitioned by, on both sides, so that one
-/// segment is looked into.
+/// The row lies where this message id puts it: the expression that the log is partitioned by, on
+/// both sides, so that one segment is looked into.
 macro_rules! same_segment {
     ($message_id:literal) => {
         concat!(
@@ -51,8 +51,9 @@ macro_rules! same_run {
     };
 }
 
-/// Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at least one; `found` counts what
-/// was there before. The length of a payload is known without fetching it from its TOAST table.
+/// Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at least one;
+/// `found` counts what was there before. The length of a payload is known without fetching it from
+/// its TOAST table.
 macro_rules! cut {
     ($columns:literal, $order:literal) => {
         concat!(
@@ -72,38 +73,44 @@ macro_rules! cut {
 /// All of them.
 #[derive(Debug, Clone)]
 pub(super) struct Statements {
-    /// Mark, first half: the floor is read before the transaction id is taken (see the module's proof).
+    /// Mark, first half: the floor is read before the transaction id is taken (see the module's
+    /// proof).
     pub(super) mark_floor: Statement,
     /// Mark, second half: the snapshot is taken before the ceiling is read.
     pub(super) mark_snapshot: Statement,
-    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is anything new, whether
-    /// anything in flight has ended, whether the run lasts. A scalar subquery parses the snapshot once and not for each row.
+    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is
+    /// anything new, whether anything in flight has ended, whether the run lasts. A scalar subquery
+    /// parses the snapshot once and not for each row.
     pub(super) poll: Statement,
     /// The run of the server that lasts now.
     pub(super) run: Statement,
-    /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes with its row, $7 run of
-    /// the server: walks the primary key. Of a larger payload only the length comes. So a page is bounded without a
-    /// window function, which copies every row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
+    /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes
+    /// with its row, $7 run of the server: walks the primary key. Of a larger payload only the
+    /// length comes. So a page is bounded without a window function, which copies every row twice:
+    /// 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
     pub(super) page: Statement,
-    /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with their rows.
+    /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with
+    /// their rows.
     pub(super) payloads: Statement,
-    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions, $6 run of the server: a huge one still costs a page only. Pairs are
-    /// compared, and not `xid = …`, because then only the index on both can serve the order: with statistics of few
-    /// large transactions the planner walked the primary key (1,609 buffers for one row of 100,000 against 4).
+    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions, $6 run of the server: a huge
+    /// one still costs a page only. Pairs are compared, and not `xid = …`, because then only the
+    /// index on both can serve the order: with statistics of few large transactions the planner
+    /// walked the primary key (1,609 buffers for one row of 100,000 against 4).
     pub(super) stragglers: Statement,
-    /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id, $6 run of the server. `statement_timestamp()` is constant, so the index on
-    /// due_at serves.
+    /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id, $6 run of the server.
+    /// `statement_timestamp()` is constant, so the index on due_at serves.
     pub(super) due: Statement,
     /// $1 relay, $2 and $3 behind this time and id: how long until the next one is due.
     pub(super) next_due: Statement,
-    /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each, $7 run of the server.
+    /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each,
+    /// $7 run of the server.
     pub(super) held: Statement,
     /// $1 relay, $2 behind this name, $3 queues, $4 run of the server.
     pub(super) held_queues: Statement,
     /// $1 relay, $2 above this id, $3 rows, $4 run of the server.
     pub(super) stuck: Statement,
-    /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease that is over although it
-    /// ends in the future, or null.
+    /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
+    /// that is over although it ends in the future, or null.
     pub(super) acquire: Statement,
     /// $1 relay: who holds it, for how long, and for how long it was asked for.
     pub(super) holder: Statement,
@@ -149,11 +156,13 @@ impl Statements {
     }
 }
 
-/// An id that was given out, or 0: read by the server's own function, under the lock of the sequence's page.
+/// An id that was given out, or 0: read by the server's own function, under the lock of the
+/// sequence's page.
 ///
-/// A SELECT from the sequence reads the page without that lock, and once in 32 calls `nextval` puts a value there that is
-/// 32 ahead, for as long as it writes its WAL record: 450 of 1.5 million reads beside three busy sessions went backwards
-/// afterwards. With such a floor the rows in between are looked for nowhere (ADR 18).
+/// A SELECT from the sequence reads the page without that lock, and once in 32 calls `nextval` puts
+/// a value there that is 32 ahead, for as long as it writes its WAL record: 450 of 1.5 million
+/// reads beside three busy sessions went backwards afterwards. With such a floor the rows in
+/// between are looked for nowhere (ADR 18).
 macro_rules! given_out {
     () => {
         "coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0)"
@@ -174,7 +183,8 @@ const MARK_SNAPSHOT: &str = "
 SELECT pg_current_snapshot()::text, CASE WHEN is_called THEN last_value ELSE last_value - 1 END
 FROM {schema}outbox_message_id_seq";
 
-// While the sequence stands at the floor there is no id above it to look for: an idle poll looks into no segment.
+// While the sequence stands at the floor there is no id above it to look for: an idle poll looks
+// into no segment.
 const POLL: &str = concat!(
     "
 WITH sequence AS MATERIALIZED (
@@ -229,9 +239,10 @@ const STRAGGLERS: &str = concat!(
     cut!("*", "id")
 );
 
-/// The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1 keeps the planner from turning
-/// the lookups into a join that reads whole tables (measured without statistics, 2 of 100,000 exceptions due: 1,836 buffers
-/// against about 20). A LEFT JOIN: an exception without a copy must be seen, not skipped.
+/// The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1 keeps
+/// the planner from turning the lookups into a join that reads whole tables (measured without
+/// statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). A LEFT JOIN: an
+/// exception without a copy must be seen, not skipped.
 macro_rules! exceptions {
     ($chosen:expr, $order:literal) => {
         concat!(
@@ -325,7 +336,8 @@ WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND
     " ORDER BY id LIMIT $3"
 );
 
-// The database's clock only. The same holder gets a new epoch too: what it sent before is fenced off.
+// The database's clock only. The same holder gets a new epoch too: what it sent before is fenced
+// off.
 const ACQUIRE: &str = "
 INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
 VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
@@ -358,8 +370,9 @@ WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
     same_run!("$4")
 );
 
-// The content is copied aside with the first change of an entry; afterwards its segment does not wait for it. A scheduled
-// entry is due at its message's own time, so that it does not become later by as long as the cursor had to wait.
+// The content is copied aside with the first change of an entry; afterwards its segment does not
+// wait for it. A scheduled entry is due at its message's own time, so that it does not become later
+// by as long as the cursor had to wait.
 const CHECKPOINT_WITH_CHANGES: &str = concat!(
     "
 WITH fenced AS (
@@ -417,8 +430,8 @@ const LEFT_OUT: &str = "
 SELECT id, message_id::text FROM {schema}outbox_rebased
 WHERE relay = $1 AND shard = 0 AND id BETWEEN $2 AND $3";
 
-// A rebase keeps everybody out of `outbox_relay` from before it writes the list until it has raised the epoch: this is
-// over before, or finds another epoch.
+// A rebase keeps everybody out of `outbox_relay` from before it writes the list until it has raised
+// the epoch: this is over before, or finds another epoch.
 const FORGET_LEFT_OUT: &str = "
 DELETE FROM {schema}outbox_rebased AS l USING {schema}outbox_relay AS r
 WHERE l.relay = $1 AND l.shard = 0 AND r.relay = l.relay AND r.shard = l.shard AND r.epoch = $2

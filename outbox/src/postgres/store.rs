@@ -23,7 +23,8 @@ use crate::postgres::statements::Statements;
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-/// The log of a PostgreSQL database. Cheap: connects when a reader or checkpoint_store is asked for.
+/// The log of a PostgreSQL database. Cheap: connects when a reader or checkpoint_store is asked
+/// for.
 #[derive(Debug, Clone)]
 pub struct PostgresLog {
     address: Address,
@@ -93,8 +94,8 @@ impl PostgresLog {
         self.check_sequence(connection).await
     }
 
-    /// Before anything else is asked that another product may not know, and before anything is prepared: in messages of the
-    /// simple protocol.
+    /// Before anything else is asked that another product may not know, and before anything is
+    /// prepared: in messages of the simple protocol.
     async fn check_product(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         let failed = || LogError::during("tell what it is");
         let product = sqlx::raw_sql(
@@ -215,8 +216,8 @@ impl LogStore for PostgresLog {
 
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
         let mut connection = self.connect(&format!("relay {relay}")).await?;
-        // Every statement has one right plan, an index walk; statistics of a log that was empty a minute ago
-        // must not choose another.
+        // Every statement has one right plan, an index walk; statistics of a log that was empty a
+        // minute ago must not choose another.
         let off = |name| (name, String::from("off"));
         let parameters = [
             off("enable_seqscan"),
@@ -241,7 +242,8 @@ impl LogStore for PostgresLog {
         let mut connection = self.connect(&format!("relay {relay} checkpoint_store")).await?;
         let off = |name| (name, String::from("off"));
         let parameters = [
-            // As for the reader: rows of the log are looked up one by one when they are copied aside.
+            // As for the reader: rows of the log are looked up one by one when they are copied
+            // aside.
             off("enable_seqscan"),
             off("enable_bitmapscan"),
             off("jit"),

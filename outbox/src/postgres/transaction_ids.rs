@@ -1,8 +1,9 @@
 //! Ids that name the transaction they are taken in.
 //!
-//! PostgreSQL gives each transaction a number of 64 bits that a cluster never gives out twice, and each cluster an
-//! identifier. With a counter they make ids that are unique without any coordination of the services
-//! ([`message::token::transaction`] has the layout). SQLite has no transaction numbers, so this is not to be had there.
+//! PostgreSQL gives each transaction a number of 64 bits that a cluster never gives out twice, and
+//! each cluster an identifier. With a counter they make ids that are unique without any
+//! coordination of the services ([`message::token::transaction`] has the layout). SQLite has no
+//! transaction numbers, so this is not to be had there.
 //!
 //! | what happens | what it means |
 //! |---|---|
@@ -13,9 +14,10 @@
 //! | dump and restore, logical replication | the cluster has another identifier |
 //! | a file-level copy that is started twice, without a promotion | one identifier, one timeline: only the times differ. Do not write to both |
 //!
-//! So ids may leave the transaction (as a key towards another service, say) only when it has committed. A transaction that
-//! is run again is another one and has other ids; for one id over all attempts derive it
-//! ([`MessageId::derived`](message::MessageId::derived)) or leave it to the outbox.
+//! So ids may leave the transaction (as a key towards another service, say) only when it has
+//! committed. A transaction that is run again is another one and has other ids; for one id over all
+//! attempts derive it ([`MessageId::derived`](message::MessageId::derived)) or leave it to the
+//! outbox.
 
 use message::MessageId;
 use message::id::InvalidId;
@@ -56,16 +58,17 @@ pub enum TransactionIdError {
     Database(#[from] sqlx::Error),
 }
 
-// The counter is a setting of the transaction, so that everybody who takes ids in it shares one. The first eight digits of
-// a WAL file's name are the timeline that is being written; the control file tells it only after a checkpoint.
+// The counter is a setting of the transaction, so that everybody who takes ids in it shares one.
+// The first eight digits of a WAL file's name are the timeline that is being written; the control
+// file tells it only after a checkpoint.
 const TAKE: &str = "
 SELECT now(), pg_current_xact_id()::text, (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
     set_config('outbox_toolkit.ids_taken',
         (coalesce(nullif(current_setting('outbox_toolkit.ids_taken', true), ''), '0')::bigint + $1)::text, true)::bigint";
 
-/// Takes so many ids, 1 to [`TAKEN_MAX`], in one round trip. They ascend, also over several calls in one transaction, and
-/// carry the time at which the transaction began.
+/// Takes so many ids, 1 to [`TAKEN_MAX`], in one round trip. They ascend, also over several calls
+/// in one transaction, and carry the time at which the transaction began.
 ///
 /// # Errors
 /// [`TransactionIdError`]. Not cancel-safe: drop the transaction with the call.

@@ -20,7 +20,7 @@ pub enum ForgetError {
         /// Who holds the lease.
         holder: String,
     },
-    /// Entries stand beside the log for it.
+    /// Entries are parked for it.
     #[error("{entries} messages are parked for relay {relay:?} and would never be published")]
     Parked {
         /// Its name.

@@ -65,7 +65,8 @@ impl fmt::Display for HeldBack {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expired {
-    /// Segments that were emptied. Where it was all of the log's only one, and where it was a part of it, 1.
+    /// Segments that were emptied. Where it was all of the log's only one, and where it was a part
+    /// of it, 1.
     pub segments: u64,
     /// How many rows; `None` where they went without being counted.
     pub rows: Option<u64>,

@@ -25,7 +25,8 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 2)
 }
 
-/// Why a cursor is not of this file's history: ids count on for ever, unless somebody sets them back.
+/// Why a cursor is not of this file's history: ids count on for ever, unless somebody sets them
+/// back.
 fn refusal(cursor: &Cursor, position: i64) -> Result<Option<String>, LogError> {
     let head = cursor.progress.as_ref().map(|progress| id_of(&progress.head)).transpose()?;
     let reached = id_of(&cursor.base)?.max(head.unwrap_or_default());

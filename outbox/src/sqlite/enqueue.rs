@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use message::{Fingerprint, MessageId};
 use migrations::Identifier;
+use migrations::SqlErrorKind;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
-use crate::failure::{Failure, classify};
 use crate::new_message::Prepared;
 use crate::sqlite::nodes;
 use crate::sqlite::statements::now;
@@ -65,7 +65,8 @@ impl Dialect for Sqlite {
     fn statements(_: Option<&Identifier>) {}
 
     async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        // A deferred transaction that comes to write later is refused at once when another has written since.
+        // A deferred transaction that comes to write later is refused at once when another has
+        // written since.
         pool.begin_with("BEGIN IMMEDIATE").await
     }
 
@@ -101,7 +102,8 @@ impl Dialect for Sqlite {
         Ok(stored)
     }
 
-    /// A failed statement leaves the transaction as it was; one that ended it makes COMMIT itself fail.
+    /// A failed statement leaves the transaction as it was; one that ended it makes COMMIT itself
+    /// fail.
     async fn probe(_: &mut SqliteConnection) -> Result<Option<String>, sqlx::Error> {
         Ok(None)
     }
@@ -118,7 +120,9 @@ impl Dialect for Sqlite {
         commit: &UnknownCommit,
     ) -> Result<TransactionStatus, sqlx::Error> {
         match connection.execute("BEGIN IMMEDIATE; ROLLBACK").await {
-            Err(error) if classify(&error) == Failure::Conflict => return Ok(TransactionStatus::Running),
+            Err(error) if SqlErrorKind::of(&error) == SqlErrorKind::Conflict => {
+                return Ok(TransactionStatus::Running);
+            }
             done => done?,
         };
         let found = Self::stored(connection, &(), &commit.message_ids).await?;
@@ -158,7 +162,8 @@ impl Dialect for Sqlite {
     fn pool_options(_: Duration) -> SqlitePoolOptions {
         SqlitePoolOptions::new().after_release(|connection, _| {
             Box::pin(async move {
-                // Fails inside a transaction that a cancelled begin() has left, and the pool closes the connection.
+                // Fails inside a transaction that a cancelled begin() has left, and the pool closes
+                // the connection.
                 connection.execute("BEGIN; ROLLBACK").await?;
                 Ok(true)
             })

@@ -6,8 +6,9 @@ use sqlx::SqliteConnection;
 
 use crate::sqlite::statements::now;
 
-/// ?1 holder, ?2 lease in microseconds. The lowest free number, or else a new one. There is one writer at a time, so
-/// nobody comes in between; the second look at the lease only says so once more.
+/// ?1 holder, ?2 lease in microseconds. The lowest free number, or else a new one. There is one
+/// writer at a time, so nobody comes in between; the second look at the lease only says so once
+/// more.
 const TAKE: &str = concat!(
     "INSERT INTO outbox_node AS n (number, epoch, holder, lease_until) SELECT free.number, 1, ?1, ",
     now!(),
@@ -23,7 +24,8 @@ const TAKE: &str = concat!(
     " RETURNING number, epoch"
 );
 
-/// ?1 number, ?2 epoch, ?3 lease in microseconds. Also after the lease has ended, as long as nobody has taken the number.
+/// ?1 number, ?2 epoch, ?3 lease in microseconds. Also after the lease has ended, as long as nobody
+/// has taken the number.
 const RENEW: &str = concat!(
     "UPDATE outbox_node SET lease_until = ",
     now!(),

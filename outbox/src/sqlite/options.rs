@@ -12,9 +12,9 @@ use crate::log::LogError;
 /// How long a connection waits for the write lock.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a commit is on
-/// disk when it returns, and a wait of ten seconds for the write lock. The file must exist or `mode=rwc` be in
-/// the URL.
+/// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a
+/// commit is on disk when it returns, and a wait of ten seconds for the write lock. The file must
+/// exist or `mode=rwc` be in the URL.
 ///
 /// # Errors
 /// [`InvalidUrl`].
@@ -37,8 +37,8 @@ pub(crate) fn in_memory() -> LogError {
     )
 }
 
-/// Returns options of somebody's pool as the relay needs them: a commit is on disk when it returns, and the write lock is waited
-/// for. The journal mode stays the pool's.
+/// Returns options of somebody's pool as the relay needs them: a commit is on disk when it returns,
+/// and the write lock is waited for. The journal mode stays the pool's.
 pub(crate) fn of_pool(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options.synchronous(SqliteSynchronous::Full).busy_timeout(BUSY_TIMEOUT)
 }

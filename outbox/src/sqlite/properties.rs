@@ -1,5 +1,5 @@
-//! The cursor over a real file format: whatever is committed, rolled back and removed, in pages of any size and with
-//! restarts between them, every committed row is read once and in order.
+//! The cursor over a real file format: whatever is committed, rolled back and removed, in pages of
+//! any size and with restarts between them, every committed row is read once and in order.
 
 use message::Source;
 use migrations::{Line, Migrator};

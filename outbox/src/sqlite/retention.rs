@@ -1,5 +1,5 @@
-//! History in SQLite. The database has one writer, so rows go in short transactions with pauses between them, in which
-//! producers have their turn.
+//! History in SQLite. The database has one writer, so rows go in short transactions with pauses
+//! between them, in which producers have their turn.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ const ENDS: &str = concat!(
      (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC LIMIT 1) AS n"
 );
 
-/// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before it are old.
+/// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before it
+/// are old.
 const FIRST_YOUNG: &str =
     concat!("SELECT id FROM outbox_message WHERE enqueued_at > ", now!(), " - ?1 ORDER BY id LIMIT 1");
 

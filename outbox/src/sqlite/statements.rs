@@ -1,4 +1,5 @@
-//! Every statement of reader and checkpoint_store. Times are microseconds since 1970; `now!()` is this moment.
+//! Every statement of reader and checkpoint_store. Times are microseconds since 1970; `now!()` is
+//! this moment.
 
 /// This moment in microseconds. The clock is that of the machine: a SQLite file has no server.
 macro_rules! now {
@@ -78,7 +79,8 @@ macro_rules! next_queue {
     };
 }
 
-/// ?1 relay, ?2 behind this name, ?3 queues. From queue to queue through the index, however many entries each holds.
+/// ?1 relay, ?2 behind this name, ?3 queues. From queue to queue through the index, however many
+/// entries each holds.
 pub(super) const HELD_QUEUES: &str = concat!(
     "WITH RECURSIVE found (name, entry, about, nth) AS (SELECT * FROM (",
     next_queue!(concat!(queue!(), ", id, topic, 1"), "?2"),
@@ -98,8 +100,8 @@ pub(super) const STUCK: &str = "SELECT id, key, state FROM outbox_exception \
 pub(super) const POSITION: &str = "SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0) \
      FROM outbox_relay WHERE relay = ?1 AND shard = 0";
 
-/// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor. The same holder gets a new epoch too: what it
-/// sent before is fenced off.
+/// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor. The same holder gets a new
+/// epoch too: what it sent before is fenced off.
 pub(super) const ACQUIRE: &str = concat!(
     "INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, cursor) VALUES (?1, 1, ?2, ",
     now!(),
@@ -137,7 +139,8 @@ pub(super) const COPY: &str = "INSERT INTO outbox_parked \
      SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at \
      FROM outbox_message WHERE id = ?2 ON CONFLICT (relay, shard, id) DO NOTHING";
 
-/// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled one is due at its message's own time.
+/// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled one is due at
+/// its message's own time.
 pub(super) const PARK: &str = concat!(
     "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error) \
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(\

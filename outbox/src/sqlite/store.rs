@@ -23,11 +23,12 @@ pub struct SqliteLog {
 }
 
 impl SqliteLog {
-    /// A log at a URL such as `sqlite:orders.db`. Messages carry `source` as their CloudEvents source.
+    /// A log at a URL such as `sqlite:orders.db`. Messages carry `source` as their CloudEvents
+    /// source.
     ///
     /// # Errors
-    /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a relay on other
-    /// connections would not see.
+    /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a
+    /// relay on other connections would not see.
     pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
         let connect = address.into().sqlite()?;
         let file = connect.get_filename().to_string_lossy();

@@ -19,8 +19,8 @@ pub struct UnknownCommit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// An enqueue had failed before: the business rows would have been stored without their message. Everything is
-    /// rolled back.
+    /// An enqueue had failed before: the business rows would have been stored without their
+    /// message. Everything is rolled back.
     #[error("the transaction is rolled back because a message could not be enqueued: {first}")]
     Poisoned {
         /// The first error.
@@ -31,7 +31,8 @@ pub enum CommitError {
     /// The staged messages could not be enqueued. Everything is rolled back.
     #[error("the transaction is rolled back because its staged messages could not be enqueued")]
     Staged(#[source] EnqueueError),
-    /// A statement had failed before, its error was not passed on, and the database had rolled everything back.
+    /// A statement had failed before, its error was not passed on, and the database had rolled
+    /// everything back.
     #[error("a statement of the transaction had failed before, so the database has rolled everything back")]
     Aborted(#[source] Box<dyn Error + Send + Sync>),
     /// The transaction that the messages belong to was ended by a statement of the caller's own.
@@ -74,8 +75,8 @@ impl CommitError {
         }
     }
 
-    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again), or the
-    /// operator's, which here includes the program's own.
+    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again), or
+    /// the operator's, which here includes the program's own.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {

@@ -3,8 +3,8 @@
 use message::MessageId;
 use message::token::{IdGenerator, MintError};
 
-/// The ids that a piece of work has asked for, in order. A second attempt gets the same ones: its messages are the
-/// first attempt's, whatever became of that.
+/// The ids that a piece of work has asked for, in order. A second attempt gets the same ones: its
+/// messages are the first attempt's, whatever became of that.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayedIds {
     ids: Vec<MessageId>,

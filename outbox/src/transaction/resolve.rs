@@ -21,7 +21,8 @@ pub enum CommitOutcome {
     Committed,
     /// It did not, and cannot any more: running it again is safe.
     NotCommitted,
-    /// It left no message by which it could be recognised: it added none, or rolled all of them back to a savepoint.
+    /// It left no message by which it could be recognised: it added none, or rolled all of them
+    /// back to a savepoint.
     Unrecognisable,
 }
 
@@ -39,9 +40,9 @@ pub struct ResolveError {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// Finds out on another connection what became of an unknown commit: waits until the transaction is no longer
-    /// running, then looks its messages up. Asks until [`RetryPolicy::resolve_timeout`](crate::RetryPolicy) has
-    /// passed; cancel-safe.
+    /// Finds out on another connection what became of an unknown commit: waits until the
+    /// transaction is no longer running, then looks its messages up. Asks until
+    /// [`RetryPolicy::resolve_timeout`](crate::RetryPolicy) has passed; cancel-safe.
     ///
     /// # Errors
     /// [`ResolveError`] when the database does not answer, or the old transaction is still running.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How [`Outbox::transaction`](crate::Outbox::transaction) tries again after a serialization failure, a deadlock
-/// or a busy database.
+/// How [`Outbox::transaction`](crate::Outbox::transaction) tries again after a serialization
+/// failure, a deadlock or a busy database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
@@ -43,8 +43,8 @@ impl RetryPolicy {
         self
     }
 
-    /// The wait after attempt number `attempt` (1, 2, …): a share between 0 and 1 of the longest one. Full jitter:
-    /// those who collided do not meet again.
+    /// The wait after attempt number `attempt` (1, 2, …): a share between 0 and 1 of the longest
+    /// one. Full jitter: those who collided do not meet again.
     pub(crate) fn delay(&self, attempt: u32, share: f64) -> Duration {
         let longest = self.delay_base.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
         longest.min(self.delay_max).mul_f64(share.clamp(0.0, 1.0))

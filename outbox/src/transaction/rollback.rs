@@ -4,8 +4,8 @@ use std::error::Error;
 
 use crate::enqueue_error::EnqueueError;
 
-/// Why the work of a transaction gave up, for work that needs no error of its own: `?` takes errors of the database and of
-/// enqueueing, [`Rollback::because`] gives a reason of the business.
+/// Why the work of a transaction gave up, for work that needs no error of its own: `?` takes errors
+/// of the database and of enqueueing, [`Rollback::because`] gives a reason of the business.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, cents: i64) -> Result<(), Box<dyn std::error::Error>> {

@@ -3,12 +3,12 @@
 use std::error::Error;
 
 use message::{TraceContext, shield};
+use migrations::SqlErrorKind;
 use sqlx::Pool;
 use tracing::Instrument;
 
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
-use crate::failure::{Failure, classify};
 use crate::producer::Outbox;
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
@@ -29,8 +29,8 @@ pub enum TransactionError<E: Error + 'static> {
     /// It was not committed; everything is rolled back.
     #[error("it was not committed")]
     Commit(#[source] CommitError),
-    /// Nobody knows whether it was committed. Neither success nor failure: look at the business rows, or
-    /// [resolve](Outbox::resolve) it later.
+    /// Nobody knows whether it was committed. Neither success nor failure: look at the business
+    /// rows, or [resolve](Outbox::resolve) it later.
     #[error("it is unknown whether the transaction was committed: {reason}")]
     Unknown {
         /// Why it could not be found out.
@@ -50,12 +50,14 @@ enum Attempt<T, E: Error + 'static> {
 impl<DB: Dialect> Outbox<DB> {
     /// Runs `work` in a transaction and commits it.
     ///
-    /// - It runs to its end, also when the caller is dropped: then in a task of its own. A caller that neither polls nor
-    ///   drops it holds its locks.
-    /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause and with the
-    ///   *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. It is recognised in the work's error
-    ///   by a [`sqlx::Error`] or [`EnqueueError`] among its sources (a variant that thiserror calls `transparent` hides its own).
-    /// - A commit whose answer was lost is looked up by its message ids. One that did not happen runs again.
+    /// - It runs to its end, also when the caller is dropped: then in a task of its own. A caller
+    ///   that neither polls nor drops it holds its locks.
+    /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause
+    ///   and with the *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. It is
+    ///   recognised in the work's error by a [`sqlx::Error`] or [`EnqueueError`] among its sources
+    ///   (a variant that thiserror calls `transparent` hides its own).
+    /// - A commit whose answer was lost is looked up by its message ids. One that did not happen
+    ///   runs again.
     /// - `work` may run several times: effects outside the database do not belong into it.
     ///
     /// ```no_run
@@ -71,8 +73,8 @@ impl<DB: Dialect> Outbox<DB> {
     /// # Ok(()) }
     /// ```
     ///
-    /// Each attempt has its own clone of the values that the closure has moved in. Its argument needs its type written down. A closure that keeps
-    /// the transaction does not compile:
+    /// Each attempt has its own clone of the values that the closure has moved in. Its argument
+    /// needs its type written down. A closure that keeps the transaction does not compile:
     /// ```compile_fail
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) {
     /// let mut kept = None;
@@ -86,8 +88,8 @@ impl<DB: Dialect> Outbox<DB> {
     /// ```
     ///
     /// # Errors
-    /// [`TransactionError`]. Cancel-safe in the sense that dropping the call neither stops nor harms the
-    /// transaction.
+    /// [`TransactionError`]. Cancel-safe in the sense that dropping the call neither stops nor
+    /// harms the transaction.
     ///
     /// # Panics
     /// Passes a panic of `work` on.
@@ -195,7 +197,7 @@ fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<sqlx::Error>() {
-            return classify(error) == Failure::Conflict;
+            return SqlErrorKind::of(error) == SqlErrorKind::Conflict;
         }
         if let Some(error) = error.downcast_ref::<EnqueueError>() {
             return error.is_retryable();

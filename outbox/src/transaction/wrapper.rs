@@ -1,15 +1,17 @@
-//! A transaction that refuses to commit after a failed enqueue, and checks that its commit happened.
+//! A transaction that refuses to commit after a failed enqueue, and checks that its commit
+//! happened.
 
 use std::ops::{Deref, DerefMut};
 
 use message::crash_points::reached;
 use message::{MessageId, TraceContext};
+use migrations::SqlErrorKind;
 use sqlx::{Pool, Transaction};
 
 use crate::crash_points;
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
-use crate::failure::{Failure, classify, is_aborted_transaction};
+use crate::failure::is_aborted_transaction;
 use crate::into_message::IntoMessage;
 use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
@@ -17,12 +19,13 @@ use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
 
-/// A database transaction together with the messages in it. It dereferences to the connection as [`sqlx::Transaction`] does:
-/// business SQL runs on `&mut *tx`, a savepoint begins with `tx.begin()`.
+/// A database transaction together with the messages in it. It dereferences to the connection as
+/// [`sqlx::Transaction`] does: business SQL runs on `&mut *tx`, a savepoint begins with
+/// `tx.begin()`.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable: [`commit`](Self::commit) refuses.
-/// (Not those of [`Outbox::enqueue`] on the inner transaction: they never pass through here.) Dropping it rolls
-/// back.
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable:
+/// [`commit`](Self::commit) refuses. (Not those of [`Outbox::enqueue`] on the inner transaction:
+/// they never pass through here.) Dropping it rolls back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -43,13 +46,15 @@ struct Poison {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN IMMEDIATE`).
+    /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN
+    /// IMMEDIATE`).
     ///
-    /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a transaction
-    /// (pools of [`pool`](crate::pool()) clean up after that).
+    /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a
+    /// transaction (pools of [`pool`](crate::pool()) clean up after that).
     ///
     /// # Errors
-    /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too long.
+    /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too
+    /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
         Ok(OutboxTransaction::new(DB::begin_writing(pool).await?, self.clone(), ReplayedIds::default(), None))
     }
@@ -88,7 +93,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Enqueues a message now.
     ///
     /// # Errors
-    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction with the call.
+    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction
+    /// with the call.
     pub async fn enqueue(&mut self, message: impl IntoMessage) -> Result<Enqueued, EnqueueError> {
         self.usable()?;
         let done = match self.prepare(message.into_message()) {
@@ -98,7 +104,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.poison_by(done)
     }
 
-    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All or none.
+    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All
+    /// or none.
     ///
     /// # Errors
     /// As for [`enqueue`](Self::enqueue), for the first message that fails.
@@ -116,9 +123,10 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.poison_by(done)
     }
 
-    /// Checks a message and keeps it; all staged messages are stored in one statement right before COMMIT. Their
-    /// places in the log are then taken while the locks on the business rows are held, so when two transactions
-    /// touch one aggregate, its messages leave in the order of the commits.
+    /// Checks a message and keeps it; all staged messages are stored in one statement right before
+    /// COMMIT. Their places in the log are then taken while the locks on the business rows are
+    /// held, so when two transactions touch one aggregate, its messages leave in the order of the
+    /// commits.
     ///
     /// # Errors
     /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]; the transaction is unusable then.
@@ -133,12 +141,13 @@ impl<DB: Dialect> OutboxTransaction<DB> {
 
     /// Stores the staged messages, makes sure that the transaction is alive, and commits.
     ///
-    /// A statement error that the caller has swallowed would turn `COMMIT` into a silent rollback on PostgreSQL:
-    /// that is found out before. Not cancel-safe: a dropped commit has most likely happened; await it in a task of
-    /// its own, as [`Outbox::transaction`] does.
+    /// A statement error that the caller has swallowed would turn `COMMIT` into a silent rollback
+    /// on PostgreSQL: that is found out before. Not cancel-safe: a dropped commit has most likely
+    /// happened; await it in a task of its own, as [`Outbox::transaction`] does.
     ///
     /// # Errors
-    /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may be.
+    /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may
+    /// be.
     pub async fn commit(mut self) -> Result<(), CommitError> {
         if let Some(Poison { first, retryable }) = self.poison {
             return Err(CommitError::Poisoned { first, retryable });
@@ -164,16 +173,18 @@ impl<DB: Dialect> OutboxTransaction<DB> {
                 }
                 Ok(())
             }
-            Err(source) => Err(match classify(&source) {
-                Failure::Lost => CommitError::Unknown { commit, source: Box::new(source) },
-                failure => {
-                    CommitError::Refused { source: Box::new(source), retryable: failure == Failure::Conflict }
-                }
+            Err(source) => Err(match SqlErrorKind::of(&source) {
+                SqlErrorKind::Lost => CommitError::Unknown { commit, source: Box::new(source) },
+                failure => CommitError::Refused {
+                    source: Box::new(source),
+                    retryable: failure == SqlErrorKind::Conflict,
+                },
             }),
         }
     }
 
-    /// Rolls back: no trace of the business rows and the messages remains. Dropping does the same, later.
+    /// Rolls back: no trace of the business rows and the messages remains. Dropping does the same,
+    /// later.
     ///
     /// # Errors
     /// [`EnqueueError::Database`] when the database went away; it has rolled back by itself then.
@@ -187,11 +198,11 @@ impl<DB: Dialect> OutboxTransaction<DB> {
 
     /// A cheap statement that fails in an aborted transaction.
     async fn probe(&mut self) -> Result<(), CommitError> {
-        let now = DB::probe(&mut self.tx).await.map_err(|error| match classify(&error) {
+        let now = DB::probe(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {
             _ if is_aborted_transaction(&error) => CommitError::Aborted(Box::new(error)),
-            Failure::Lost => CommitError::Lost(Box::new(error)),
+            SqlErrorKind::Lost => CommitError::Lost(Box::new(error)),
             failure => {
-                CommitError::Refused { source: Box::new(error), retryable: failure == Failure::Conflict }
+                CommitError::Refused { source: Box::new(error), retryable: failure == SqlErrorKind::Conflict }
             }
         })?;
         if self.transaction.is_some() && now != self.transaction {
@@ -250,7 +261,7 @@ fn staged_error(error: EnqueueError) -> CommitError {
     match error {
         EnqueueError::Database { source, retryable } => match source.downcast_ref::<sqlx::Error>() {
             Some(inner) if is_aborted_transaction(inner) => CommitError::Aborted(source),
-            Some(inner) if classify(inner) == Failure::Lost => CommitError::Lost(source),
+            Some(inner) if SqlErrorKind::of(inner) == SqlErrorKind::Lost => CommitError::Lost(source),
             _ => CommitError::Staged(EnqueueError::Database { source, retryable }),
         },
         error => CommitError::Staged(error),

@@ -12,7 +12,8 @@ use crate::config::{Config, Effective, Overrides, PipelineConfig};
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
-    /// The configuration; settings of the environment (RELAY__<PIPELINE>__<SECTION>__<SETTING>) go before it.
+    /// The configuration; settings of the environment (RELAY__<PIPELINE>__<SECTION>__<SETTING>) go
+    /// before it.
     #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG", default_value = "relay.toml")]
     path: PathBuf,
 }

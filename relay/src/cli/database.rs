@@ -35,7 +35,8 @@ pub(crate) struct NamedDatabase {
     )]
     database: Option<String>,
 
-    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the search_path's.
+    /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the
+    /// search_path's.
     #[arg(long, value_name = "NAME")]
     pub(crate) schema: Option<Identifier>,
 
@@ -44,7 +45,7 @@ pub(crate) struct NamedDatabase {
     allow_plaintext: bool,
 }
 
-/// The database of tables beside the log: one that is named, or that of a pipeline.
+/// The database of tables besides the log: one that is named, or that of a pipeline.
 #[derive(Debug, Args)]
 pub(crate) struct TablesDatabase {
     #[command(flatten)]

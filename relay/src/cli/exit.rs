@@ -6,9 +6,11 @@
 pub enum Exit {
     /// Done.
     Success = 0,
-    /// A promise was broken: a message was lost, doubled or out of order, or the program failed by itself.
+    /// A promise was broken: a message was lost, doubled or out of order, or the program failed by
+    /// itself.
     Broken = 1,
-    /// Usage, configuration or schema: somebody has to change something before it makes sense to try again.
+    /// Usage, configuration or schema: somebody has to change something before it makes sense to
+    /// try again.
     Usage = 2,
     /// A database or broker is unavailable, or messages wait: trying again later can help.
     Unavailable = 3,

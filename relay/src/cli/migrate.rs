@@ -30,14 +30,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Migrate {
     /// Apply what is missing, in one transaction per line. Safe to run from many processes at once.
     Up(Target),
-    /// Show what is applied and what is missing; exits with 2 when this build and a database do not fit.
+    /// Show what is applied and what is missing; exits with 2 when this build and a database do not
+    /// fit.
     Status(Target),
     /// Print the SQL for an administrator who runs it by hand, with the bookkeeping.
     Sql(Script),
-    /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer, claimant, observer, migrator.
+    /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer,
+    /// claimant, observer, migrator.
     ///
-    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade. The roles cannot log in:
-    /// make your services' users members of them.
+    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade. The
+    /// roles cannot log in: make your services' users members of them.
     Roles(RolesScript),
 }
 

@@ -50,7 +50,8 @@ pub use output::Format;
 #[cfg(feature = "fuzzing")]
 pub(crate) use dead::edited_headers;
 
-/// Publishes every committed outbox row to Kafka, RabbitMQ or SQS, at least once and in order per key.
+/// Publishes every committed outbox row to Kafka, RabbitMQ or SQS, at least once and in order per
+/// key.
 #[derive(Debug, Parser)]
 #[command(name = "relay", version, propagate_version = true, after_help = Exit::help(), disable_help_subcommand = true)]
 pub struct Cli {
@@ -68,33 +69,39 @@ pub struct Cli {
 pub enum Command {
     /// Run every pipeline of the configuration until a signal stops it.
     ///
-    /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations (shutdown_grace), stores the
-    /// cursors and gives the leases back. A second one ends the process at once.
+    /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations
+    /// (shutdown_grace), stores the cursors and gives the leases back. A second one ends the
+    /// process at once.
     ///
-    /// A database or broker that is away is waited for. A database that does not fit, or refuses, at the start
-    /// ends the command with 2 and what to do.
+    /// A database or broker that is away is waited for. A database that does not fit, or refuses,
+    /// at the start ends the command with 2 and what to do.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox and idempotency keys.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
     /// Show who leads, what waits and what is parked. Reads only.
     ///
-    /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are shown all the
-    /// same.
+    /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are
+    /// shown all the same.
     Status(status::Status),
-    /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those that did not.
+    /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those
+    /// that did not.
     ///
-    /// Reads only, and takes nothing from anyone: it joins no consumer group and settles nothing. Exits with 0 when
-    /// nothing is wrong, with 1 when something is, with 2 or 3 when it could not be found out.
+    /// Reads only, and takes nothing from anyone: it joins no consumer group and settles nothing.
+    /// Exits with 0 when nothing is wrong, with 1 when something is, with 2 or 3 when it could not
+    /// be found out.
     Verify(verify::Verify),
-    /// Remove history that every relay has passed and that is older than it is to be kept; show what stays, and why.
+    /// Remove history that every relay has passed and that is older than it is to be kept; show
+    /// what stays, and why.
     ///
-    /// `relay run` does the same by itself, once a minute. Never removes a message that a relay has yet to publish or
-    /// that is parked. Exits with 3 when something is held back that is old enough to go.
+    /// `relay run` does the same by itself, once a minute. Never removes a message that a relay has
+    /// yet to publish or that is parked. Exits with 3 when something is held back that is old
+    /// enough to go.
     Retention(retention::Retention),
     /// Forget a relay that is gone for good, so that it holds no history back any more.
     ///
-    /// Its cursor is removed. Should a relay of this name start again, it publishes everything that is still there.
+    /// Its cursor is removed. Should a relay of this name start again, it publishes everything that
+    /// is still there.
     Forget(forget::Forget),
     /// Look at parked messages and decide about dead ones.
     #[command(subcommand)]

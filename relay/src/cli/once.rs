@@ -21,9 +21,9 @@ pub(crate) struct Left {
     pub(crate) scheduled: u64,
 }
 
-/// Waits until the relay has settled everything that had committed, whichever process leads. Messages that are
-/// dead, held behind them, or scheduled for later stay. Waits without end while database or broker are away.
-/// Cancel-safe.
+/// Waits until the relay has settled everything that had committed, whichever process leads.
+/// Messages that are dead, held behind them, or scheduled for later stay. Waits without end while
+/// database or broker are away. Cancel-safe.
 pub(crate) async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
     loop {

@@ -15,8 +15,9 @@ pub struct RolesScript {
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
-    /// The roles of one service, for inbox and idempotency keys in a schema of its own: NAME_inbox_consumer and
-    /// NAME_idempotency_claimant, in the schema NAME unless another is given.
+    /// The roles of one service, for inbox and idempotency keys in a schema of its own:
+    /// NAME_inbox_consumer and NAME_idempotency_claimant, in the schema NAME unless another is
+    /// given.
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
 

@@ -24,8 +24,8 @@ pub struct Run {
     #[command(flatten)]
     config: ConfigFile,
 
-    /// Stop when everything that had committed has left; exits with 3 when dead messages, or others held behind
-    /// them, remain. Scheduled messages wait for the next run.
+    /// Stop when everything that had committed has left; exits with 3 when dead messages, or others
+    /// held behind them, remain. Scheduled messages wait for the next run.
     #[arg(long)]
     once: bool,
 

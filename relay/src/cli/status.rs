@@ -42,7 +42,8 @@ struct Shown {
     /// The server in whose history the cursor means something, and the timeline of its log.
     cursor_system_identifier: Option<String>,
     cursor_timeline: Option<i64>,
-    /// Whether that is the server that answers; otherwise the next leader compares the cursor with it first.
+    /// Whether that is the server that answers; otherwise the next leader compares the cursor with
+    /// it first.
     cursor_is_of_this_server: Option<bool>,
     /// At most so many entries wait.
     backlog_entries_max: Option<u64>,
@@ -223,7 +224,7 @@ fn rows(shown: &[Shown]) -> String {
         "cursor of",
         "backlog",
         "oldest",
-        "beside the log",
+        "parked",
         "held back by",
         "history",
     ];

@@ -28,7 +28,8 @@ impl Problems {
     }
 }
 
-/// The checked configuration, or all that is wrong with it (without the places, which the tree knows).
+/// The checked configuration, or all that is wrong with it (without the places, which the tree
+/// knows).
 pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
     let mut problems = Problems::default();
     if file.pipeline.is_empty() {

@@ -53,8 +53,8 @@ impl Database {
         self.options.schema.as_ref()
     }
 
-    /// Checks a URL without connecting: which database it is for, and that nothing crosses a network in the clear
-    /// unless that is allowed.
+    /// Checks a URL without connecting: which database it is for, and that nothing crosses a
+    /// network in the clear unless that is allowed.
     ///
     /// # Errors
     /// [`InvalidUrl`], which never holds the URL itself.

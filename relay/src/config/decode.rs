@@ -1,7 +1,7 @@
 //! From the tree of settings to typed ones: errors carry the path and the place of what was wrong.
 //!
-//! Texts are taken for numbers, booleans and lists where those are expected, because an environment variable can
-//! hold nothing else.
+//! Texts are taken for numbers, booleans and lists where those are expected, because an environment
+//! variable can hold nothing else.
 
 use std::fmt::{self, Display};
 

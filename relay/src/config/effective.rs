@@ -15,8 +15,8 @@ use crate::engine::{DeadPolicy, EngineOptions};
 pub struct Effective(Node);
 
 impl Effective {
-    /// Adds the defaults of log, database and engine to what was given. Brokers' settings have theirs documented
-    /// with the adapters; here stand those that were given.
+    /// Adds the defaults of log, database and engine to what was given. Brokers' settings have
+    /// theirs documented with the adapters; here stand those that were given.
     pub(crate) fn new(mut tree: Node, config: &Config) -> Self {
         if let Value::Table(root) = &mut tree.value {
             section(root, "log", |log| {

@@ -20,7 +20,8 @@ const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
 /// Shorter polls would only burn a processor: an empty one takes about 20 µs.
 const POLL_MIN: Duration = Duration::from_micros(100);
 const POLL_MAX: Duration = Duration::from_secs(60);
-/// The cursor's row is updated this often at most: more would bloat it while an old snapshot is open.
+/// The cursor's row is updated this often at most: more would bloat it while an old snapshot is
+/// open.
 const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
@@ -30,10 +31,12 @@ const GRACE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_MIN: usize = 64 << 10;
 /// Less than this leaves chunks little room beside the envelope.
 const CHUNKING_LIMIT_MIN: usize = 8 << 10;
-/// A message in chunks has at most so many times the limit: within the largest number of chunks in any encoding.
+/// A message in chunks has at most so many times the limit: within the largest number of chunks in
+/// any encoding.
 const CHUNKED_LIMITS_MAX: usize = 1_024;
 
-/// The engine's settings for a destination that takes messages up to `limit` and writes payloads so.
+/// The engine's settings for a destination that takes messages up to `limit` and writes payloads
+/// so.
 pub(crate) fn settings(
     section: &EngineSection,
     limit: SizeLimit,

@@ -1,6 +1,8 @@
-//! EngineOptions from the environment, laid over the file: `RELAY__<PIPELINE>__DATABASE__URL`, `RELAY__LOG__LEVEL`.
+//! EngineOptions from the environment, laid over the file: `RELAY__<PIPELINE>__DATABASE__URL`,
+//! `RELAY__LOG__LEVEL`.
 //!
-//! A double underscore separates the steps of the path; a pipeline is named in upper case with `-` as `_`.
+//! A double underscore separates the steps of the path; a pipeline is named in upper case with `-`
+//! as `_`.
 
 use super::decode::Wrong;
 use super::tree::{Entry, Node, Origin, Table, Value};
@@ -13,8 +15,8 @@ pub(crate) fn name_in_env(pipeline: &str) -> String {
     pipeline.to_uppercase().replace('-', "_")
 }
 
-/// Lays the variables over the tree. Whether a setting of that name exists is found out when the tree is decoded;
-/// a pipeline must be in the file.
+/// Lays the variables over the tree. Whether a setting of that name exists is found out when the
+/// tree is decoded; a pipeline must be in the file.
 pub(crate) fn overlay(
     tree: &mut Node,
     variables: impl IntoIterator<Item = (String, String)>,

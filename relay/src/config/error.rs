@@ -7,8 +7,8 @@ use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 use super::decode::Wrong;
 use super::tree::Origin;
 
-/// One thing that is wrong with a configuration, or several. The operator's fault. Holds no secret: the excerpt of
-/// the file is masked.
+/// One thing that is wrong with a configuration, or several. The operator's fault. Holds no secret:
+/// the excerpt of the file is masked.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.message)]
 pub struct ConfigError(Box<Told>);

@@ -131,7 +131,8 @@ pub(crate) enum Oversize {
 pub struct Log {
     /// For people or for machines.
     pub format: LogFormat,
-    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or directives such as `info,relay=debug`.
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or directives such as
+    /// `info,relay=debug`.
     pub level: String,
 }
 

@@ -1,5 +1,5 @@
-//! `relay.toml`: several pipelines in one file, environment variables and flags laid over it, everything checked
-//! before anything starts.
+//! `relay.toml`: several pipelines in one file, environment variables and flags laid over it,
+//! everything checked before anything starts.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -98,8 +98,8 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// This process's environment. A variable that is not UTF-8 is taken over with replacement characters, so that
-    /// an override is never ignored in silence.
+    /// This process's environment. A variable that is not UTF-8 is taken over with replacement
+    /// characters, so that an override is never ignored in silence.
     #[must_use]
     pub fn from_environment() -> Self {
         let variables = std::env::vars_os()
@@ -110,8 +110,8 @@ impl Overrides {
 }
 
 impl Config {
-    /// Reads a file, lays variables and flags over it and checks everything. Connects to nothing; the files that
-    /// broker settings name are opened. Also answers what is in force, to print it.
+    /// Reads a file, lays variables and flags over it and checks everything. Connects to nothing;
+    /// the files that broker settings name are opened. Also answers what is in force, to print it.
     ///
     /// # Errors
     /// [`ConfigError`] with the file's line and column, or the name of the variable or flag.

@@ -11,7 +11,8 @@ use crate::maintenance::KEEP_DEFAULT;
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Shorter, and a producer that makes an id again after a crash would not find it.
 const MIN: Duration = Duration::from_secs(60);
-/// On PostgreSQL the ring of segments comes round after 6 days 5 hours: a segment has to go before that.
+/// On PostgreSQL the ring of segments comes round after 6 days 5 hours: a segment has to go before
+/// that.
 const MAX: Duration = HOUR.saturating_mul(5 * 24);
 
 /// How long what has left is kept.

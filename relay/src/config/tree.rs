@@ -63,7 +63,8 @@ impl Node {
         Ok(Self { value: Value::Table(table(document.into_inner())?), origin })
     }
 
-    /// The value under a path such as `pipeline[1].kafka.tls`, or the nearest section above it that exists.
+    /// The value under a path such as `pipeline[1].kafka.tls`, or the nearest section above it that
+    /// exists.
     pub(crate) fn nearest(&self, path: &str) -> &Self {
         let mut node = self;
         for part in path.split(['.', '[']).filter(|part| !part.is_empty()) {

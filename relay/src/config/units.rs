@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// A duration written with its unit, as `humantime` reads it: `500us`, `200ms`, `15s`, `1m30s`, `7d`.
+/// A duration written with its unit, as `humantime` reads it: `500us`, `200ms`, `15s`, `1m30s`,
+/// `7d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
 

@@ -1,8 +1,8 @@
 //! Submissions that were given up waiting for, and whose receipts are still welcome. Pure.
 //!
-//! A publisher owes exactly one receipt for each submission. As long as its session lives, a silent message is not submitted
-//! again: it stands beside the log, and the submission itself finds out when its destination answers. So a silence of any
-//! length costs no copies within a session.
+//! A publisher owes exactly one receipt for each submission. As long as its session lives, a silent
+//! message is not submitted again: it is parked, and the submission itself finds out when its
+//! destination answers. So a silence of any length costs no copies within a session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use outbox::log::EntryId;
 
 use crate::engine::silence::Submitted;
 
-/// A submission without an answer, whose entry stands beside the log.
+/// A submission without an answer, whose entry is parked.
 #[derive(Debug, Clone)]
 pub struct Unanswered {
     /// The entry.
@@ -61,7 +61,8 @@ impl Awaited {
         std::mem::take(self).tickets.into_values()
     }
 
-    /// Whether the entry must not be submitted, because an earlier submission of it may still be answered.
+    /// Whether the entry must not be submitted, because an earlier submission of it may still be
+    /// answered.
     #[must_use]
     pub fn contains(&self, id: EntryId) -> bool {
         self.ids.contains_key(&id)

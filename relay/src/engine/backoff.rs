@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::engine::options::RetryPolicy;
 
-/// The delay before attempt `attempt + 1`: full jitter over an exponential ceiling, `uniform` in `0.0..1.0`.
+/// The delay before attempt `attempt + 1`: full jitter over an exponential ceiling, `uniform` in
+/// `0.0..1.0`.
 ///
-/// Full jitter spreads retries best (Exponential Backoff and Jitter, AWS Architecture Blog, 2015); a tenth of
-/// the ceiling is the floor, so that no delay is zero.
+/// Full jitter spreads retries best (Exponential Backoff and Jitter, AWS Architecture Blog, 2015);
+/// a tenth of the ceiling is the floor, so that no delay is zero.
 #[must_use]
 pub fn delay(policy: &RetryPolicy, attempt: u32, uniform: f64) -> Duration {
     let doublings = attempt.saturating_sub(1).min(30);

@@ -1,7 +1,7 @@
 //! Which keys and topics wait. Pure; rebuilt from the exceptions after a takeover.
 //!
-//! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ bindings), so an
-//! entry of a blocked key waits whatever its topic.
+//! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ
+//! bindings), so an entry of a blocked key waits whatever its topic.
 //!
 //! The state of a key is small, whatever is held behind it: the ids of its entries that are stuck,
 //! and where its held ones begin ([`Held`]).
@@ -30,7 +30,8 @@ pub enum Place {
 pub struct Blocks {
     /// Stuck entries and open submissions, which stop keys.
     stuck: Stuck,
-    /// Topics that do not take messages, each with its probe: the entry whose retry finds out when it does again.
+    /// Topics that do not take messages, each with its probe: the entry whose retry finds out when
+    /// it does again.
     topics: BTreeMap<String, EntryId>,
     /// Queues with held entries.
     pub(super) held: Held,
@@ -114,8 +115,9 @@ impl Blocks {
         }
     }
 
-    /// Whether an entry of the key stands before this one beside the log. A retrying entry waits for it, although it
-    /// is due: an operator can have requeued it while an earlier one is still being retried.
+    /// Whether an entry of the key is parked before this one. A retrying entry waits for it,
+    /// although it is due: an operator can have requeued it while an earlier one is still being
+    /// retried.
     #[must_use]
     pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
         let Some(key) = key else { return false };
@@ -140,7 +142,8 @@ impl Blocks {
         }
     }
 
-    /// A submission was given up waiting for: nothing of its key may leave until it is answered or its session ends.
+    /// A submission was given up waiting for: nothing of its key may leave until it is answered or
+    /// its session ends.
     pub fn give_up(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -170,12 +173,14 @@ impl Blocks {
     /// An entry waits behind its key or topic.
     pub fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
-        // One that was tried again and fell silent behind another is stuck no longer: it would wait for itself.
+        // One that was tried again and fell silent behind another is stuck no longer: it would wait
+        // for itself.
         self.stuck.remove(queue, id);
         self.held.hold(queue, id);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
         self.held.stop(queue);
-        // The first of its queue now, and nothing stops it: what the queue waited for may be waiting for it.
+        // The first of its queue now, and nothing stops it: what the queue waited for may be
+        // waiting for it.
         if self.held.unread(queue) == Some(id) && !self.keeps(topic, key, id) {
             self.held.recheck(queue);
         }
@@ -196,7 +201,8 @@ impl Blocks {
         self.held.release(QueueName::of(topic, key));
     }
 
-    /// A topic does not take messages; `id` is going to find out when it does, if that is news. Returns whether it is.
+    /// A topic does not take messages; `id` is going to find out when it does, if that is news.
+    /// Returns whether it is.
     pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
@@ -223,8 +229,8 @@ impl Blocks {
         self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
     }
 
-    /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the topic was blocked until
-    /// now.
+    /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the
+    /// topic was blocked until now.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
         if was_blocked {
@@ -239,7 +245,8 @@ impl Blocks {
         held.asks(|queue, from| stuck.lets_read(queue, from))
     }
 
-    /// Queues that rest although no key stops them, and from where on they have not been read: only their topics can.
+    /// Queues that rest although no key stops them, and from where on they have not been read: only
+    /// their topics can.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let idle = self.held.idle().into_iter();

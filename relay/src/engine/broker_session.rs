@@ -16,12 +16,13 @@ use crate::engine::options::RetryPolicy;
 
 /// How long connecting may take: DNS, TCP, TLS, authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a broken session is listened to for its last receipts: among them can be the one that names the
-/// message which broke it.
+/// How long a broken session is listened to for its last receipts: among them can be the one that
+/// names the message which broke it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Receipts taken at once.
 const RECEIPTS_MAX: usize = 4_096;
-/// Batches between the driver and the publisher: enough that the publisher never waits for the driver.
+/// Batches between the driver and the publisher: enough that the publisher never waits for the
+/// driver.
 const BATCHES: usize = 4;
 
 /// An event on the broker_session.
@@ -137,7 +138,8 @@ impl BrokerSession {
         }
     }
 
-    /// The broker answers for a message, whatever it says: the next broken session is followed by a short pause again.
+    /// The broker answers for a message, whatever it says: the next broken session is followed by a
+    /// short pause again.
     pub(crate) fn answered(&mut self) {
         self.failures = 0;
     }
@@ -190,8 +192,8 @@ fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
     })))
 }
 
-/// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a process that was
-/// stopped past its lease finds out before it sends.
+/// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a
+/// process that was stopped past its lease finds out before it sends.
 async fn run(
     mut publisher: Box<dyn Publisher>,
     mut queue: mpsc::Receiver<Vec<Submission>>,

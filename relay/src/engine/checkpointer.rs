@@ -1,4 +1,5 @@
-//! Keeps the lease and stores checkpoints, on its own connection, so that neither waits for a slow read.
+//! Keeps the lease and stores checkpoints, on its own connection, so that neither waits for a slow
+//! read.
 
 use std::time::Duration;
 
@@ -50,8 +51,9 @@ impl Checkpointer {
         (settings.lease_trust(), settings.renew_interval())
     }
 
-    /// Runs until the lease is lost or given back, or the database fails. Checkpoints are bounded, so that a renewal
-    /// waits for one of them at most. A connection of its own would not help it: both write the relay's row.
+    /// Runs until the lease is lost or given back, or the database fails. Checkpoints are bounded,
+    /// so that a renewal waits for one of them at most. A connection of its own would not help it:
+    /// both write the relay's row.
     pub(crate) async fn run(mut self) -> Result<CheckpointerEnd, LogError> {
         let mut renewal = tokio::time::interval_at(Instant::now() + self.renew_interval, self.renew_interval);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,8 +1,9 @@
 //! Splits what is larger than the destination takes, between the engine and the publisher.
 //!
-//! The engine hands over one message and gets one receipt: its window, its key_queues and the cursor know nothing of chunks.
-//! The receipt says `Ok` when the broker has confirmed every chunk. After anything else the whole message is sent again,
-//! split in the same way: consumers keep each chunk once.
+//! The engine hands over one message and gets one receipt: its window, its key_queues and the
+//! cursor know nothing of chunks. The receipt says `Ok` when the broker has confirmed every chunk.
+//! After anything else the whole message is sent again, split in the same way: consumers keep each
+//! chunk once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,7 +112,8 @@ impl Split {
         submissions
     }
 
-    /// The receipt of a message when the last of its chunks has one; that of a message that was not split at once.
+    /// The receipt of a message when the last of its chunks has one; that of a message that was not
+    /// split at once.
     fn gather(&self, receipt: Receipt) -> Option<Receipt> {
         if receipt.ticket.0 & OF_CHUNK == 0 {
             return Some(receipt);
@@ -139,8 +141,8 @@ impl Split {
 }
 
 impl Waiting {
-    /// Keeps the failure that says the most about this message: after one chunk is refused, the others are often told
-    /// only that the session is over.
+    /// Keeps the failure that says the most about this message: after one chunk is refused, the
+    /// others are often told only that the session is over.
     fn note(&mut self, outcome: Result<(), PublishError>) {
         let Err(error) = outcome else { return };
         let says = |error: &PublishError| match error.scope() {
@@ -204,7 +206,8 @@ mod tests {
         async fn close(self: Box<Self>, _grace: Duration) {}
     }
 
-    /// Submits a small, a large and a small message; answers the chunks with these outcomes, the others with `Ok`.
+    /// Submits a small, a large and a small message; answers the chunks with these outcomes, the
+    /// others with `Ok`.
     async fn run(outcomes: Vec<Result<(), PublishError>>) -> Vec<(u64, Result<(), PublishError>)> {
         let fake = Fake { submitted: Arc::default(), receipts: Arc::default() };
         let (submitted, given) = (Arc::clone(&fake.submitted), Arc::clone(&fake.receipts));

@@ -7,7 +7,7 @@ use message::{Fault, FaultScope};
 pub enum NextStep {
     /// Send it again on the next session; nothing is recorded.
     Resend,
-    /// Put it beside the log and try again later; its key waits. `attempts` is the new count.
+    /// Park it and try again later; its key waits. `attempts` is the new count.
     Retry {
         /// Attempts that counted so far, this one included if it counts.
         attempts: u32,
@@ -23,7 +23,8 @@ pub enum NextStep {
 
 /// Judges one failure.
 ///
-/// * a lost session: resend, whosever fault it was (wrong credentials stop the session, not the message);
+/// * a lost session: resend, whosever fault it was (wrong credentials stop the session, not the
+///   message);
 /// * the topic's trouble: wait with the whole topic, without counting;
 /// * the broker's or the operator's fault with one message: wait, without counting;
 /// * the message's own fault: count, and after `attempts_max` it is dead.

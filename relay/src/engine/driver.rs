@@ -1,4 +1,5 @@
-//! Leads: moves pages, receipts and checkpoints between database, machine and broker while the lease is held.
+//! Leads: moves pages, receipts and checkpoints between database, machine and broker while the
+//! lease is held.
 
 use std::sync::Arc;
 
@@ -84,8 +85,8 @@ struct Driver {
 }
 
 impl Lead {
-    /// Leads until asked to stop, the lease is lost or the database fails. Not cancel-safe: stop it with the
-    /// token.
+    /// Leads until asked to stop, the lease is lost or the database fails. Not cancel-safe: stop it
+    /// with the token.
     pub(crate) async fn run(self) -> Ended {
         let (pages_in, pages) = mpsc::channel(1);
         let (asks, asks_out) = mpsc::channel(1);
@@ -167,14 +168,16 @@ impl Driver {
                 return self.finish(checkpointer).await;
             }
             let trusted_until = *trusted.borrow_and_update();
-            // In this order: what ends the term, then what comes at most once per checkpoint, question or interval and
-            // so cannot shut the rest out, then the two streams. Pages go before receipts, to keep the publisher busy;
-            // the room in the window bounds how many of them can come in a row.
+            // In this order: what ends the term, then what comes at most once per checkpoint,
+            // question or interval and so cannot shut the rest out, then the two streams. Pages go
+            // before receipts, to keep the publisher busy; the room in the window bounds how many
+            // of them can come in a row.
             tokio::select! {
                 biased;
                 ended = &mut *checkpointer => return ended_by_checkpointer(ended),
                 ended = &mut *reader => return ended_by_reader(ended),
-                // The lease could not be renewed in time: whatever the database says later, stop now.
+                // The lease could not be renewed in time: whatever the database says later, stop
+                // now.
                 () = tokio::time::sleep_until(trusted_until) => {
                     if *trusted.borrow() <= trusted_until {
                         return Ended::LeaseLost;
@@ -261,7 +264,8 @@ impl Driver {
         }
         if let Some(checkpoint) = self.machine.checkpoint() {
             self.stores_due = has_due(&checkpoint);
-            // Room for one checkpoint and the release; a checkpointer that is gone ends the driver by itself.
+            // Room for one checkpoint and the release; a checkpointer that is gone ends the driver
+            // by itself.
             self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
         }
     }
@@ -275,8 +279,8 @@ impl Driver {
         self.telemetry.checkpointed();
     }
 
-    /// Asks the database for what there is room for, one question at a time; kinds take turns, so that none waits for
-    /// another to have nothing left to ask.
+    /// Asks the database for what there is room for, one question at a time; kinds take turns, so
+    /// that none waits for another to have nothing left to ask.
     fn ask(&mut self) {
         if self.asked || self.draining.is_some() {
             return;

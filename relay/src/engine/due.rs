@@ -1,8 +1,9 @@
 //! When to look for exceptions that are due, and from where on. Pure.
 //!
-//! They come in pages by their time. What is in the window already stays due in the database, so a pass goes on behind the
-//! page before, and begins at the first one only now and then: for what an operator requeued or discarded, what was left
-//! because it waited for others of its key, and what was stored late.
+//! They come in pages by their time. What is in the window already stays due in the database, so a
+//! pass goes on behind the page before, and begins at the first one only now and then: for what an
+//! operator requeued or discarded, what was left because it waited for others of its key, and what
+//! was stored late.
 
 use std::time::Duration;
 

@@ -7,13 +7,14 @@ use outbox::log::EntryId;
 /// Entries whose failures are remembered, at most.
 pub const REMEMBERED_MAX: usize = 10_000;
 
-/// Failures of entries beside the log since the takeover.
+/// Failures of parked entries since the takeover.
 #[derive(Debug, Default)]
 pub struct Failures(HashMap<EntryId, u32>);
 
 impl Failures {
-    /// Counts a failure. Returns how many there were of the entry, or more than any retry waits for when too many entries
-    /// fail to remember all of them: then nothing is gained by trying one of them soon.
+    /// Counts a failure. Returns how many there were of the entry, or more than any retry waits for
+    /// when too many entries fail to remember all of them: then nothing is gained by trying one of
+    /// them soon.
     pub fn count(&mut self, id: EntryId) -> u32 {
         if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&id) {
             return u32::MAX;

@@ -1,7 +1,9 @@
-//! Queues of held entries: which may have entries that have not been read back, and from which id on. Pure.
+//! Queues of held entries: which may have entries that have not been read back, and from which id
+//! on. Pure.
 //!
-//! A queue is a key, or the entries of a topic that have no key. At rest a queue is a hash and an id, whatever it holds:
-//! the entries are in the database only. A bounded number of queues is read back at once.
+//! A queue is a key, or the entries of a topic that have no key. At rest a queue is a hash and an
+//! id, whatever it holds: the entries are in the database only. A bounded number of queues is read
+//! back at once.
 //!
 //! | state | what it means for a new entry of the log |
 //! |---|---|
@@ -11,10 +13,11 @@
 //! | unknown | leaves directly: nothing of the queue is held, or all of it is in the window before it |
 //!
 //! # Why nothing is passed over
-//! `from` is never above an entry that is held and has not been read back. Holding an entry lowers it; an answer raises it
-//! to behind its last entry, but not above those that were not stored when the question was asked (`unstored`, `missed`).
-//! An answer to a question from a higher place than `from` is now does not count. An answer ends before the first entry
-//! that was not stored when it was asked: it can show what was held behind that one long ago (`shown`).
+//! `from` is never above an entry that is held and has not been read back. Holding an entry lowers
+//! it; an answer raises it to behind its last entry, but not above those that were not stored when
+//! the question was asked (`unstored`, `missed`). An answer to a question from a higher place than
+//! `from` is now does not count. An answer ends before the first entry that was not stored when it
+//! was asked: it can show what was held behind that one long ago (`shown`).
 //!
 //! # Why nothing rests for ever
 //! A queue rests only while something stops its first entry, and whatever ends that releases it:
@@ -26,8 +29,8 @@
 //! | nothing, but there were too many names to remember | a walk: what it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
 //!
-//! So whatever gives a queue another first entry must ask whether that one is stopped: `Held::read`, `Blocks::hold`,
-//! `Blocks::take_out`.
+//! So whatever gives a queue another first entry must ask whether that one is stopped:
+//! `Held::read`, `Blocks::hold`, `Blocks::take_out`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -41,7 +44,8 @@ const ACTIVE_MAX: usize = if cfg!(test) { 2 } else { 100 };
 /// Names of queues that wait for their turn. More of them are found by a walk over the database.
 const READY_MAX: usize = if cfg!(test) { 4 } else { 2_000 };
 
-/// Stands for the name of a queue: 96 bits, so that two of a million have the same once in 10^17 times.
+/// Stands for the name of a queue: 96 bits, so that two of a million have the same once in 10^17
+/// times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueHash([u32; 3]);
 
@@ -91,7 +95,8 @@ struct Resting {
 #[derive(Debug)]
 struct Active {
     name: QueueName,
-    /// No held entry that has not been read back has a smaller id; nothing is left to read without one.
+    /// No held entry that has not been read back has a smaller id; nothing is left to read without
+    /// one.
     from: Option<EntryId>,
     /// From where on it was asked for.
     asked: Option<EntryId>,
@@ -104,7 +109,8 @@ struct Active {
 }
 
 impl Active {
-    /// Whether it cannot be read before a checkpoint: its first entry is not stored, or nothing else is left of it.
+    /// Whether it cannot be read before a checkpoint: its first entry is not stored, or nothing
+    /// else is left of it.
     fn waits_for_store(&self, unstored: Option<&BTreeSet<EntryId>>) -> bool {
         let unstored = unstored.and_then(BTreeSet::first);
         unstored.is_some_and(|unstored| self.is_closing || self.from.is_some_and(|from| *unstored <= from))
@@ -197,8 +203,9 @@ impl Held {
         self.active.get(&queue).is_some_and(|active| active.is_closing)
     }
 
-    /// An answer shows this entry. Returns the first one before it that was not stored when it was asked and that the
-    /// answer has not shown: nothing may pass it. Or the entry itself, if memory has held it anew.
+    /// An answer shows this entry. Returns the first one before it that was not stored when it was
+    /// asked and that the answer has not shown: nothing may pass it. Or the entry itself, if memory
+    /// has held it anew.
     pub fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
         let missed = self.active.get_mut(&queue).and_then(|active| {
@@ -300,7 +307,8 @@ impl Held {
         (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
     }
 
-    /// Names were read up to the last one here, or to the end; those that are released join the ready ones.
+    /// Names were read up to the last one here, or to the end; those that are released join the
+    /// ready ones.
     pub fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
             let again = self.walk.again || self.settle_owed();
@@ -317,7 +325,8 @@ impl Held {
         }
     }
 
-    /// A walk is over: what was released and not found has nothing stored. Returns whether another walk must tell.
+    /// A walk is over: what was released and not found has nothing stored. Returns whether another
+    /// walk must tell.
     fn settle_owed(&mut self) -> bool {
         let Self { resting, unstored, recheck, .. } = self;
         let mut again = false;
@@ -404,7 +413,8 @@ impl Held {
         active.from = [next, unstored, missed].into_iter().flatten().min();
         active.is_closing |= matches!(read, Read::All);
         match read {
-            // It is the first one: what was not stored before it would have ended the answer sooner.
+            // It is the first one: what was not stored before it would have ended the answer
+            // sooner.
             Read::StoppedAt(_) => self.rest(queue),
             Read::UpTo(_) if !active.is_closing && !self.ready.is_empty() => {
                 // A page each.
@@ -440,8 +450,8 @@ impl Held {
         }
     }
 
-    /// Entries wait in the window for queues that cannot be read for want of room: they are held after all. Returns whether
-    /// there were any.
+    /// Entries wait in the window for queues that cannot be read for want of room: they are held
+    /// after all. Returns whether there were any.
     pub fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))

@@ -1,7 +1,8 @@
 //! Which queued entries may be submitted now. Pure.
 //!
-//! With a pipelined publisher that is simply the reading order. With one message per key in flight, each key is
-//! a lane: its next entry becomes ready when the one before is settled. Keys do not wait for each other.
+//! With a pipelined publisher that is simply the reading order. With one message per key in flight,
+//! each key is a lane: its next entry becomes ready when the one before is settled. Keys do not
+//! wait for each other.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -37,7 +38,8 @@ impl KeyQueues {
         }
     }
 
-    /// Marks a key as having an entry in flight already (when the key_queues are rebuilt in the middle of a session).
+    /// Marks a key as having an entry in flight already (when the key_queues are rebuilt in the
+    /// middle of a session).
     pub fn occupy(&mut self, key: Option<&OrderingKey>) {
         if let (MaxInFlightPerKey::One, Some(key)) = (self.window, key) {
             self.key_queues.entry(key.clone()).or_default();

@@ -13,7 +13,8 @@ pub enum DeadPolicy {
     /// The key waits for an operator: order is kept whatever happens.
     #[default]
     Hold,
-    /// The key goes on without the entry: its order has a gap that a later requeue fills out of order.
+    /// The key goes on without the entry: its order has a gap that a later requeue fills out of
+    /// order.
     Pass,
 }
 
@@ -37,9 +38,10 @@ impl Default for RetryPolicy {
 /// How one pipeline behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Bytes of messages in memory at most, read but not confirmed. One message larger than this still passes. The
-    /// broker's client library holds as much again, and the reader up to three pages. 12 MiB are 40 ms of 300 MB/s,
-    /// longer than any broker near by takes to confirm: a larger window only takes memory.
+    /// Bytes of messages in memory at most, read but not confirmed. One message larger than this
+    /// still passes. The broker's client library holds as much again, and the reader up to three
+    /// pages. 12 MiB are 40 ms of 300 MB/s, longer than any broker near by takes to confirm: a
+    /// larger window only takes memory.
     pub window_bytes: usize,
     /// Entries in memory at most.
     pub window_entries: usize,
@@ -47,30 +49,34 @@ pub struct EngineOptions {
     pub page_entries: usize,
     /// Bytes per read at most.
     pub page_bytes: usize,
-    /// Changes beside the log that are not stored, at most: then nothing new is read. What is in the window already may add
-    /// to them.
+    /// Changes of exceptions that are not stored, at most: then nothing new is read. What is in the
+    /// window already may add to them.
     pub unstored_max: usize,
-    /// First changes of entries that one checkpoint stores at most, and changes of others: some 20 ms of the database's
-    /// time. So many are stored at once.
+    /// First changes of entries that one checkpoint stores at most, and changes of others: some 20
+    /// ms of the database's time. So many are stored at once.
     pub checkpoint_changes: usize,
-    /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes over a killed
-    /// relay after at most this long.
+    /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
+    /// over a killed relay after at most this long.
     pub lease_ttl: Duration,
-    /// The pause after an empty poll while messages are coming; at most three times as long until a second after the last.
+    /// The pause after an empty poll while messages are coming; at most three times as long until a
+    /// second after the last.
     pub poll_min: Duration,
     /// The pause to which an idle relay slows down.
     pub poll_max: Duration,
-    /// How often the cursor is stored at most. What was published since is published again after a crash.
+    /// How often the cursor is stored at most. What was published since is published again after a
+    /// crash.
     pub checkpoint_interval: Duration,
     /// How long a shutdown waits for outstanding confirmations.
     pub shutdown_grace: Duration,
     /// How the broker's and the message's faults are retried.
     pub retry: RetryPolicy,
-    /// The longest pause after a failure that is not the message's fault: outages end without notice.
+    /// The longest pause after a failure that is not the message's fault: outages end without
+    /// notice.
     pub outage_delay_max: Duration,
-    /// How long the broker may leave a message without an answer while it answers for others, before that destination is
-    /// taken to be silent: its messages wait beside the log, and others flow. A fifth of it is enough where others wait for
-    /// room in the window. Shorter than what an ordinary failover takes only costs rows, never copies.
+    /// How long the broker may leave a message without an answer while it answers for others,
+    /// before that destination is taken to be silent: its messages are parked, and others flow. A
+    /// fifth of it is enough where others wait for room in the window. Shorter than what an
+    /// ordinary failover takes only costs rows, never copies.
     pub silent_after: Duration,
     /// The treatment of a key whose entry is dead.
     pub on_dead: DeadPolicy,
@@ -116,8 +122,8 @@ impl EngineOptions {
         }
     }
 
-    /// How long the relay may publish after it asked for a lease or its renewal: a tenth is kept back for what
-    /// is already on its way to the broker.
+    /// How long the relay may publish after it asked for a lease or its renewal: a tenth is kept
+    /// back for what is already on its way to the broker.
     #[must_use]
     pub fn lease_trust(&self) -> Duration {
         self.lease_ttl - self.lease_ttl / 10

@@ -1,11 +1,12 @@
 //! One pipeline from start to shutdown: stand by, take the lease, lead, and again.
 //!
 //! # States
-//! *Standby*: another process holds the lease; ask again when it can have expired. *Leading*: this process
-//! publishes. *Waiting*: database or operator trouble; ask again after a pause. A database failure while
-//! leading always goes back to taking the lease and loading the cursor, because nothing in memory can be trusted
-//! after a reconnect (another process may have led in between, and after PostgreSQL's crash recovery transaction
-//! ids that memory knows may have been given to others).
+//! *Standby*: another process holds the lease; ask again when it can have expired. *Leading*: this
+//! process publishes. *Waiting*: database or operator trouble; ask again after a pause. A database
+//! failure while leading always goes back to taking the lease and loading the cursor, because
+//! nothing in memory can be trusted after a reconnect (another process may have led in between, and
+//! after PostgreSQL's crash recovery transaction ids that memory knows may have been given to
+//! others).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +58,8 @@ pub struct Status {
     pub role: Role,
 }
 
-/// Reads one outbox and publishes to one broker. Also usable inside a service, without the `relay` binary.
+/// Reads one outbox and publishes to one broker. Also usable inside a service, without the `relay`
+/// binary.
 #[derive(Clone)]
 pub struct Pipeline {
     name: RelayName,
@@ -123,7 +125,8 @@ impl Pipeline {
         self
     }
 
-    /// Shows the state of the engine to `observer` after every step: for simulations. It must not block.
+    /// Shows the state of the engine to `observer` after every step: for simulations. It must not
+    /// block.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
@@ -137,11 +140,12 @@ impl Pipeline {
         self.status.subscribe()
     }
 
-    /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations within the
-    /// grace period, stores the cursor and gives the lease back.
+    /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations
+    /// within the grace period, stores the cursor and gives the lease back.
     ///
-    /// Never returns for trouble with database or broker: it waits and tries again. Not cancel-safe in the sense
-    /// that dropping it skips the orderly shutdown; nothing is lost, but the lease has to expire.
+    /// Never returns for trouble with database or broker: it waits and tries again. Not cancel-safe
+    /// in the sense that dropping it skips the orderly shutdown; nothing is lost, but the lease has
+    /// to expire.
     pub async fn run(self, stop: CancellationToken) {
         let telemetry = Telemetry::new(&self.name, self.store.origin(), self.connector.destination());
         // Also when this future is dropped or panics: nobody may read that it still leads.
@@ -193,7 +197,8 @@ impl Pipeline {
                 Acquired::Busy { holder, expires_in } => {
                     telemetry.standby(&holder);
                     self.status.send_replace(Status { role: Role::Standby { holder } });
-                    // Soon after it can have expired, and often enough to notice that it was given back.
+                    // Soon after it can have expired, and often enough to notice that it was given
+                    // back.
                     let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
                     tokio::select! {
                         biased;
@@ -242,7 +247,8 @@ fn pause(failures: u32, uniform: f64) -> Duration {
     backoff::delay(&policy, failures, uniform)
 }
 
-/// Names this process for operators: host, process id, and a random part, because process ids return.
+/// Names this process for operators: host, process id, and a random part, because process ids
+/// return.
 fn holder() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "unknown-host" } else { host.trim() };

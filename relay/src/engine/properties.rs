@@ -147,7 +147,8 @@ proptest! {
         prop_assert!(backoff::delay(&policy, attempt.saturating_add(1), 1.0) >= ceiling);
     }
 
-    /// Two renewals can fail before the relay stops, and it stops before the database gives the lease to another.
+    /// Two renewals can fail before the relay stops, and it stops before the database gives the
+    /// lease to another.
     #[test]
     fn a_lease_is_renewed_in_time_and_trusted_less_than_it_lasts(ttl in 100_u64..10_000_000) {
         let settings = EngineOptions { lease_ttl: Duration::from_millis(ttl), ..EngineOptions::default() };

@@ -114,7 +114,8 @@ impl Reader {
             }
             Ask::Names(after) => Answer::Names(self.log.held_queues(after.as_ref(), NAMES).await?),
         };
-        // The driver asks for one thing at a time, so there is room; if it is gone, so is the question.
+        // The driver asks for one thing at a time, so there is room; if it is gone, so is the
+        // question.
         let _ = self.answers.send(answer).await;
         Ok(())
     }

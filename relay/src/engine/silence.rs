@@ -1,7 +1,8 @@
 //! Which destinations have stopped answering, and how far that reaches. Pure.
 //!
-//! Brokers are silent about single destinations: a Kafka partition without a leader, a quorum queue without a majority, a
-//! queue behind a proxy that hangs. No error tells of it. What tells is that others are answered meanwhile:
+//! Brokers are silent about single destinations: a Kafka partition without a leader, a quorum queue
+//! without a majority, a queue behind a proxy that hangs. No error tells of it. What tells is that
+//! others are answered meanwhile:
 //!
 //! | what is seen about an unconfirmed message, for longer than the patience | reaches |
 //! |---|---|
@@ -9,16 +10,18 @@
 //! | nothing of its topic is confirmed, but other topics are | the topic |
 //! | nothing at all is confirmed | the session: an outage, which is not decided here |
 //!
-//! The last line has one exception. A window that is full of silent messages keeps everything else from being submitted, so
-//! nothing else can be confirmed. Then a new session is asked for: if the broker accepts one and goes on saying nothing,
-//! the oldest message's topic is guessed to be silent, one topic at most until something is confirmed.
+//! The last line has one exception. A window that is full of silent messages keeps everything else
+//! from being submitted, so nothing else can be confirmed. Then a new session is asked for: if the
+//! broker accepts one and goes on saying nothing, the oldest message's topic is guessed to be
+//! silent, one topic at most until something is confirmed.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use message::{FaultScope, Topic};
 
-/// A part of the patience is enough where waiting costs others, or where the topic is known to be silent in part.
+/// A part of the patience is enough where waiting costs others, or where the topic is known to be
+/// silent in part.
 const IMPATIENCE: u32 = 5;
 
 /// A submission that is not confirmed yet.
@@ -44,7 +47,8 @@ struct Answers {
 pub enum Stall {
     /// Find out whether the broker answers a new session.
     Reconnect,
-    /// It does, and says nothing: take the oldest message's topic to be silent, as a whole or only what is in flight.
+    /// It does, and says nothing: take the oldest message's topic to be silent, as a whole or only
+    /// what is in flight.
     Guess(FaultScope),
 }
 
@@ -60,7 +64,8 @@ pub struct Silence {
     session_at: Duration,
     /// A topic was guessed to be silent, and nothing was confirmed since.
     guessed: bool,
-    /// Before the session that was asked for, other messages of the oldest one's topic were confirmed.
+    /// Before the session that was asked for, other messages of the oldest one's topic were
+    /// confirmed.
     partly: bool,
 }
 
@@ -124,8 +129,8 @@ impl Silence {
         self.now.saturating_sub(submitted.at) >= self.patience
     }
 
-    /// How far the silence about a message reaches, if it has lasted too long. `urgent`: others wait for room in the window.
-    /// `partly`: the topic is known to be silent in part.
+    /// How far the silence about a message reaches, if it has lasted too long. `urgent`: others
+    /// wait for room in the window. `partly`: the topic is known to be silent in part.
     #[must_use]
     pub fn reach(
         &self,
@@ -140,7 +145,8 @@ impl Silence {
         let age = self.now.saturating_sub(submitted.at);
         let own = self.topics.get(topic);
         let overtaken = own.filter(|own| own.newest.order > submitted.order);
-        // A queue that moves on slowly confirms in order: its oldest message is old, but not overtaken by far.
+        // A queue that moves on slowly confirms in order: its oldest message is old, but not
+        // overtaken by far.
         let by_far = overtaken.is_some_and(|own| own.newest.at >= submitted.at + behind_max / 2);
         if age >= behind_max && by_far {
             return Some(FaultScope::Message);
@@ -150,8 +156,8 @@ impl Silence {
         (is_quiet && self.others_answer(topic, submitted, quiet_max)).then_some(scope)
     }
 
-    /// Whether another topic was confirmed after the submission, and lately: an outage of everything has begun with
-    /// confirmations, too.
+    /// Whether another topic was confirmed after the submission, and lately: an outage of
+    /// everything has begun with confirmations, too.
     fn others_answer(&self, topic: &Topic, submitted: Submitted, quiet_max: Duration) -> bool {
         let lately = |answers: &Answers| {
             answers.at >= submitted.at && self.now.saturating_sub(answers.at) < quiet_max / 2
@@ -178,7 +184,8 @@ impl Silence {
         Some(Stall::Guess(if self.partly { FaultScope::Message } else { FaultScope::Topic }))
     }
 
-    /// Whether a topic was guessed to be silent, and nothing has confirmed since that the broker works.
+    /// Whether a topic was guessed to be silent, and nothing has confirmed since that the broker
+    /// works.
     #[must_use]
     pub fn is_guess(&self) -> bool {
         self.guessed

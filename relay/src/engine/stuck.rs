@@ -13,7 +13,8 @@ pub struct Stuck {
     /// Retrying or dead: nothing of their key may leave before them.
     ids: BTreeSet<(QueueHash, EntryId)>,
     keys_len: usize,
-    /// How many submissions of a key were given up waiting for in this session: another one of it could overtake them.
+    /// How many submissions of a key were given up waiting for in this session: another one of it
+    /// could overtake them.
     awaited: HashMap<QueueHash, usize>,
 }
 
@@ -36,7 +37,8 @@ impl Stuck {
         self.awaited.contains_key(&queue) || self.first(queue).is_some()
     }
 
-    /// Whether anything stops this entry: a stuck one before it, or a submission that may still be answered.
+    /// Whether anything stops this entry: a stuck one before it, or a submission that may still be
+    /// answered.
     #[must_use]
     pub fn stops_entry(&self, queue: QueueHash, id: EntryId) -> bool {
         self.awaited.contains_key(&queue) || self.first(queue).is_some_and(|stuck| stuck < id)

@@ -1,8 +1,9 @@
 //! Loads the state that a new holder of the lease needs before it leads, and keeps the lease
 //! meanwhile.
 //!
-//! Loading takes as long as there is something to load and as the database is slow. Without renewals in between it could
-//! take longer than a lease: then every process that took over would lose it again, and nothing would ever be published.
+//! Loading takes as long as there is something to load and as the database is slow. Without
+//! renewals in between it could take longer than a lease: then every process that took over would
+//! lose it again, and nothing would ever be published.
 
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ impl Takeover {
         Self { checkpointer, lease, asked_at, renew_interval }
     }
 
-    /// Everything beside the log that blocks something; nothing when the lease is lost. Of held entries only their queues
-    /// are loaded.
+    /// Everything parked that blocks something; nothing when the lease is lost. Of held entries
+    /// only their queues are loaded.
     pub(crate) async fn blocks(
         &mut self,
         reader: &mut dyn LogReader,

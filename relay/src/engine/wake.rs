@@ -1,13 +1,13 @@
 //! When to look for new entries again.
 //!
-//! An empty poll costs the database about 20 µs, so polling every 1–2 ms while messages come, also when they come a few
-//! times a second only, and every 50 ms when none do is both fast and nearly free; and it needs no NOTIFY, which would
-//! serialise the commits of the business transactions.
+//! An empty poll costs the database about 20 µs, so polling every 1–2 ms while messages come, also
+//! when they come a few times a second only, and every 50 ms when none do is both fast and nearly
+//! free; and it needs no NOTIFY, which would serialise the commits of the business transactions.
 
 use std::time::Duration;
 
-/// So long after the last entry the next one is still expected soon: with ten messages a second each of them is found
-/// within 2 ms, and not after the pause of an idle relay.
+/// So long after the last entry the next one is still expected soon: with ten messages a second
+/// each of them is found within 2 ms, and not after the pause of an idle relay.
 const ALERT: Duration = Duration::from_secs(1);
 /// The longest pause until then, as a multiple of the shortest.
 const ALERT_FACTOR: u32 = 2;
@@ -35,7 +35,8 @@ impl Pace {
         self.waited = Duration::ZERO;
     }
 
-    /// A poll found nothing: the pause to make now; the one after it is half as long again, up to a bound.
+    /// A poll found nothing: the pause to make now; the one after it is half as long again, up to a
+    /// bound.
     pub fn empty(&mut self) -> Duration {
         let pause = self.next;
         self.waited = self.waited.saturating_add(pause);

@@ -1,8 +1,8 @@
 //! Entries in memory: read, but not yet settled. A ring in reading order, bounded in bytes and
 //! entries. Pure.
 //!
-//! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front of the ring
-//! moves on when it can.
+//! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front
+//! of the ring moves on when it can.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window at a cursor. It lets the cursor pass `parked_max` parked entries with each checkpoint.
+    /// An empty window at a cursor. It lets the cursor pass `parked_max` parked entries with each
+    /// checkpoint.
     #[must_use]
     pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize, parked_max: usize) -> Self {
         Self {
@@ -103,7 +104,8 @@ impl Window {
         }
     }
 
-    /// Whether another page may be taken in, when a fraction `1/kept` of the window is kept free for others.
+    /// Whether another page may be taken in, when a fraction `1/kept` of the window is kept free
+    /// for others.
     #[must_use]
     pub fn has_room(&self, kept: Option<usize>) -> bool {
         let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
@@ -139,7 +141,7 @@ impl Window {
         self.push_slot(Slot::Open(item))
     }
 
-    /// Notes an entry of the log that is settled without being published (it stands beside the log now).
+    /// Notes an entry of the log that is settled without being published (it is parked now).
     pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
@@ -171,8 +173,8 @@ impl Window {
         }
     }
 
-    /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it can. `None` when it was
-    /// settled.
+    /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it
+    /// can. `None` when it was settled.
     pub fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
         let index = self.index(ticket)?;
         let slot = self.slots.get_mut(index)?;
@@ -234,8 +236,8 @@ impl Window {
         self.parked.len()
     }
 
-    /// The cursor, and the parked entries that it has passed since the last call: they are stored together. It may move
-    /// on behind them afterwards.
+    /// The cursor, and the parked entries that it has passed since the last call: they are stored
+    /// together. It may move on behind them afterwards.
     pub fn take_passed(&mut self) -> (Cursor, Vec<EntryId>) {
         let cursor = self.cursor().clone();
         let parked = std::mem::take(&mut self.parked);

@@ -6,7 +6,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes of a digest. Half of SHA-256: enough to tell copies apart, and a million of them fit anywhere.
+/// Bytes of a digest. Half of SHA-256: enough to tell copies apart, and a million of them fit
+/// anywhere.
 pub const BYTES: usize = 16;
 
 /// The digest of a payload, of headers, or of all that must not change under one id. Written as
@@ -35,8 +36,8 @@ impl Digest {
         Self::of_hash(&hash.finalize())
     }
 
-    /// The beginning of a hash that somebody else has made, such as the fingerprint in an inbox row. A shorter one
-    /// is filled up with zeros.
+    /// The beginning of a hash that somebody else has made, such as the fingerprint in an inbox
+    /// row. A shorter one is filled up with zeros.
     #[must_use]
     pub fn of_hash(hash: &[u8]) -> Self {
         let mut bytes = [0; BYTES];

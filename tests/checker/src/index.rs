@@ -159,7 +159,8 @@ impl<'a> Index<'a> {
             return None;
         }
         let seq = operation.and_then(|(_, message)| message.seq).or_else(|| row.and_then(|row| row.seq));
-        // Times order an operation only where nobody else claims the id, and its end only where it is a commit.
+        // Times order an operation only where nobody else claims the id, and its end only where it
+        // is a commit.
         let operation = operation.map(|(operation, _)| *operation);
         let operation = operation.filter(|operation| {
             self.messages.get(&id).is_some_and(|claims| claims.is_only(operation.outcome))

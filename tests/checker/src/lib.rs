@@ -1,19 +1,21 @@
-//! The independent judge of an outbox and inbox system: [`History`] in, [`Verdict`] out. Pure; it knows no database,
-//! no broker and nothing of the toolkit that it judges.
+//! The independent judge of an outbox and inbox system: [`History`] in, [`Verdict`] out. Pure; it
+//! knows no database, no broker and nothing of the toolkit that it judges.
 //!
-//! A history is what somebody observed of one pipeline: what clients did and were told, business rows, outbox rows, what
-//! the broker has, inboxes and effects. Each part may be missing; the promises that need it are then reported as *not
-//! checked*, and never as kept.
+//! A history is what somebody observed of one pipeline: what clients did and were told, business
+//! rows, outbox rows, what the broker has, inboxes and effects. Each part may be missing; the
+//! promises that need it are then reported as *not checked*, and never as kept.
 //!
 //! # Building a history of your own service
 //!
-//! 1. **Clients** write down each transaction before it begins and after its outcome is known ([`Operation`]). A client that
-//!    died in between has the outcome [`Outcome::Unknown`]. Count the messages of each key under the lock that protects
-//!    the business row, and the causal order is known too ([`Enqueued::seq`]).
-//! 2. Wait until everything is healed and quiet, and set [`History::quiet`]; or leave it out, and what a system owes only in
-//!    the end is not checked.
-//! 3. **Read the stores** with plain SQL and a plain client of the broker, downstream first: effects, inboxes, the broker
-//!    ([`TopicRead`]), what is parked, the outbox last. A system that never stands still shows no phantom that way.
+//! 1. **Clients** write down each transaction before it begins and after its outcome is known
+//!    ([`Operation`]). A client that died in between has the outcome [`Outcome::Unknown`]. Count
+//!    the messages of each key under the lock that protects the business row, and the causal order
+//!    is known too ([`Enqueued::seq`]).
+//! 2. Wait until everything is healed and quiet, and set [`History::quiet`]; or leave it out, and
+//!    what a system owes only in the end is not checked.
+//! 3. **Read the stores** with plain SQL and a plain client of the broker, downstream first:
+//!    effects, inboxes, the broker ([`TopicRead`]), what is parked, the outbox last. A system that
+//!    never stands still shows no phantom that way.
 //! 4. Ask for the [`Verdict`].
 //!
 //! ```

@@ -26,7 +26,7 @@ pub struct Case {
 
 type Body = fn(Arc<dyn Broker>, Capabilities) -> BoxFuture<'static, Outcome>;
 
-/// What a case needs beyond the contract.
+/// The ability beyond the contract that a case needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -55,12 +55,12 @@ impl Case {
         }
     }
 
-    /// Runs the case on a broker of its own, on a tokio runtime with I/O and time. Not cancel-safe: what the case has made at the broker
-    /// stays.
+    /// Runs the case on a broker of its own, on a tokio runtime with I/O and time. Not cancel-safe:
+    /// what the case has made at the broker stays.
     ///
     /// # Errors
-    /// The promise is broken, the broker [lacks](Self::lacks) something, or the case does not end within [`DEADLINE`]; a panic of the case or the adapter is an
-    /// error with its text.
+    /// The promise is broken, the broker [lacks](Self::lacks) something, or the case does not end
+    /// within [`DEADLINE`]; a panic of the case or the adapter is an error with its text.
     pub async fn run(&self, broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
         if let Some(lacking) = self.lacks(&capabilities) {
             return Err(format!("{self:?} cannot run: {lacking}").into());

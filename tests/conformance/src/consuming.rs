@@ -19,7 +19,7 @@ pub const KEYS: usize = 12;
 pub struct Scene {
     /// The broker.
     pub broker: Arc<dyn Broker>,
-    /// What its adapter can do.
+    /// Its adapter's abilities.
     pub capabilities: Capabilities,
     /// The topic; it exists.
     pub topic: String,
@@ -58,7 +58,8 @@ impl Scene {
         self.broker.subscribe(&self.group, &self.topic, Redelivery::Late).await
     }
 
-    /// Returns a member whose unsettled deliveries come again soon although it does not say goodbye.
+    /// Returns a member whose unsettled deliveries come again soon although it does not say
+    /// goodbye.
     ///
     /// # Errors
     /// The adapter cannot subscribe.
@@ -66,8 +67,8 @@ impl Scene {
         self.broker.subscribe(&self.group, &self.topic, Redelivery::Soon).await
     }
 
-    /// Checks that everything so far is settled for good: a new member of the group is given what is published now,
-    /// one message of every key, and nothing that was there before.
+    /// Checks that everything so far is settled for good: a new member of the group is given what
+    /// is published now, one message of every key, and nothing that was there before.
     ///
     /// # Errors
     /// Publishing, subscribing or settling failed.
@@ -78,7 +79,8 @@ impl Scene {
         self.assert_only_these_are_left(&BTreeSet::new()).await
     }
 
-    /// As [`assert_nothing_is_left`](Self::assert_nothing_is_left), but some of these may come again.
+    /// As [`assert_nothing_is_left`](Self::assert_nothing_is_left), but some of these may come
+    /// again.
     ///
     /// # Errors
     /// Publishing, subscribing or settling failed.

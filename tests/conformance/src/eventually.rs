@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use crate::Failure;
 
-/// How long a condition may take to become true. Generous: it is only ever used up by a failing test.
+/// How long a condition may take to become true. Generous: it is only ever used up by a failing
+/// test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -11,12 +11,13 @@ use crate::{Broker, Capabilities, Case, Failure, cases};
 /// More threads than processors: cases spend their time waiting for the broker.
 const THREADS: usize = 6;
 
-/// Runs every case on brokers that `open` opens, and returns the exit code of the test program. `name` is the
-/// broker's word in the names of tests: `publisher/directory/a_close_answers_what_is_in_flight`. A case that needs
-/// more than `capabilities` is left out; a line on standard error names it and the reason.
+/// Runs every case on brokers that `open` opens, and returns the exit code of the test program.
+/// `name` is the broker's word in the names of tests:
+/// `publisher/directory/a_close_answers_what_is_in_flight`. A case that needs more than
+/// `capabilities` is left out; a line on standard error names it and the reason.
 ///
-/// Reads the arguments of the program as every test program does: a part of a name as a filter, `--list`,
-/// `--test-threads`. For a target with `harness = false`.
+/// Reads the arguments of the program as every test program does: a part of a name as a filter,
+/// `--list`, `--test-threads`. For a target with `harness = false`.
 pub fn main<F>(
     name: &str,
     capabilities: Capabilities,

@@ -1,8 +1,9 @@
-//! Checks an adapter for a broker against the contract of [`message::publisher`] and [`message::subscription`].
+//! Checks an adapter for a broker against the contract of [`message::publisher`] and
+//! [`message::subscription`].
 //!
-//! The author of an adapter implements [`Broker`] for it, declares its [`Capabilities`], and has [`main()`] run every
-//! case as a test of its own; or goes through [`cases()`] where another harness is wanted. The adapters of the toolkit
-//! pass the same cases.
+//! The author of an adapter implements [`Broker`] for it, declares its [`Capabilities`], and has
+//! [`main()`] run every case as a test of its own; or goes through [`cases()`] where another
+//! harness is wanted. The adapters of the toolkit pass the same cases.
 //!
 //! ```no_run
 //! # use conformance::{Broker, Capabilities, Failure};

@@ -1,5 +1,5 @@
-//! Submitting as the relay does: within the key window of the session, again on a new session what a lost one left
-//! open, and never again what has its verdict.
+//! Submitting as the relay does: within the key window of the session, again on a new session what
+//! a lost one left open, and never again what has its verdict.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use message::{Connector, FaultScope, MaxInFlightPerKey, Message, OrderingKey, Pu
 /// More sessions than any case needs; beyond it the adapter goes in circles.
 const SESSIONS_MAX: usize = 20;
 
-/// What became of all messages.
+/// The outcome of all messages.
 #[derive(Debug)]
 pub struct Sent {
     /// The numbers of the messages that the broker holds.
@@ -24,8 +24,8 @@ pub struct Sent {
 /// Sends everything until each message is confirmed or refused. Not cancel-safe.
 ///
 /// # Errors
-/// A session breaks its contract: a receipt that is missing or too many, a success behind a failure; or twenty sessions
-/// were not enough.
+/// A session breaks its contract: a receipt that is missing or too many, a success behind a
+/// failure; or twenty sessions were not enough.
 pub async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
     let mut desk = Desk { messages, states: vec![State::Waiting; messages.len()], refused: Vec::new() };
     for sessions in 1..=SESSIONS_MAX {
@@ -60,8 +60,9 @@ struct Ledger<'a> {
 }
 
 impl Ledger<'_> {
-    /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session succeeds; none of its key, if the failure
-    /// is contained. A session of that kind is given all messages at once, in the order of their numbers.
+    /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session
+    /// succeeds; none of its key, if the failure is contained. A session of that kind is given all
+    /// messages at once, in the order of their numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
@@ -69,7 +70,7 @@ impl Ledger<'_> {
                 self.successes.push(*number);
             }
             Err(error) if error.is_contained() => self.contained.push(*number),
-            // What a contained failure keeps back of its key.
+            // A contained failure keeps later messages of its key back.
             Err(error) if error.scope() == FaultScope::Session && self.is_behind_contained(*number) => {}
             Err(_) => {
                 self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)));
@@ -138,7 +139,7 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// What may be submitted now, in order.
+    /// Returns the messages that may be submitted now, in order.
     fn batch(&mut self, window: MaxInFlightPerKey) -> Vec<(usize, Message)> {
         let key = |number: usize| self.messages[number].key.as_ref();
         let in_flight = (0..self.messages.len()).filter(|number| self.states[*number] == State::InFlight);
@@ -172,7 +173,8 @@ impl Desk<'_> {
             }
             Err(error) => {
                 self.states[number] = State::Refused;
-                // The contract of a pipelined session: once one message fails, no later one succeeds.
+                // The contract of a pipelined session: once one message fails, no later one
+                // succeeds.
                 let is_over = window == MaxInFlightPerKey::Pipelined && !error.is_contained();
                 self.refused.push((number, error));
                 is_over

@@ -66,8 +66,9 @@ pub fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     Ok(Fact::new(key, seq))
 }
 
-/// Checks that the records hold these orders, all of them and no others, in order where the broker keeps one.
-/// A repetition is no failure unless `once`: a session that is lost repeats what it had not confirmed.
+/// Checks that the records hold these orders, all of them and no others, in order where the broker
+/// keeps one. A repetition is no failure unless `once`: a session that is lost repeats what it had
+/// not confirmed.
 ///
 /// # Errors
 /// Objections of the checker.

@@ -1,4 +1,5 @@
-//! A publishing session that holds the publisher to its promise: exactly one receipt for each submission.
+//! A publishing session that holds the publisher to its promise: exactly one receipt for each
+//! submission.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,7 +81,8 @@ impl Session {
         note(&mut self.owed, receipt)
     }
 
-    /// Ends the session; returns the receipts that were still owed, all of them, and no other one. Not cancel-safe.
+    /// Ends the session; returns the receipts that were still owed, all of them, and no other one.
+    /// Not cancel-safe.
     ///
     /// # Errors
     /// A receipt is missing after [`PATIENCE`], or one came too many.

@@ -5,8 +5,9 @@ use std::time::Duration;
 /// The orders of a run at most: the checker holds the whole history in memory.
 const MESSAGES_MAX: u64 = 1_000_000;
 
-/// Shows that effects happen exactly once, through crashes: places orders, kills relays and consumers while they
-/// work, and then checks every promise with plain SQL and a plain broker client.
+/// Shows that effects happen exactly once, through crashes: places orders, kills relays and
+/// consumers while they work, and then checks every promise with plain SQL and a plain broker
+/// client.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -16,7 +16,7 @@ use crate::producer::payload;
 pub(crate) struct Observed {
     /// For the checker.
     pub(crate) history: History,
-    /// Messages beside the log.
+    /// Parked messages.
     pub(crate) parked: u64,
     /// Messages that the consumer has put aside.
     pub(crate) dead_letters: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) producer: &'a str,
     /// The consumer's, likewise.
     pub(crate) consumer: &'a str,
-    /// What was to happen.
+    /// The plan that was carried out.
     pub(crate) plan: &'a Plan,
     /// Whether the inbox's guard was on, so that effects and inbox rows belong together.
     pub(crate) guarded: bool,
@@ -64,8 +64,9 @@ pub(crate) async fn read(sources: &Sources<'_>, topic_read: TopicRead) -> Result
     Ok(Observed { history, parked, dead_letters })
 }
 
-/// Returns the operations of a run, one for each order. Orders that were rolled back on purpose have failed, and must
-/// not be there. The outcome of the others is unknown: one may have been tried again, and a run may have ended before.
+/// Returns the operations of a run, one for each order. Orders that were rolled back on purpose
+/// have failed, and must not be there. The outcome of the others is unknown: one may have been
+/// tried again, and a run may have ended before.
 pub(crate) fn operations(rolled_back: &BTreeSet<u64>, rows: impl Iterator<Item = String>) -> Vec<Operation> {
     let operation = |row: String, outcome| Operation {
         id: format!("order {row}").into(),

@@ -1,5 +1,5 @@
-//! The process of the consumer: the inbox's runner with a handler that charges customers, and the places where it
-//! crashes.
+//! The process of the consumer: the inbox's runner with a handler that charges customers, and the
+//! places where it crashes.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -77,7 +77,8 @@ fn rewind_mark(directory: &Path) -> PathBuf {
     directory.join("rewound")
 }
 
-/// Runs a consumer until SIGTERM, or until it crashes as planned. For the hidden subcommand `demo-consumer`.
+/// Runs a consumer until SIGTERM, or until it crashes as planned. For the hidden subcommand
+/// `demo-consumer`.
 ///
 /// # Errors
 /// [`DemoError`] when the task in the file cannot be read or used, or the inbox cannot be opened.
@@ -162,7 +163,8 @@ struct Crash {
 }
 
 impl Crash {
-    /// Crashes for real, when it is time: no destructor runs, nothing is flushed, connections break.
+    /// Crashes for real, when it is time: no destructor runs, nothing is flushed, connections
+    /// break.
     fn look(&self, point: inbox::CrashPoint) {
         let (applied, here) = match point {
             inbox::CrashPoint::AfterEffect => {

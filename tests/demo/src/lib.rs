@@ -1,8 +1,9 @@
 //! `relay demo`: exactly-once effects through crashes, shown and checked in well under a minute.
 //!
-//! Producers commit orders with their messages while relays are killed, consumers crash, the broker goes away and
-//! messages are delivered again. Then a checker that shares no code with outbox, inbox and brokers reads what
-//! happened and decides every promise. Relays are `relay run`, each with a configuration file.
+//! Producers commit orders with their messages while relays are killed, consumers crash, the broker
+//! goes away and messages are delivered again. Then a checker that shares no code with outbox,
+//! inbox and brokers reads what happened and decides every promise. Relays are `relay run`, each
+//! with a configuration file.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -71,13 +71,15 @@ pub(crate) struct Plan {
     pub(crate) orders: u64,
     /// In the order in which producers take them.
     pub(crate) transactions: Vec<TransactionPlan>,
-    /// When so many messages have been confirmed, the relay that leads is killed without warning. Ascending.
+    /// When so many messages have been confirmed, the relay that leads is killed without warning.
+    /// Ascending.
     pub(crate) kills: Vec<u64>,
     /// Ascending.
     pub(crate) crashes: Vec<CrashPlan>,
     /// When so many messages have been confirmed, the broker goes away for a moment. Ascending.
     pub(crate) outages: Vec<u64>,
-    /// After which of the crashes the consumer starts again from older offsets, where the broker has offsets.
+    /// After which of the crashes the consumer starts again from older offsets, where the broker
+    /// has offsets.
     pub(crate) rewind_after: usize,
     /// Numbers of the orders whose message is delivered once more on purpose.
     pub(crate) copies: BTreeSet<u64>,
@@ -115,7 +117,8 @@ impl Plan {
         Self { seed, orders, transactions, kills, crashes, outages, rewind_after, copies }
     }
 
-    /// The numbers of the orders that will be rolled back, with their transaction or to a savepoint.
+    /// The numbers of the orders that will be rolled back, with their transaction or to a
+    /// savepoint.
     pub(crate) fn rolled_back(&self) -> BTreeSet<u64> {
         self.transactions
             .iter()

@@ -1,5 +1,5 @@
-//! The processes of a run: two relays, one of which stands by, and a consumer. Each is started again whichever way it
-//! ends.
+//! The processes of a run: two relays, one of which stands by, and a consumer. Each is started
+//! again whichever way it ends.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,6 @@
-//! The producers: customers place orders, each with its message, in one transaction, through the outbox's public
-//! API. Some transactions are rolled back on purpose, and some orders to a savepoint.
+//! The producers: customers place orders, each with its message, in one transaction, through the
+//! outbox's public API. Some transactions are rolled back on purpose, and some orders to a
+//! savepoint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -125,8 +126,9 @@ async fn place_all<DB: Workload>(
             continue;
         }
         let seq = place::<DB>(tx.connection(), order).await?;
-        // Both ways to enqueue, one per transaction: at once, and at the commit. Mixed, a later message of a
-        // customer that is enqueued at once would come before an earlier one that waits for the commit.
+        // Both ways to enqueue, one per transaction: at once, and at the commit. Mixed, a later
+        // message of a customer that is enqueued at once would come before an earlier one that
+        // waits for the commit.
         if transaction.orders.len().is_multiple_of(2) {
             tx.stage(message(topic, order, seq)).map(drop)?;
         } else {
@@ -136,8 +138,8 @@ async fn place_all<DB: Workload>(
     if transaction.rolled_back { Err(PlaceError::OnPurpose) } else { Ok(()) }
 }
 
-/// Places an order and tells which of the customer's it is. The customer's row stays locked until the transaction ends:
-/// the next order of this customer, and its message, come after this one.
+/// Places an order and tells which of the customer's it is. The customer's row stays locked until
+/// the transaction ends: the next order of this customer, and its message, come after this one.
 async fn place<DB: Workload>(connection: &mut DB::Connection, order: &OrderPlan) -> sqlx::Result<u64> {
     let customer = order.customer();
     let seq = DB::next_number(connection, &customer).await?;

@@ -97,7 +97,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
-        // Wrapped for a terminal; one that is narrower, or does not know its width, wraps by itself.
+        // Wrapped for a terminal; one that is narrower, or does not know its width, wraps by
+        // itself.
         if table.width().is_some_and(|columns| columns >= COLUMNS_MIN) {
             table.set_content_arrangement(ContentArrangement::Dynamic);
         }

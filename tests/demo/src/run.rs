@@ -147,7 +147,8 @@ impl Run<'_> {
         }
     }
 
-    /// Producers, kills, outages and copies, until all messages have had their effect and all copies have arrived.
+    /// Producers, kills, outages and copies, until all messages have had their effect and all
+    /// copies have arrived.
     async fn work(&self) -> Result<(), DemoError> {
         let (databases, broker, progress) = (self.databases, self.broker, &self.progress);
         let topic = broker.spec.topic();
@@ -160,7 +161,8 @@ impl Run<'_> {
         self.settled(&copies).await
     }
 
-    /// Looks at relays and consumer for as long as it is polled; answers only when something is wrong with them.
+    /// Looks at relays and consumer for as long as it is polled; answers only when something is
+    /// wrong with them.
     async fn watch(&self) -> DemoError {
         let admin = match self.admin() {
             Ok(admin) => admin,
@@ -230,7 +232,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until every order has had its effect, every copy has arrived, and nothing more is delivered.
+    /// Waits until every order has had its effect, every copy has arrived, and nothing more is
+    /// delivered.
     async fn settled(&self, copies: &[Uuid]) -> Result<(), DemoError> {
         let orders = self.plan.orders;
         self.progress.until(|counts| counts.effects >= orders).await;

@@ -22,14 +22,15 @@ pub(crate) struct Verdict {
     pub(crate) cents_ordered: u64,
     /// The sum that the effects have charged.
     pub(crate) cents_charged: u64,
-    /// An order without its message, a message without its order, or a message that says something else.
+    /// An order without its message, a message without its order, or a message that says something
+    /// else.
     pub(crate) not_atomic: Vec<Breach>,
     /// Traces of what was rolled back or never committed.
     pub(crate) phantom: Vec<Breach>,
     /// Enqueued, but never published.
     pub(crate) lost: Vec<Breach>,
-    /// A key's message whose first occurrence came after that of a later one; `None` where the broker promises no
-    /// order.
+    /// A key's message whose first occurrence came after that of a later one; `None` where the
+    /// broker promises no order.
     pub(crate) order_violations: Option<Vec<Breach>>,
     /// Enqueued, but without effect; or put aside by relay or consumer.
     pub(crate) lost_effects: Vec<Breach>,
@@ -76,7 +77,8 @@ impl Verdict {
     /// Where a breach belongs.
     fn list(&mut self, breach: &Breach) -> &mut Vec<Breach> {
         match (breach.violation, breach.violation.promise()) {
-            // The inbox remembers what never happened, or something happened that it cannot know when it comes again.
+            // The inbox remembers what never happened, or something happened that it cannot know
+            // when it comes again.
             (Violation::RememberedUnapplied, _) => &mut self.lost_effects,
             (Violation::AppliedUnremembered, _) => &mut self.duplicate_effects,
             (_, Promise::NoPhantom | Promise::HonestOutcomes) => &mut self.phantom,

@@ -10,7 +10,7 @@ use crate::CONSUMER;
 use crate::check::operations;
 use crate::producer::payload;
 
-/// What was read, before the operations are added that follow from it.
+/// A history as it was read, before the operations are added that follow from it.
 #[derive(Clone)]
 struct Seen(History);
 
@@ -41,7 +41,8 @@ fn effect(row: &OutboxRow) -> Effect {
     Effect { id: row.id, content: record(row).content, ..Effect::default() }
 }
 
-/// Two customers with two orders each, all promises kept, one message published twice. Order 3 was rolled back.
+/// Two customers with two orders each, all promises kept, one message published twice. Order 3 was
+/// rolled back.
 fn good() -> Seen {
     let orders = [(1, "a", 1), (2, "b", 1), (4, "a", 2), (5, "b", 2)];
     let rows: Vec<OutboxRow> =

@@ -1,4 +1,5 @@
-//! A record of a broker as readable bytes, so that seeds are files that people read and a fuzzer cuts up well.
+//! A record of a broker as readable bytes, so that seeds are files that people read and a fuzzer
+//! cuts up well.
 //!
 //! ```text
 //! orders                 the topic

@@ -1,4 +1,5 @@
-//! Requests that are sent again: the key in their header, what tells two of them apart, and the response that is stored.
+//! Requests that are sent again: the key in their header, what tells two of them apart, and the
+//! response that is stored.
 
 use std::collections::BTreeSet;
 
@@ -59,7 +60,8 @@ fn quoted(text: &[u8]) -> Vec<u8> {
     [vec![b'"'], escaped.collect(), vec![b'"']].concat()
 }
 
-/// A body of JSON: however it is written it is the same request, and whatever it says otherwise is another one.
+/// A body of JSON: however it is written it is the same request, and whatever it says otherwise is
+/// another one.
 pub fn fingerprints(input: &[u8]) {
     let base = of("application/json", input);
     assert_eq!(of("application/json; charset=utf-8", input), base);
@@ -124,7 +126,8 @@ impl Json {
         })
     }
 
-    /// Writes it as nobody would: members from the last to the first, every character escaped, white space everywhere.
+    /// Writes it as nobody would: members from the last to the first, every character escaped,
+    /// white space everywhere.
     fn write(&self, to: &mut String) {
         match self {
             Self::Bare(text) => to.push_str(text),
@@ -153,7 +156,8 @@ impl Json {
     /// Says something else: in its first leaf another digit, one more character, item or member.
     fn change(&mut self) {
         match self {
-            // The last digit, so that floating point would not tell long numbers apart. Or a number instead of a word.
+            // The last digit, so that floating point would not tell long numbers apart. Or a number
+            // instead of a word.
             Self::Bare(text) => match text.pop() {
                 Some(digit @ '0'..='9') => text.push(char::from(digit as u8 ^ 1)),
                 _ => *text = String::from("0"),
@@ -203,7 +207,8 @@ impl<'de> serde::Deserialize<'de> for Members<'de> {
     }
 }
 
-/// Bytes that are stored under a key; and a response to store: a status, lines `name: value`, an empty line, the body.
+/// Bytes that are stored under a key; and a response to store: a status, lines `name: value`, an
+/// empty line, the body.
 pub fn responses(input: &[u8]) {
     match StoredResponse::decode(Bytes::copy_from_slice(input)) {
         Ok(stored) => comes_back(&stored),

@@ -2,7 +2,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Microseconds of the machine's monotonic clock: the same one in every process, and it never jumps.
+/// Microseconds of the machine's monotonic clock: the same one in every process, and it never
+/// jumps.
 #[must_use]
 pub fn now() -> u64 {
     let at = clock_gettime(ClockId::Monotonic);

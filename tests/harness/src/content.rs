@@ -1,4 +1,5 @@
-//! What of a message must not change on its way, as plain clients and the toolkit's own see it.
+//! The parts of a message that must not change on its way, as plain clients and the toolkit's own
+//! see them.
 
 use checker::{Content, Digest};
 

@@ -1,5 +1,6 @@
-//! The parts that the demo and the storm share: processes that are kept running and killed, the business of producers
-//! and consumers, what consumers write down, and readers of what is there in the end.
+//! The parts that the demo and the storm share: processes that are kept running and killed, the
+//! business of producers and consumers, what consumers write down, and readers of what is there in
+//! the end.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,6 +1,6 @@
-//! What a message says, and what its consumer is to do with it.
+//! The payload of a message, and the work that it asks of its consumer.
 
-/// What the consumers' handler does with a message.
+/// The work of the consumers' handler for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hint {
@@ -14,7 +14,7 @@ pub enum Hint {
     Hang,
 }
 
-/// What a message says.
+/// The payload of a message.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Payload {
     /// The business row that caused it.
@@ -24,10 +24,10 @@ pub struct Payload {
     /// Whether it may leave out of its turn: it is scheduled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
-    /// What the handler does.
+    /// The handler's work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<Hint>,
-    /// What the business row is about.
+    /// The amount in the business row.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cents: u64,
     /// Weight.

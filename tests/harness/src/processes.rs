@@ -15,7 +15,7 @@ use crate::Failure;
 
 pub use rustix::process::Signal;
 
-/// What a process does.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -66,8 +66,8 @@ struct Slot {
 
 type Slots = Arc<Mutex<BTreeMap<String, Slot>>>;
 
-/// The processes, each kept running until its role is [stopped](Self::stop): whichever way one ends, it is started
-/// again.
+/// The processes, each kept running until its role is [stopped](Self::stop): whichever way one
+/// ends, it is started again.
 #[derive(Default)]
 pub struct Processes {
     slots: Slots,
@@ -114,7 +114,8 @@ impl Processes {
     /// # Errors
     /// There is no process of this name.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<(), Failure> {
-        // The keeper clears the pid right after the process was reaped: too soon for the number to come again.
+        // The keeper clears the pid right after the process was reaped: too soon for the number to
+        // come again.
         let slots = lock(&self.slots);
         let slot = slots.get(name).ok_or_else(|| format!("there is no process {name:?}"))?;
         match slot.pid.map(|pid| kill_process(pid, signal)) {
@@ -123,7 +124,8 @@ impl Processes {
         }
     }
 
-    /// Gives its next start, and only that, another variable. Crash points, for example: [`message::crash_points::VARIABLE`].
+    /// Gives its next start, and only that, another variable. Crash points, for example:
+    /// [`message::crash_points::VARIABLE`].
     ///
     /// # Errors
     /// There is no process of this name.
@@ -134,8 +136,8 @@ impl Processes {
         Ok(())
     }
 
-    /// Asks all of a role to end in order (SIGTERM), kills them after `limit`, and starts them no more. Answers
-    /// whether all of them ended by themselves.
+    /// Asks all of a role to end in order (SIGTERM), kills them after `limit`, and starts them no
+    /// more. Answers whether all of them ended by themselves.
     pub async fn stop(&self, role: Role, limit: Duration) -> bool {
         self.over.send_modify(|over| {
             over.insert(role);
@@ -185,7 +187,8 @@ async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<
     }
 }
 
-/// A command that the kernel kills when this process is gone, whichever way that went, so that nobody is left behind.
+/// A command that the kernel kills when this process is gone, whichever way that went, so that
+/// nobody is left behind.
 #[cfg(target_os = "linux")]
 fn unless_orphaned(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
@@ -194,19 +197,20 @@ fn unless_orphaned(program: &Path) -> Command {
     command
 }
 
-/// Other kernels offer nothing of the kind: a child goes with its parent only when that ends in order.
+/// Other kernels offer nothing of the kind: a child goes with its parent only when that ends in
+/// order.
 #[cfg(not(target_os = "linux"))]
 fn unless_orphaned(program: &Path) -> Command {
     Command::new(program)
 }
 
-/// Becomes the program in its arguments, if the process named by `$0` is still the parent: one that was gone before the
-/// kernel was asked to watch it is never missed.
+/// Becomes the program in its arguments, if the process named by `$0` is still the parent: one that
+/// was gone before the kernel was asked to watch it is never missed.
 #[cfg(target_os = "linux")]
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// Starts a process, unless it is `over`. That is asked for with the slots locked: whoever ends a role says so first and
-/// signals afterwards, so that a process is either not started or signalled.
+/// Starts a process, unless it is `over`. That is asked for with the slots locked: whoever ends a
+/// role says so first and signals afterwards, so that a process is either not started or signalled.
 fn start(
     name: &str,
     slots: &Slots,
@@ -233,7 +237,7 @@ fn start(
     Ok(Some(child))
 }
 
-/// What every thread of a process does, for the report of one that does not end.
+/// Describes every thread of a process, for the report of one that does not end.
 fn threads(pid: Pid) -> String {
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
     let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten().map(|task| {

@@ -1,4 +1,4 @@
-//! What both databases hold, read with plain SQL: the same for both databases but for their types.
+//! Reads both databases with plain SQL: the same for both but for their types.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ macro_rules! on {
 const UUID: &str = "a message id in the database is no UUID";
 
 impl Plain {
-    /// Reads the business rows. `payload` makes what a row's message must say of its name, account, number and cents,
-    /// where that follows from them.
+    /// Reads the business rows. `payload` makes what a row's message must say of its name, account,
+    /// number and cents, where that follows from them.
     ///
     /// # Errors
     /// The database's, or a row that cannot be.
@@ -111,7 +111,7 @@ impl Plain {
         Ok(rows)
     }
 
-    /// Reads the entries beside the log.
+    /// Reads the parked entries.
     ///
     /// # Errors
     /// The database's, or a row that cannot be.
@@ -225,8 +225,9 @@ impl Plain {
         self.ids(sql, []).await
     }
 
-    /// Counts the entries beside the log that will move by themselves: scheduled, retrying, held behind nothing dead.
-    /// What waits for the topic that nobody has made stays where it is.
+    /// Counts the parked entries that will move by themselves: scheduled, retrying, held behind
+    /// nothing dead. Counts the parked messages that still move; those for the topic that nobody
+    /// has made stay where they are.
     pub async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
         let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \
                    count(CASE WHEN state = 'retrying' THEN 1 END), \
@@ -281,8 +282,8 @@ impl Plain {
         Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
     }
 
-    /// Messages of which chunks are missing, except those that have a dead letter: one that is delivered once more after it
-    /// was given up leaves its chunks until they expire.
+    /// Messages of which chunks are missing, except those that have a dead letter: one that is
+    /// delivered once more after it was given up leaves its chunks until they expire.
     pub async fn incomplete(&mut self) -> Result<Vec<(Uuid, String)>, Failure> {
         let sql = "SELECT CAST(s.message_id AS text), \
                    s.consumer || ' has chunks of ' || s.topic || ' ' || \

@@ -1,5 +1,5 @@
-//! The business: accounts whose rows producers contend for, rows with a message each, effects of consumers. Plain
-//! SQL, the same for both databases but for what they do not share.
+//! The business: accounts whose rows producers contend for, rows with a message each, effects of
+//! consumers. Plain SQL, the same for both databases but for what they do not share.
 
 #[cfg(feature = "postgres")]
 use sqlx::Postgres;

@@ -39,8 +39,9 @@ impl Explored {
     }
 }
 
-/// Visits every reachable state of a model, breadth first, and stops at the first that breaks a promise: the way there
-/// is the shortest, or nearly, because as many threads search as there are processors.
+/// Visits every reachable state of a model, breadth first, and stops at the first that breaks a
+/// promise: the way there is the shortest, or nearly, because as many threads search as there are
+/// processors.
 pub fn explore<M>(model: M) -> Explored
 where
     M: Model + Send + Sync + 'static,

@@ -1,9 +1,10 @@
 //! The protocol as a finite model, explored exhaustively: every interleaving within stated bounds.
 //!
 //! The code is tested elsewhere; here the *idea* is. The models are written from the invariants of
-//! `ARCHITECTURE.md`, not from the code, and are deliberately harsher than it: a relay that has lost its lease goes on
-//! publishing for as long as it likes (no clock stops it), and what it sent before it crashed or reconnected
-//! may arrive at any later time. That order holds even so is the claim that a zombie is harmless.
+//! `ARCHITECTURE.md`, not from the code, and are deliberately harsher than it: a relay that has
+//! lost its lease goes on publishing for as long as it likes (no clock stops it), and what it sent
+//! before it crashed or reconnected may arrive at any later time. That order holds even so is the
+//! claim that a zombie is harmless.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | [`sets`] | small sets and the cursor |
 //! | [`explore`](mod@explore) | explores a model and says what was found |
 //!
-//! Each model has *breakages*: rules left out one at a time. The tests demand that every one of them is found,
-//! so a property that could not fail would be noticed.
+//! Each model has *breakages*: rules left out one at a time. The tests demand that every one of
+//! them is found, so a property that could not fail would be noticed.
 
 pub mod consumers;
 pub mod explore;

@@ -44,7 +44,8 @@ impl Set {
     }
 }
 
-/// How far a relay has come: everything of `base`, and of the difference up to `head` what lies at or below `after`.
+/// How far a relay has come: everything of `base`, and of the difference up to `head` what lies at
+/// or below `after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cursor {
     /// Visible when the difference began.

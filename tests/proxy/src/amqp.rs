@@ -1,8 +1,9 @@
 //! A proxy before RabbitMQ that keeps the confirms for one routing key back.
 //!
-//! It reads the frames that pass: a publish says which routing key its channel is busy with, and a confirm belongs to
-//! the channel it comes on. So it needs channels that publish for one routing key at a time. Confirms of a channel that
-//! has been closed are never let go: the number of the channel may be another one's by then.
+//! It reads the frames that pass: a publish says which routing key its channel is busy with, and a
+//! confirm belongs to the channel it comes on. So it needs channels that publish for one routing
+//! key at a time. Confirms of a channel that has been closed are never let go: the number of the
+//! channel may be another one's by then.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,8 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// AMQP 0-9-1: a method frame; its class and method for publishing, for both kinds of confirm, and for the end of a
-/// channel, from the server's side and from the client's.
+/// AMQP 0-9-1: a method frame; its class and method for publishing, for both kinds of confirm, and
+/// for the end of a channel, from the server's side and from the client's.
 const METHOD: u8 = 1;
 const PUBLISH: (u16, u16) = (60, 40);
 const ACK: (u16, u16) = (60, 80);
@@ -49,7 +50,8 @@ impl AmqpProxy {
             let mut connections = JoinSet::new();
             loop {
                 tokio::select! {
-                    // An error of `accept` concerns one client, or a lack of file descriptors, which passes.
+                    // An error of `accept` concerns one client, or a lack of file descriptors,
+                    // which passes.
                     accepted = listener.accept() => if let Ok((client, _)) = accepted {
                         let silenced = Silenced { routing_key: routing_key.clone(), is_silent: is_silent.clone() };
                         connections.spawn(serve(client, server.clone(), silenced));
@@ -131,7 +133,8 @@ impl Frame {
         Some((u16::from_be_bytes([payload[0], payload[1]]), u16::from_be_bytes([payload[2], payload[3]])))
     }
 
-    /// Of a publish: behind class, method and a reserved number stand the exchange and the routing key.
+    /// Of a publish: behind class, method and a reserved number stand the exchange and the routing
+    /// key.
     fn routing_key(&self) -> Option<String> {
         let exchange_len = usize::from(*self.0.get(13)?);
         let at = 14 + exchange_len;

@@ -35,7 +35,8 @@ pub enum Pass {
     Forward,
     /// They wait and arrive once this is over, as packets do that TCP sends again.
     Hold,
-    /// They never arrive. A connection that has lost a byte is reset once this is over: it has a hole.
+    /// They never arrive. A connection that has lost a byte is reset once this is over: it has a
+    /// hole.
     Lose,
     /// So many more bytes of each connection arrive, then it is reset on both ends.
     CutAfter(u64),

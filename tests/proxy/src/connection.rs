@@ -10,7 +10,7 @@ use crate::pump::{Ended, Pump};
 use crate::server::State;
 
 /// How a connection ends.
-enum Fate {
+enum Ending {
     /// Its ends finished it, or the proxy itself ends.
     Closed,
     /// One end broke it: the other one learns it the same way.
@@ -44,20 +44,20 @@ pub(crate) async fn serve(
         fate = carry(&mut client, &mut server, &state, counters) => fate,
         fate = ordered(begun, state.clone()) => fate,
     };
-    if matches!(fate, Fate::Cut | Fate::Abandoned(_)) {
+    if matches!(fate, Ending::Cut | Ending::Abandoned(_)) {
         count(&counters.reset);
     }
     match fate {
-        Fate::Closed => {}
-        Fate::Lost | Fate::Cut => {
+        Ending::Closed => {}
+        Ending::Lost | Ending::Cut => {
             reset(client);
             reset(server);
         }
-        Fate::Abandoned(End::Client) => {
+        Ending::Abandoned(End::Client) => {
             reset(client);
             leave_waiting(server, begun, state).await;
         }
-        Fate::Abandoned(End::Server) => {
+        Ending::Abandoned(End::Server) => {
             reset(server);
             leave_waiting(client, begun, state).await;
         }
@@ -70,34 +70,35 @@ async fn carry(
     server: &mut TcpStream,
     state: &watch::Receiver<State>,
     counters: &Counters,
-) -> Fate {
+) -> Ending {
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     let pump = |way| Pump { way, state: state.clone(), counters };
     let fate = |ended| match ended {
         Ok(Ended::Finished) => Ok(()),
-        Ok(Ended::Broken) => Err(Fate::Cut),
-        Err(_) => Err(Fate::Lost),
+        Ok(Ended::Broken) => Err(Ending::Cut),
+        Err(_) => Err(Ending::Lost),
     };
     let requests = async { fate(pump(Way::Requests).run(from_client, to_server).await) };
     let answers = async { fate(pump(Way::Answers).run(from_server, to_client).await) };
     match tokio::try_join!(requests, answers) {
-        Ok(_) => Fate::Closed,
+        Ok(_) => Ending::Closed,
         Err(fate) => fate,
     }
 }
 
 /// Waits for the next order that concerns a connection of this beginning.
-async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Fate {
+async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Ending {
     let changed = |state: &State| state.cuts != begun.cuts || state.abandoned != begun.abandoned;
     match state.wait_for(changed).await {
-        Err(_) => Fate::Closed,
-        Ok(state) if state.cuts != begun.cuts => Fate::Cut,
-        Ok(state) => Fate::Abandoned(state.abandoned.1),
+        Err(_) => Ending::Closed,
+        Ok(state) if state.cuts != begun.cuts => Ending::Cut,
+        Ok(state) => Ending::Abandoned(state.abandoned.1),
     }
 }
 
-/// Takes what this end still says, answers nothing, and breaks the connection once the network heals.
+/// Takes what this end still says, answers nothing, and breaks the connection once the network
+/// heals.
 async fn leave_waiting(mut end: TcpStream, begun: State, mut state: watch::Receiver<State>) {
     let mut said = vec![0; 4 << 10];
     let listening = async { while end.read(&mut said).await.is_ok_and(|count| count > 0) {} };

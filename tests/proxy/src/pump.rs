@@ -50,7 +50,8 @@ impl Pump<'_> {
             }
             let limit = chunk(&flow, until_cut.left);
             let count = tokio::select! {
-                // Nothing is taken over that could not be passed on: the sender's buffers fill, as they do for real.
+                // Nothing is taken over that could not be passed on: the sender's buffers fill, as
+                // they do for real.
                 read = from.read(&mut buffer[..limit]), if flow.pass != Pass::Hold => read?,
                 changed = self.state.changed() => match changed {
                     Ok(()) => continue,

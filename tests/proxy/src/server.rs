@@ -35,7 +35,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on this port of this machine (0: a free one) and connects every client to `upstream` (`host:port`).
+    /// Listens on this port of this machine (0: a free one) and connects every client to `upstream`
+    /// (`host:port`).
     ///
     /// # Errors
     /// The port cannot be had.
@@ -98,8 +99,8 @@ impl Proxy {
         });
     }
 
-    /// One end of every open connection is gone, and the other one hears nothing of it until [`heal`](Self::heal).
-    /// New connections are not concerned.
+    /// One end of every open connection is gone, and the other one hears nothing of it until
+    /// [`heal`](Self::heal). New connections are not concerned.
     pub fn abandon(&self, gone: End) {
         self.state.send_modify(|state| state.abandoned = (state.abandoned.0 + 1, gone));
     }
@@ -131,7 +132,8 @@ async fn accept(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            // An error of `accept` concerns one client, or a lack of file descriptors, which passes.
+            // An error of `accept` concerns one client, or a lack of file descriptors, which
+            // passes.
             accepted = listener.accept() => if let Ok((client, _)) = accepted {
                 let upstream = Arc::clone(&upstream.borrow());
                 let (state, counters) = (state.clone(), Arc::clone(&counters));

@@ -1,4 +1,5 @@
-//! Ways in which a system like this one can be broken. Each must be found, or the simulation proves nothing.
+//! Ways in which a system like this one can be broken. Each must be found, or the simulation proves
+//! nothing.
 
 use std::fmt;
 

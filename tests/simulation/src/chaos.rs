@@ -89,8 +89,8 @@ impl State {
         }
     }
 
-    /// A process has come to a moment of its work at which it stands still, if that was planned. Whether it was: then it
-    /// must let go of its turn, or it would finish it first.
+    /// A process has come to a moment of its work at which it stands still, if that was planned.
+    /// Whether it was: then it must let go of its turn, or it would finish it first.
     pub(crate) fn stall(&mut self, process: ProcessId, moment: Moment) -> bool {
         let Some(at) = self.armed.stalls.iter().position(|(armed, _)| *armed == moment) else { return false };
         let (_, for_ms) = self.armed.stalls.swap_remove(at);

@@ -1,5 +1,6 @@
-//! One topic falls silent under a steady load, and what becomes of the others: the same schedule is run with the silence
-//! and without it, and the confirmations of the other topics are counted while it lasts.
+//! One topic falls silent under a steady load, and what becomes of the others: the same schedule is
+//! run with the silence and without it, and the confirmations of the other topics are counted while
+//! it lasts.
 
 use std::ops::Range;
 
@@ -24,11 +25,11 @@ const EVERY: u32 = 5;
 /// The share of the confirmations that a silent topic must leave to the others, at least.
 pub const SHARE_MIN: f64 = 0.9;
 
-/// How often a message may be sent at most because its topic is silent: to begin with, and in the session with which
-/// the relay finds out that the broker itself is well.
+/// How often a message may be sent at most because its topic is silent: to begin with, and in the
+/// session with which the relay finds out that the broker itself is well.
 pub const COPIES_MAX: u32 = 3;
 
-/// What a silent topic did to the others.
+/// The effect of a silent topic on the others.
 #[derive(Debug)]
 pub struct Contained {
     /// Messages of other topics that were confirmed while one was silent.
@@ -42,7 +43,7 @@ pub struct Contained {
 }
 
 impl Contained {
-    /// What is wrong, in words; nothing when the silence was contained and every promise held.
+    /// Returns the problems in words; none when the silence was contained and every promise held.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let Self { others, others_alone, copies, outcome } = self;

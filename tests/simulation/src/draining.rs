@@ -1,5 +1,5 @@
-//! One topic comes back under a steady load with slow commits: what was held meanwhile must leave while new messages of
-//! the same keys go on arriving.
+//! One topic comes back under a steady load with slow commits: what was held meanwhile must leave
+//! while new messages of the same keys go on arriving.
 
 use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
@@ -18,19 +18,20 @@ const EVERY: u32 = 4;
 /// When the topic goes, and when it comes back.
 const AWAY: std::ops::Range<u32> = 100..700;
 
-/// What became of the held entries of a load.
+/// The outcome of a load's held entries.
 #[derive(Debug)]
 pub struct Drained {
     /// How many were held at most.
     pub most: usize,
-    /// When the last one had left, in milliseconds; nothing when some were held to the end of the load.
+    /// When the last one had left, in milliseconds; nothing when some were held to the end of the
+    /// load.
     pub at: Option<u64>,
     /// The run.
     pub outcome: Outcome,
 }
 
 impl Drained {
-    /// What is wrong, in words.
+    /// Returns the problems in words.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems: Vec<String> = self.outcome.failures.iter().map(|(_, text)| text.clone()).collect();

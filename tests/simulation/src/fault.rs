@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Faults.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -11,7 +11,7 @@ pub const PARTITIONS: u8 = 3;
 pub struct Fault {
     /// In milliseconds after the start.
     pub at: u32,
-    /// What happens.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
@@ -65,7 +65,7 @@ const CALLS: [Call; 11] = [
     Call::Held,
 ];
 
-/// What a relay is in the middle of.
+/// A moment in a relay's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// It has read entries, and nobody has seen them yet.
@@ -132,7 +132,7 @@ impl HandlerFault {
     }
 }
 
-/// What an operator decides about a dead entry.
+/// An operator's decision about a dead entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Try it again as it is.
@@ -143,7 +143,7 @@ pub enum Decision {
     Discard,
 }
 
-/// What happens.
+/// The kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are times in milliseconds, counts, and what the enums above say")]
 pub enum FaultKind {
@@ -151,8 +151,8 @@ pub enum FaultKind {
     Crash { slot: Slot, turns: u32 },
     /// A process stands still, and then goes on as if nothing had happened.
     Pause { slot: Slot, for_ms: u32 },
-    /// The next relay that gets there stands still for longer than its lease lasts, and then goes on as if nothing had
-    /// happened.
+    /// The next relay that gets there stands still for longer than its lease lasts, and then goes
+    /// on as if nothing had happened.
     Zombie { moment: Moment, for_ms: u32 },
     /// A process is asked to stop; another takes its place.
     Stop { slot: Slot },
@@ -174,13 +174,13 @@ pub enum FaultKind {
     TopicBusy { topic: u8, for_ms: u32 },
     /// A topic is missing for a while.
     TopicMissing { topic: u8, for_ms: u32 },
-    /// The broker answers nothing about a topic for a while, and everything afterwards. What it is sent meanwhile is
-    /// stored at once, or afterwards in order.
+    /// The broker answers nothing about a topic for a while, and everything afterwards. What it is
+    /// sent meanwhile is stored at once, or afterwards in order.
     TopicSilent { topic: u8, for_ms: u32, is_stored: bool },
     /// All subscriptions break.
     SubscriptionsLost,
-    /// The group shares its partitions out anew: what members have of one part is delivered again, to anybody, and
-    /// what they settle of it counts for nothing. They are not told.
+    /// The group shares its partitions out anew: what members have of one part is delivered again,
+    /// to anybody, and what they settle of it counts for nothing. They are not told.
     Rebalance { part: u8 },
     /// The next settlement fails, after it was carried out or before.
     SettleLost { is_applied: bool },

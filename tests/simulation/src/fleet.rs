@@ -79,7 +79,7 @@ impl Fleet {
         }
     }
 
-    /// Whoever stands still goes on.
+    /// Lets every process go on that stands still.
     pub(crate) fn resume_all(&self) {
         for place in &self.places {
             if let Some(life) = &*place.life() {

@@ -1,4 +1,4 @@
-//! What the checker is shown.
+//! The history for the checker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn forgotten(state: &State) -> Forgotten {
     Forgotten { messages: messages.collect(), rows: Vec::new() }
 }
 
-/// What an operator edited differs from what its producer wrote, and must.
+/// An edited message differs from the one that its producer wrote, and must.
 fn known(state: &State, id: MessageId, content: Content) -> Content {
     if state.outbox.edited.contains(&id) { Content { payload: None, ..content } } else { content }
 }
@@ -120,7 +120,8 @@ fn consumer(state: &State) -> Consumer {
     }
 }
 
-/// What nobody gave back after everything was stopped in order. A lease runs out by itself, and is no leak.
+/// Lists what nobody gave back after everything was stopped in order. A lease runs out by itself,
+/// and is no leak.
 fn leaks(state: &State) -> Vec<Leak> {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let counts = [

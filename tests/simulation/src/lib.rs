@@ -1,16 +1,18 @@
-//! The relay engine and the consumer runner as they are, in a simulated world: virtual time, a database, a broker and
-//! an inbox in memory, and faults at every step. One seed makes one course of events.
+//! The relay engine and the consumer runner as they are, in a simulated world: virtual time, a
+//! database, a broker and an inbox in memory, and faults at every step. One seed makes one course
+//! of events.
 //!
-//! Nothing of the engine or the runner is replaced: reader, keeper, link, driver and pipeline, lanes and workers run as
-//! tokio tasks on one thread with a paused clock. They take tasks and random numbers from their
-//! [`Runtime`](message::Runtime), which decides when a task has its turn, stops all tasks of a process at once, or lets it
-//! die at any await.
+//! Nothing of the engine or the runner is replaced: reader, keeper, link, driver and pipeline,
+//! lanes and workers run as tokio tasks on one thread with a paused clock. They take tasks and
+//! random numbers from their [`Runtime`](message::Runtime), which decides when a task has its turn,
+//! stops all tasks of a process at once, or lets it die at any await.
 //!
-//! After a while everything heals; then the system must come to rest within a bound of simulated time, stop in order,
-//! and [`checker`] must find every promise kept. What only somebody who looks on can see is checked while it happens:
-//! at every checkpoint, everything that the cursor has passed is at the broker or parked; nobody publishes without the
-//! lease; a key has one message in flight; a connection that failed is not used again; a relay's memory stays within its
-//! bounds at every step.
+//! After a while everything heals; then the system must come to rest within a bound of simulated
+//! time, stop in order, and [`checker`] must find every promise kept. What only somebody who looks
+//! on can see is checked while it happens: at every checkpoint, everything that the cursor has
+//! passed is at the broker or parked; nobody publishes without the lease; a key has one message in
+//! flight; a connection that failed is not used again; a relay's memory stays within its bounds at
+//! every step.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! `cargo run --release -p simulation -- --schedules 100000`: many schedules; a failing one is made small and shown.
+//! `cargo run --release -p simulation -- --schedules 100000`: many schedules; a failing one is made
+//! small and shown.
 
 use std::process::ExitCode;
 
@@ -7,7 +8,8 @@ use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use simulation::{Breakage, Found, Schedule, run, search, shrink};
 
-/// Runs the relay engine and the consumer runner through simulated faults, and checks every promise.
+/// Runs the relay engine and the consumer runner through simulated faults, and checks every
+/// promise.
 #[derive(Debug, Parser)]
 #[command(name = "simulation", version)]
 struct Arguments {

@@ -1,4 +1,4 @@
-//! What a relay may hold in memory: looked at after every step of its engine.
+//! Bounds on a relay's memory, checked after every step of its engine.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,7 +16,8 @@ const QUEUES: usize = 24;
 
 /// The bounds of one relay.
 ///
-/// A page of the log and an answer about exceptions come into the window when each has found room in it.
+/// A page of the log and an answer about exceptions come into the window when each has found room
+/// in it.
 struct Bounds {
     entries: usize,
     bytes: usize,
@@ -38,8 +39,8 @@ impl Bounds {
         }
     }
 
-    /// What is above its bound. `awaited` is the largest number of messages that were waited for so far: each may change
-    /// twice, when it is put off and when it is answered.
+    /// Returns the quantity above its bound. `awaited` is the largest number of messages that were
+    /// waited for so far: each may change twice, when it is put off and when it is answered.
     fn exceeded(&self, machine: &Machine, awaited: usize) -> Option<String> {
         let unstored = self.unstored + self.entries + self.pages + 2 * awaited;
         let found = [

@@ -1,4 +1,5 @@
-//! A simulated process: its tasks can be held back, stopped all at once, and forgotten in the middle of anything.
+//! A simulated process: its tasks can be held back, stopped all at once, and forgotten in the
+//! middle of anything.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,8 +50,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that is about to start. `shuffle` in `0.0..1.0` is how often a task that could go on has to wait for
-    /// the others.
+    /// A process that is about to start. `shuffle` in `0.0..1.0` is how often a task that could go
+    /// on has to wait for the others.
     #[must_use]
     pub fn new(id: ProcessId, seed: u64, shuffle: f64) -> Arc<Self> {
         let rng = SmallRng::seed_from_u64(seed);
@@ -58,7 +59,7 @@ impl Process {
         Arc::new(Self { id, shuffle, state: Mutex::new(state), died: Notify::new() })
     }
 
-    /// What a component of the process is given.
+    /// Returns the runtime for a component of the process.
     #[must_use]
     pub fn host(self: &Arc<Self>) -> Runtime {
         Runtime::simulated(Arc::<Self>::clone(self))

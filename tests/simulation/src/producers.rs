@@ -1,4 +1,5 @@
-//! What producers do: transactions that overlap, and commit in another order than their rows were written in.
+//! Producers: transactions that overlap, and commit in another order than their rows were written
+//! in.
 
 use std::sync::Arc;
 use std::time::Duration;

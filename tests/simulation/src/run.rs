@@ -18,7 +18,8 @@ use crate::producers::produce;
 use crate::schedule::{HEALED_AT, Schedule};
 use crate::world::{Finding, State, World, pass};
 
-/// How long after healing everything must be quiet, in simulated time. The longest pauses between attempts are 10 s.
+/// How long after healing everything must be quiet, in simulated time. The longest pauses between
+/// attempts are 10 s.
 pub const QUIET_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long an orderly stop may take, in simulated time.
@@ -39,10 +40,10 @@ pub enum Failure {
     NotStopped,
 }
 
-/// What became of a schedule.
+/// The outcome of a schedule.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What is wrong, in words; nothing when every promise held.
+    /// The problems in words; none when every promise held.
     pub failures: Vec<(Failure, String)>,
     /// The course of events, as a number.
     pub hash: u64,
@@ -52,11 +53,13 @@ pub struct Outcome {
     pub lasted: Duration,
     /// The course of events, as text, when it was asked for.
     pub lines: Vec<String>,
-    /// The confirmations that relays were given: milliseconds after the start, and the message's number.
+    /// The confirmations that relays were given: milliseconds after the start, and the message's
+    /// number.
     pub confirmed: Vec<(u64, u32)>,
     /// How often each message was sent to the broker, by its number.
     pub sent: BTreeMap<u32, u32>,
-    /// How many entries were held after each checkpoint: milliseconds after the start, and the number.
+    /// How many entries were held after each checkpoint: milliseconds after the start, and the
+    /// number.
     pub held: Vec<(u64, usize)>,
 }
 
@@ -104,8 +107,8 @@ async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bo
     check(&world, operations, is_quiet, failures, start)
 }
 
-/// Ends all defect, and waits until nothing is left to do: first without the topic that is missing, then with it. Whether
-/// that came.
+/// Ends all defect, and waits until nothing is left to do: first without the topic that is missing,
+/// then with it. Whether that came.
 async fn heal(world: &Arc<World>, fleet: &Fleet) -> bool {
     world.lock().heal();
     fleet.resume_all();

@@ -17,7 +17,7 @@ pub const MISSING: u8 = 3;
 /// The plan. The same plan takes the same course.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// What all chance is drawn from.
+    /// The source of all random numbers.
     pub seed: u64,
     /// How many relays of one name there are.
     pub relays: u8,
@@ -41,15 +41,15 @@ pub struct Schedule {
     pub page_entries: u8,
     /// Bytes per read at most.
     pub page_bytes: u32,
-    /// Changes beside the log that the relay may have and not have stored.
+    /// Changes of exceptions that the relay may have and not have stored.
     pub unstored_max: u16,
     /// Changes that one checkpoint stores.
     pub checkpoint_changes: u16,
     /// How much longer the relay's commits take, in milliseconds.
     pub commit_ms: u8,
-    /// What producers do.
+    /// The producers' transactions.
     pub transactions: Vec<Transaction>,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Vec<Fault>,
 }
 
@@ -62,7 +62,7 @@ pub struct Transaction {
     pub ends_at: u32,
     /// How it ends.
     pub ending: Ending,
-    /// What it enqueues.
+    /// The messages that it enqueues.
     pub messages: Vec<Draft>,
 }
 
@@ -75,7 +75,7 @@ pub enum Ending {
     RolledBack,
     /// The answer to the commit got lost.
     Unknown {
-        /// What really happened.
+        /// Whether it committed although its client does not know.
         committed: bool,
     },
 }
@@ -93,11 +93,11 @@ pub struct Draft {
     pub topic: u8,
     /// How long it is to wait, in milliseconds.
     pub deliver_after: Option<u32>,
-    /// What is wrong with it.
+    /// Its defect.
     pub defect: Defect,
 }
 
-/// What is wrong with a message.
+/// A defect of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
     /// Nothing.
@@ -229,7 +229,8 @@ fn faults(rng: &mut SmallRng, relays: u8, consumers: u8) -> Vec<Fault> {
     faults
 }
 
-/// Two transactions write to one key of a topic that is away, and the first to write is the last to commit.
+/// Two transactions write to one key of a topic that is away, and the first to write is the last to
+/// commit.
 fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: &mut Vec<Fault>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let (key, topic) = (Some(0), rng.random_range(0..3));
@@ -248,8 +249,8 @@ fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: 
     insert(faults, Fault { at: begins_at, kind });
 }
 
-/// Messages to the topic that is missing, each with a key of its own; and one to another topic when these have been alone
-/// for a while.
+/// Messages to the topic that is missing, each with a key of its own; and one to another topic when
+/// these have been alone for a while.
 fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let mut write = |enqueued_at, key, topic| {
@@ -278,8 +279,8 @@ fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
     }
 }
 
-/// More messages at once than can leave meanwhile: while their topic is away and when it comes back, or scheduled for one
-/// moment.
+/// More messages at once than can leave meanwhile: while their topic is away and when it comes
+/// back, or scheduled for one moment.
 fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
     let mut number = schedule.messages_len() as u32;
     let (topic, keys) = (rng.random_range(0..MISSING), rng.random_range(1..=12));

@@ -10,7 +10,7 @@ use crate::breakage::Breakage;
 use crate::run::{Outcome, run};
 use crate::schedule::Schedule;
 
-/// What became of many schedules.
+/// The outcome of many schedules.
 #[derive(Debug, Default)]
 pub struct Found {
     /// How many were run.

@@ -1,4 +1,5 @@
-//! Makes a failing schedule small: whatever can be left out without the failure going away is left out.
+//! Makes a failing schedule small: whatever can be left out without the failure going away is left
+//! out.
 
 use crate::breakage::Breakage;
 use crate::run::{Failure, run};

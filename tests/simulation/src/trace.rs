@@ -1,4 +1,4 @@
-//! What happened, in order: always as a hash, as text when somebody wants to read it.
+//! The course of events in order: always as a hash, as text when somebody wants to read it.
 
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};

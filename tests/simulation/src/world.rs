@@ -33,7 +33,7 @@ pub const EPOCH: OffsetDateTime = datetime!(2026-01-01 00:00 UTC);
 pub struct Finding {
     /// In which way it is one.
     pub failure: Failure,
-    /// What it is.
+    /// Its description.
     pub text: String,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct Armed {
     pub(crate) inbox: Vec<u8>,
     pub(crate) handlers: Vec<HandlerFault>,
     pub(crate) stalls: Vec<(Moment, u32)>,
-    /// What lets those who stand still go on.
+    /// Tasks that let paused processes go on.
     pub(crate) resuming: JoinSet<()>,
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 pub(crate) struct State {
     pub(crate) start: Instant,
     pub(crate) rng: SmallRng,
@@ -74,7 +74,7 @@ pub(crate) struct State {
     pub(crate) names: HashMap<MessageId, (u32, Defect)>,
     /// Until when each process holds the lease, by the database's word.
     pub(crate) leases: BTreeMap<ProcessId, Instant>,
-    /// Whoever lives.
+    /// The processes that are alive.
     pub(crate) lives: BTreeMap<ProcessId, Arc<Process>>,
     processes: u32,
 }

@@ -2,7 +2,8 @@
 
 use simulation::{Breakage, Schedule, run, search, shrink};
 
-/// Schedules that every test run goes through. `cargo run --release -p simulation` runs as many as one likes.
+/// Schedules that every test run goes through. `cargo run --release -p simulation` runs as many as
+/// one likes.
 const SCHEDULES: u64 = 250;
 
 /// Schedules within which a breakage must be found.

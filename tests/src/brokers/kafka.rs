@@ -232,7 +232,8 @@ impl Broker for KafkaMock {
     }
 }
 
-/// The bounds of a partition. Right after a topic was created a broker can say that it does not lead it yet.
+/// The bounds of a partition. Right after a topic was created a broker can say that it does not
+/// lead it yet.
 fn watermarks(consumer: &BaseConsumer, topic: &str, partition: u16) -> Result<(i64, i64), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {

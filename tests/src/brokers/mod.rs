@@ -1,5 +1,5 @@
-//! Every broker with the same verbs: topics, publishers, subscriptions, and a plain client that knows nothing of
-//! the toolkit's wire format.
+//! Every broker with the same verbs: topics, publishers, subscriptions, and a plain client that
+//! knows nothing of the toolkit's wire format.
 
 mod kafka;
 mod memory;
@@ -50,7 +50,8 @@ pub trait Broker: Send + Sync {
     /// A connector that nobody answers.
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure>;
 
-    /// A connector with wrong credentials; none where the broker under test asks for no credentials.
+    /// A connector with wrong credentials; none where the broker under test asks for no
+    /// credentials.
     fn wrong_credentials(&self) -> Option<Result<Arc<dyn Connector>, Failure>> {
         None
     }
@@ -64,8 +65,8 @@ pub trait Broker: Send + Sync {
     /// The bytes of a payload that the broker or its client refuses.
     fn oversize_bytes(&self) -> Option<usize>;
 
-    /// Everything in a topic, in order where the broker has one, read with a plain client; at least `at_least`
-    /// records are waited for. Consuming brokers lose them by this.
+    /// Everything in a topic, in order where the broker has one, read with a plain client; at least
+    /// `at_least` records are waited for. Consuming brokers lose them by this.
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure>;
 
     /// Puts a record there with a plain client.

@@ -15,8 +15,8 @@ use crate::setup::{Programs, Servers};
 use crate::verdict::StormVerdict;
 use crate::{consume, faults, load, process};
 
-/// Runs producers, relays and consumers against real services, throws faults at them at random, and lets the
-/// checker decide what held.
+/// Runs producers, relays and consumers against real services, throws faults at them at random, and
+/// lets the checker decide what held.
 #[derive(Debug, Parser)]
 #[command(name = "storm", version)]
 pub struct Cli {
@@ -26,8 +26,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a storm over each pair. Exit code 0: everything held; 1: something is broken; 2: a storm could not be run;
-    /// 3: no verdict, because something was still on its way.
+    /// Run a storm over each pair. Exit code 0: everything held; 1: something is broken; 2: a storm
+    /// could not be run; 3: no verdict, because something was still on its way.
     Run(Run),
     /// A producer, in a process of its own.
     #[command(hide = true)]
@@ -60,7 +60,8 @@ struct Run {
     /// Switch the inbox's guard off: duplicates take effect again, and the storm must find out.
     #[arg(long)]
     without_inbox_guard: bool,
-    /// Operations per second, over all producers; fewer in a long storm, so that it can be checked in memory.
+    /// Operations per second, over all producers; fewer in a long storm, so that it can be checked
+    /// in memory.
     #[arg(long, value_name = "RATE", default_value_t = 60.0)]
     rate: f64,
     /// Fail when a fault cannot be had on this machine: all, or none.
@@ -222,7 +223,7 @@ fn chosen<T: ValueEnum + Clone>(given: &[T]) -> Vec<T> {
     if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
 }
 
-/// What is worst: broken, not run, no verdict.
+/// Returns the code of the worst result: broken, not run, no verdict.
 fn exit_code(verdicts: &[StormVerdict], is_whole: bool) -> u8 {
     let any = |verdict: StormVerdict| verdicts.contains(&verdict).then(|| verdict.exit_code());
     let not_run = (!is_whole).then_some(NOT_RUN);

@@ -15,7 +15,7 @@ use crate::faults::Fault;
 use crate::plan::{Kind, PlannedFault};
 use crate::stage::Stage;
 
-/// What became of a inject.
+/// The outcome of an injected fault.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Record {
     /// When it injected: see [`crate::clock`].
@@ -24,7 +24,7 @@ pub struct Record {
     pub healed_at: u64,
     /// Which fault.
     pub fault: &'static str,
-    /// What it hit and how, or why it did not.
+    /// The target and the effect, or the reason why there was none.
     pub what: String,
     /// Whether it happened.
     pub happened: bool,
@@ -39,7 +39,8 @@ pub struct FaultInjector {
 
 /// A inject takes no longer.
 const STRIKE: Duration = Duration::from_secs(60);
-/// Healing takes no longer: a server that has to recover, and another one that is not there until it has.
+/// Healing takes no longer: a server that has to recover, and another one that is not there until
+/// it has.
 const HEAL: Duration = Duration::from_secs(150);
 /// Between two tries.
 const HEAL_AGAIN: Duration = Duration::from_millis(500);
@@ -52,7 +53,7 @@ impl FaultInjector {
         Self { faults: faults.into_iter().map(share).collect() }
     }
 
-    /// What a plan needs to know.
+    /// Describes the faults for a plan.
     pub async fn kinds(&self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         for (name, fault) in &self.faults {
@@ -62,8 +63,8 @@ impl FaultInjector {
         kinds
     }
 
-    /// Carries the plan out; calls `tell` for each inject. Returns when the storm is over and all is healed. What could
-    /// not be healed in its time is healed then.
+    /// Carries the plan out; calls `tell` for each inject. Returns when the storm is over and all
+    /// is healed. What could not be healed in its time is healed then.
     ///
     /// # Errors
     /// Something could not be healed in the end either.
@@ -104,7 +105,8 @@ async fn one(stage: Arc<Stage>, fault: Shared, inject: PlannedFault, end: Instan
     let mut fault = fault.lock().await;
     let mut rng = StdRng::seed_from_u64(inject.seed);
     let struck_at = clock::now();
-    // On a slow machine the injected of one fault queue up; those left over would make the storm longer without end.
+    // On a slow machine the injected of one fault queue up; those left over would make the storm
+    // longer without end.
     if Instant::now() >= end {
         let what = "its turn came after the storm".to_owned();
         return Record { struck_at, healed_at: struck_at, fault: inject.fault, what, happened: false };

@@ -1,27 +1,29 @@
-//! Whether the system catches up once everything is healed, while producers go on at their own rate. Pure.
+//! Whether the system catches up once everything is healed, while producers go on at their own
+//! rate. Pure.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::read::Pending;
 
-/// What was on its way at some time after the last fault was healed.
+/// The messages on their way at some time after the last fault was healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct LagSample {
     /// Since the last fault was healed.
     pub at: Duration,
-    /// What was on its way.
+    /// The messages on their way.
     pub pending: Pending,
 }
 
-/// What was seen of the lag after the last fault was healed.
+/// The lag after the last fault was healed, sample by sample.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct LagSeries {
     /// In the order of their times.
     pub samples: Vec<LagSample>,
     /// When producers stopped.
     pub producers_ended: Duration,
-    /// When the lag has to be gone, unless it goes down all along; see [`LagSeries::producers_end`].
+    /// When the lag has to be gone, unless it goes down all along; see
+    /// [`LagSeries::producers_end`].
     pub limit: Duration,
     /// The longest time in which it may stand still.
     pub reaction: Duration,
@@ -37,10 +39,10 @@ const HELD_MANY: u64 = 100;
 const SHOWN: usize = 20;
 
 impl LagSeries {
-    /// Producers stop: derives from what was seen until now when the lag has to be gone. Whatever had piled up when the
-    /// last fault was healed goes as fast as producers send, besides what they send; nothing else may take longer than
-    /// the pauses that are made on purpose. A machine with other work is slower than that, and the lag goes down all the
-    /// same.
+    /// Producers stop: derives from what was seen until now when the lag has to be gone. Whatever
+    /// had piled up when the last fault was healed goes as fast as producers send, besides what
+    /// they send; nothing else may take longer than the pauses that are made on purpose. A machine
+    /// with other work is slower than that, and the lag goes down all the same.
     pub fn producers_end(&mut self, at: Duration, reaction: Duration) {
         let lag = |sample: &LagSample| sample.pending.lag() as f64 / EFFECTS;
         let (first, last) = (self.samples.first(), self.samples.last());
@@ -61,8 +63,8 @@ impl LagSeries {
         after.filter(|sample| sample.pending.lag() == 0).map(|sample| sample.at).next()
     }
 
-    /// How much later the lag may be gone because the machine was busy: some times the longest pause between two looks, each
-    /// of which is a few short queries.
+    /// How much later the lag may be gone because the machine was busy: some times the longest
+    /// pause between two looks, each of which is a few short queries.
     fn slack(&self) -> Duration {
         let times = self.samples.iter().map(|sample| sample.at);
         let pauses = times.clone().skip(1).zip(times).map(|(next, last)| next.saturating_sub(last));

@@ -1,5 +1,6 @@
-//! A storm: producers, relays and consumers in processes of their own, real services, and faults at random; then
-//! everything is healed, everything is read with plain clients, and the [checker] decides what held.
+//! A storm: producers, relays and consumers in processes of their own, real services, and faults at
+//! random; then everything is healed, everything is read with plain clients, and the [checker]
+//! decides what held.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -20,7 +21,8 @@
 //! | [`report`], [`phases`], [`progress`] | what a person sees |
 //! | [`pair`], [`process`] | what all of them need |
 //!
-//! Processes, workload, journals and plain readers are those of the crate `harness`, which the demo shares.
+//! Processes, workload, journals and plain readers are those of the crate `harness`, which the demo
+//! shares.
 
 pub mod cli;
 pub mod consume;

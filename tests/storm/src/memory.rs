@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::clock;
 use crate::stage::{Role, Stage};
 
-/// What a process had in memory at some time.
+/// The memory of a process at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct MemorySample {
     /// When: see [`crate::clock`].
@@ -21,7 +21,7 @@ pub struct MemorySample {
     pub peak_kib: u64,
 }
 
-/// What was seen of every process.
+/// The memory of every process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MemorySeries {
     /// By the name of the process; a process that was started again goes on in the same series.
@@ -30,9 +30,9 @@ pub struct MemorySeries {
 
 const EVERY: Duration = Duration::from_secs(1);
 const KIB_PER_MIB: u64 = 1_024;
-/// What an engine may have.
+/// The most that an engine may have.
 const ENGINE_MIB: u64 = 96;
-/// What an unoptimised program has before it does anything, and wastes on the way.
+/// The memory of an unoptimised program before it does anything, and its waste on the way.
 const UNOPTIMISED_MIB: u64 = 32;
 /// Lines of a series that are shown.
 const SHOWN: usize = 20;

@@ -14,7 +14,7 @@ pub enum DatabaseKind {
     Sqlite,
 }
 
-/// What carries the messages.
+/// The broker that carries the messages.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
@@ -52,12 +52,12 @@ impl BrokerKind {
     }
 }
 
-/// What one storm runs over.
+/// The database and the broker of one storm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Pair {
     /// Where outbox and inbox are.
     pub database: DatabaseKind,
-    /// What carries the messages.
+    /// The broker that carries the messages.
     pub broker: BrokerKind,
 }
 

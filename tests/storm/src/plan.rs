@@ -1,4 +1,5 @@
-//! Which fault injected when, from a seed. Pure: the same seed, faults and length make the same plan.
+//! Which fault injected when, from a seed. Pure: the same seed, faults and length make the same
+//! plan.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -30,7 +31,7 @@ pub struct PlannedFault {
     pub fault: &'static str,
     /// How long it stays.
     pub lasts: Duration,
-    /// What its target and parameters are chosen with.
+    /// The seed of its target and parameters.
     pub seed: u64,
 }
 
@@ -41,7 +42,8 @@ const RECOVERY: Duration = Duration::from_secs(1);
 /// So many faults at once at most.
 const OVERLAP_MAX: usize = 3;
 
-/// Plans a storm of this length. Every fault gets its turn before any injected again, as far as time allows.
+/// Plans a storm of this length. Every fault gets its turn before any injected again, as far as
+/// time allows.
 #[must_use]
 pub fn plan(seed: u64, pair: Pair, kinds: &[Kind], length: Duration) -> Vec<PlannedFault> {
     let mut rng = StdRng::seed_from_u64(mix(seed, pair));
@@ -53,7 +55,8 @@ pub fn plan(seed: u64, pair: Pair, kinds: &[Kind], length: Duration) -> Vec<Plan
     while at < length {
         let busy = |kind: &Kind| free_at.get(kind.name).is_some_and(|free_at| *free_at > at);
         running.retain(|end| *end > at);
-        // The choice is made whether or not it is used: the stream of random numbers must not depend on times.
+        // The choice is made whether or not it is used: the stream of random numbers must not
+        // depend on times.
         let next = first.iter().rposition(|kind| !busy(kind));
         let kind = match next {
             _ if running.len() >= OVERLAP_MAX => None,

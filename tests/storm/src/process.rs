@@ -1,4 +1,4 @@
-//! What every process of a storm does first.
+//! The beginning of every process of a storm.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a person sees of a storm while it runs, on standard error.
+//! Progress of a storm for people, on standard error.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// What happens now.
+    /// Shows the present phase.
     pub fn phase(&self, what: &'static str) {
         self.bar.set_message(what);
         if self.lines {

@@ -1,4 +1,4 @@
-//! What came of a storm: tables for people, JSON for machines.
+//! The report of a storm: tables for people, JSON for machines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub struct Counts {
     pub messages: usize,
     /// Messages that were there and are no more, because the database went back.
     pub forgotten: usize,
-    /// Of the rows in the outbox beside the log in the end.
+    /// Of the parked entries in the end.
     pub parked: usize,
     /// Messages at the broker, copies included; for SQS, deliveries.
     pub published: usize,
@@ -49,12 +49,12 @@ pub struct Counts {
     pub process_starts: u64,
 }
 
-/// What came of a storm over one pair.
+/// The report of a storm over one pair.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct PairReport {
     /// Which.
     pub pair: Pair,
-    /// What the plan was made from.
+    /// The seed of the plan.
     pub seed: u64,
     /// How long all of it took.
     pub seconds: f64,
@@ -64,7 +64,7 @@ pub struct PairReport {
     pub counts: Counts,
     /// How waiting ended.
     pub ending: Ending,
-    /// What was still on its way when every process had ended.
+    /// The messages still on their way when every process had ended.
     pub pending: Pending,
     /// Partitions and queues that somebody has not read to their ends.
     pub waiting: Vec<Waiting>,
@@ -72,11 +72,11 @@ pub struct PairReport {
     pub unapplied: Vec<Unapplied>,
     /// Roles of which a process did not end when it was asked to.
     pub unruly: Vec<&'static str>,
-    /// What was on its way after the last fault was healed.
+    /// The messages on their way after the last fault was healed.
     pub lag: LagSeries,
     /// Resident memory.
     pub memory: MemorySeries,
-    /// What the checker says.
+    /// The checker's verdict.
     pub promises: Verdict,
     /// Every inject.
     pub records: Vec<Record>,
@@ -90,7 +90,7 @@ const BREACHES_SHOWN: usize = 3;
 const BEFORE: u64 = 20_000_000;
 
 impl PairReport {
-    /// What the storm says.
+    /// Returns the storm's verdict.
     #[must_use]
     pub fn verdict(&self) -> StormVerdict {
         StormVerdict::decide(Grounds {
@@ -101,7 +101,7 @@ impl PairReport {
         })
     }
 
-    /// What is wrong besides promises.
+    /// Lists problems besides broken promises.
     fn misbehaviour(&self) -> Vec<String> {
         let unruly = self.unruly.iter().map(|role| format!("a {role} did not end when it was asked to"));
         unruly.chain(self.lag.breach()).chain(self.memory.breaches()).collect()

@@ -31,7 +31,7 @@ use crate::topic_reader;
 use crate::verdict::{Ending, StormVerdict};
 use crate::waits;
 
-/// What a storm is told.
+/// The options of a storm.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Makes the plan.
@@ -58,7 +58,8 @@ pub struct Options {
 const WARM_UP: Duration = Duration::from_secs(2);
 /// For an orderly end of a process.
 const STOP: Duration = Duration::from_secs(30);
-/// Producers go on for so long after the last fault was healed: a part of the storm's length within these bounds.
+/// Producers go on for so long after the last fault was healed: a part of the storm's length within
+/// these bounds.
 const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
@@ -130,11 +131,13 @@ pub async fn run(
     outcome.map_err(|error| format!("{pair}: {error} (see {})", storm.plot.folder.display()).into())
 }
 
-/// What ElasticMQ itself breaks, so that it can be held against nobody. Unless it is asked for, such a fault does not inject.
+/// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked
+/// for.
 ///
-/// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a client of a few lines, docs/reliability.md).
-/// - Started anew, it forgets what was in flight, and then hands out a later message of a group before an earlier one
-///   that it had handed out already.
+/// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a
+///   client of a few lines, docs/reliability.md).
+/// - Started anew, it forgets what was in flight, and then hands out a later message of a group
+///   before an earlier one that it had handed out already.
 fn is_beyond(pair: Pair, fault: &str) -> bool {
     pair.broker.is_sqs() && matches!(fault, "broker-crash" | "broker-restart")
 }
@@ -173,7 +176,7 @@ impl Storm<'_> {
         self.progress.phase("waiting until everything has arrived");
         self.requeue().await?;
         let mut ending = settling.until_quiet(due_by).await?;
-        // What a relay still publishes is read: readers go last.
+        // A relay may still publish: readers go last.
         self.stop(Role::Relay, &mut unruly).await;
         if ending == Ending::Quiet {
             ending = settling.until_quiet(due_by).await?;

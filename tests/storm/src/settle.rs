@@ -1,4 +1,5 @@
-//! From the last healed fault to the end of everything: producers go on for a while, then whatever is on its way arrives.
+//! From the last healed fault to the end of everything: producers go on for a while, then whatever
+//! is on its way arrives.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,7 +61,8 @@ impl<'a> Settling<'a> {
         self.series.producers_end(self.healed_at.elapsed(), waits::reaction());
     }
 
-    /// Waits until nothing is on its way, or nothing moves that is. Scheduled messages are waited for until `due_by`.
+    /// Waits until nothing is on its way, or nothing moves that is. Scheduled messages are waited
+    /// for until `due_by`.
     ///
     /// # Errors
     /// A server does not answer.
@@ -90,7 +92,7 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// What was seen.
+    /// Returns the samples.
     pub(crate) fn series(self) -> LagSeries {
         self.series
     }

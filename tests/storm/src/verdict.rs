@@ -1,4 +1,4 @@
-//! What a storm says in the end: *holds*, *broken* or *no verdict*. Pure.
+//! The verdict of a storm: *holds*, *broken* or *no verdict*. Pure.
 
 use checker::Verdict;
 
@@ -24,7 +24,7 @@ impl Ending {
     }
 }
 
-/// What a storm says in the end.
+/// The verdict of a storm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StormVerdict {
@@ -36,16 +36,17 @@ pub enum StormVerdict {
     NoVerdict,
 }
 
-/// What the verdict rests on.
+/// The facts on which the verdict rests.
 #[derive(Debug, Clone, Copy)]
 pub struct Grounds<'a> {
     /// How waiting ended.
     pub ending: Ending,
-    /// What was still on its way when every process had ended.
+    /// The messages still on their way when every process had ended.
     pub pending: Pending,
-    /// What the checker says.
+    /// The checker's verdict.
     pub promises: &'a Verdict,
-    /// Whether a process did not end in order, used too much memory, or the lag was not gone in time.
+    /// Whether a process did not end in order, used too much memory, or the lag was not gone in
+    /// time.
     pub misbehaved: bool,
 }
 

@@ -8,8 +8,8 @@ use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
 
-/// Returns the longest time in which a healed system may stand still: every pause that a part of it makes on purpose, one
-/// after the other.
+/// Returns the longest time in which a healed system may stand still: every pause that a part of it
+/// makes on purpose, one after the other.
 #[must_use]
 pub fn reaction() -> Duration {
     // A dead relay's lease, and the relay's last retry.
@@ -21,15 +21,15 @@ pub fn reaction() -> Duration {
     relay + readers + handler + ACQUIRE
 }
 
-/// Returns for how long nothing may move until what is still on its way counts as lost: twice the [`reaction`], because
-/// the machine may have other work.
+/// Returns for how long nothing may move until what is still on its way counts as lost: twice the
+/// [`reaction`], because the machine may have other work.
 #[must_use]
 pub fn stalled() -> Duration {
     reaction() * 2
 }
 
-/// Returns when the last scheduled message is due at the latest, in microseconds of [`crate::clock`]: a producer whose
-/// wall clock was ahead schedules messages that much later.
+/// Returns when the last scheduled message is due at the latest, in microseconds of
+/// [`crate::clock`]: a producer whose wall clock was ahead schedules messages that much later.
 #[must_use]
 pub fn due_by(producers_ended_at: u64, length: Duration, records: &[Record]) -> u64 {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

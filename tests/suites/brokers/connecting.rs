@@ -1,4 +1,5 @@
-//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how soon it is told.
+//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how
+//! soon it is told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use message::{Connector, Fault, FaultScope};
 use tests::{Backend, Failure, Outcome, trial};
 use tokio::net::TcpListener;
 
-/// What connecting is allowed to take in these cases.
+/// The time that connecting may take in these cases.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 const PASSWORD: &str = "wr0ng-s3cret";
 
@@ -54,7 +55,8 @@ async fn silent(connector: fn(u16) -> Made) -> Outcome {
     Ok(())
 }
 
-/// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle: the error.
+/// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle:
+/// the error.
 async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
     let error = refusal(connector.as_ref()).await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");

@@ -1,5 +1,5 @@
-//! What the relay relies on in every publisher, and what consumers rely on in every subscription: one trial per case
-//! and broker. The cases are those of the crate `conformance`, which adapters of other people pass too; and:
+//! The contracts of every publisher and of every subscription: one trial per case and broker. The
+//! cases are those of the crate `conformance`, which adapters of other people pass too; and:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What a RabbitMQ quorum queue counts against a message: it drops or dead-letters one that was delivered too often.
+//! Deliveries that a RabbitMQ quorum queue counts: it drops or dead-letters a message that was
+//! delivered too often.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +56,8 @@ impl Scene {
         Ok(Self { broker, url, queue })
     }
 
-    /// How often each message that waits in the queue was delivered before, as its next delivery tells. Leaves them unsettled,
-    /// which counts: to be asked once.
+    /// How often each message that waits in the queue was delivered before, as its next delivery
+    /// tells. Leaves them unsettled, which counts: to be asked once.
     async fn delivered(&self, messages: usize) -> Result<Vec<i64>, Failure> {
         let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
         let channel = &connection.create_channel().await?;
@@ -78,7 +79,8 @@ impl Scene {
     }
 }
 
-/// Goal: to know what costs a delivery. Oracle: the broker's own count, after the end of a session, a release and a stop.
+/// Goal: to know what costs a delivery. Oracle: the broker's own count, after the end of a session,
+/// a release and a stop.
 async fn once(stage: Stage) -> Outcome {
     for (what, expected) in [("closed", 1), ("released-closed", 2), ("stopped-released-closed", 1)] {
         let scene = Scene::open(&stage, what, 1).await?;
@@ -121,8 +123,8 @@ impl Handler<Sqlite> for Holds {
     }
 }
 
-/// Goal: a deployment costs what was prefetched one delivery, not two. Oracle: the broker's count of each message that is left
-/// after a stop in the middle; the one in hand is settled.
+/// Goal: a deployment costs what was prefetched one delivery, not two. Oracle: the broker's count
+/// of each message that is left after a stop in the middle; the one in hand is settled.
 async fn stopped(stage: Stage) -> Outcome {
     const MESSAGES: usize = 40;
     let scene = Scene::open(&stage, "stopped", MESSAGES.try_into()?).await?;
@@ -142,7 +144,7 @@ async fn stopped(stage: Stage) -> Outcome {
     let running = tokio::spawn(consumer.run(shutdown.clone()));
     called.acquire().await?.forget();
     shutdown.graceful.cancel();
-    // What waits goes back while the first one is still in hand.
+    // The waiting ones go back while the first one is still in hand.
     let admin = Admin::connect(&Config::new(&scene.url)).await?;
     eventually("the others are back", || async {
         Ok((admin.count(&scene.queue).await? as usize == MESSAGES - 1).then_some(()))

@@ -1,4 +1,5 @@
-//! SQS as the cases need it beyond the harness: other visibility timeouts, and what is left in a queue.
+//! SQS as the cases need it beyond the harness: other visibility timeouts, and what is left in a
+//! queue.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};

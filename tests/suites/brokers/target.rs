@@ -19,7 +19,8 @@ enum Target {
     MemoryPipelined,
 }
 
-/// Brokers whose publishers and subscriptions are tested. Every case applies that their capabilities allow.
+/// Brokers whose publishers and subscriptions are tested. Every case applies that their
+/// capabilities allow.
 const TARGETS: [Target; 7] = [
     Target::Shared(Backend::Memory),
     Target::MemoryPipelined,
@@ -50,7 +51,7 @@ impl Target {
         }
     }
 
-    /// What it needs to run.
+    /// Returns the service that it needs.
     fn backend(self) -> Backend {
         match self {
             Self::Shared(backend) => backend,
@@ -58,8 +59,8 @@ impl Target {
         }
     }
 
-    /// The one suite that applies, where it is not all of them: the pipelined broker in memory differs from the other
-    /// one in its publishers only.
+    /// The one suite that applies, where it is not all of them: the pipelined broker in memory
+    /// differs from the other one in its publishers only.
     fn publishes_only(self) -> Option<&'static str> {
         (self == Self::MemoryPipelined).then_some("publisher")
     }
@@ -70,7 +71,8 @@ impl Target {
             order: if backend == Backend::Sqs { Order::Free } else { Order::PerKey },
             // Kafka knows one offset for a partition.
             settles_singly: !matches!(backend, Backend::Kafka | Backend::KafkaMock),
-            // The harness reads fixed partitions of the mock, because its group join takes three seconds: no members.
+            // The harness reads fixed partitions of the mock, because its group join takes three
+            // seconds: no members.
             shares_work: backend != Backend::KafkaMock,
             limits_size: backend != Backend::Memory,
             // It hands out the problem that was put there.

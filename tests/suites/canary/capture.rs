@@ -5,7 +5,8 @@ use std::fmt::{Debug, Display};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// All that this process logs: its own crates in full, client libraries as far as they can be asked to be.
+/// All that this process logs: its own crates in full, client libraries as far as they can be asked
+/// to be.
 pub(crate) const DIRECTIVES: &str = "info,relay=trace,outbox=trace,inbox=trace,brokers=trace,migrations=trace,message=trace,\
      sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug";
 
@@ -16,7 +17,7 @@ pub(crate) fn start() {
     tests::log::keep(&filter);
 }
 
-/// What was told, by its place.
+/// Log lines by their place.
 #[derive(Default)]
 pub(crate) struct Told(Vec<(String, String)>);
 
@@ -36,7 +37,8 @@ impl Told {
         for canary in canaries {
             let bytes: Vec<String> = canary.bytes().take(12).map(|byte| byte.to_string()).collect();
             let hex: String = canary.bytes().map(|byte| format!("{byte:02x}")).collect();
-            // The middle of the encoded text does not depend on what stands around it; three places for it.
+            // The middle of the encoded text does not depend on what stands around it; three places
+            // for it.
             let encoded = (0..3).map(|shift| STANDARD.encode(&canary.as_bytes()[shift..])[..12].to_owned());
             let forms: Vec<String> =
                 [(*canary).to_owned(), bytes.join(", "), hex].into_iter().chain(encoded).collect();

@@ -36,8 +36,9 @@ impl Canaries {
     }
 }
 
-/// Goal: nothing that is told holds a payload, a header's value or a secret. Oracle: every text of every part, while
-/// the message itself arrives with payload and header, through a connection that needs the password.
+/// Goal: nothing that is told holds a payload, a header's value or a secret. Oracle: every text of
+/// every part, while the message itself arrives with payload and header, through a connection that
+/// needs the password.
 pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
     let (canaries, mut told) = (Canaries::new(), Told::default());
     let workload = Workload::<Postgres>::open(&stage, brokers::open(backend).await?).await?;

@@ -1,9 +1,11 @@
-//! The promises of the two database seams, on PostgreSQL and SQLite: producers, the log that relays read, leases and
-//! exceptions, migrations, guard, dead letters, retention, the consumer runner, idempotency keys.
+//! The promises of the two database seams, on PostgreSQL and SQLite: producers, the log that relays
+//! read, leases and exceptions, migrations, guard, dead letters, retention, the consumer runner,
+//! idempotency keys.
 //!
 //! The broker seams have their own binary, `brokers`.
 
-/// One trial per case and database: `every` runs on both, on a database of its own; the others bring theirs.
+/// One trial per case and database: `every` runs on both, on a database of its own; the others
+/// bring theirs.
 macro_rules! cases {
     ($suite:literal:
         $(every { $($every:ident),* $(,)? })?

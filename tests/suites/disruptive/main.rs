@@ -1,5 +1,5 @@
-//! Services that stop, crash and come back in the middle of the work. These tests run alone and one by one: they
-//! stop what others would need.
+//! Services that stop, crash and come back in the middle of the work. These tests run alone and one
+//! by one: they stop what others would need.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ fn main() -> std::process::ExitCode {
             a_stopped_broker_confirms_nothing_it_does_not_hold(stage, brokers::open(backend).await?).await
         }));
     }
-    // Nor can anything be demanded of what that server holds after a stop; the receipts are the publisher's own.
+    // Nor can anything be demanded of what that server holds after a stop; the receipts are the
+    // publisher's own.
     trials.push(trial(
         "a_stopped_broker_leaves_no_submission_without_a_receipt/sqs",
         &[Backend::Sqs, Backend::Xtask],
@@ -51,8 +52,8 @@ fn main() -> std::process::ExitCode {
     trial::run_alone(trials)
 }
 
-/// Places an order although the database may be away: tries again until it is there. An order whose commit was
-/// answered by nobody is in the database or not; the checker counts what is there.
+/// Places an order although the database may be away: tries again until it is there. An order whose
+/// commit was answered by nobody is in the database or not; the checker counts what is there.
 async fn place_patiently(workload: &Workload<Postgres>, key: &str) -> Outcome {
     eventually("an order is placed", || async { Ok(workload.place(key).await.ok()) }).await
 }
@@ -64,8 +65,8 @@ async fn place_many_patiently(workload: &Workload<Postgres>, orders: usize) -> O
     Ok(())
 }
 
-/// Goal: G2, a broker that crashes in the middle loses nothing, burns no attempts, and its return is noticed.
-/// Oracle: the checker; nothing stands beside the log.
+/// Goal: G2, a broker that crashes in the middle loses nothing, burns no attempts, and its return
+/// is noticed. Oracle: the checker; nothing is parked.
 async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let backend = broker.backend();
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -80,7 +81,7 @@ async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broke
     services::start(backend).await?;
     workload.place_many(KEYS, 50).await?;
     workload.settled().await?;
-    eventually("nothing stands beside the log", || async {
+    eventually("nothing is parked", || async {
         Ok((workload.database.integer("SELECT count(*) FROM outbox_exception").await? == 0).then_some(()))
     })
     .await?;
@@ -89,8 +90,9 @@ async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broke
     relay.stop().await
 }
 
-/// Goal: G8, when the broker stops, every submission still gets its one receipt, and it says "unknown" unless the broker holds
-/// the message. Oracle: the records, read with a plain client after the broker's return.
+/// Goal: G8, when the broker stops, every submission still gets its one receipt, and it says
+/// "unknown" unless the broker holds the message. Oracle: the records, read with a plain client
+/// after the broker's return.
 async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -106,9 +108,10 @@ async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
     Ok(())
 }
 
-/// Goal: G8, for a broker that may forget: when it stops, every submission still gets its one receipt, and what is not confirmed is
-/// the broker's fault. Oracle: the receipts. That what it confirmed outlives the stop is not promised: ElasticMQ forgets, also when it
-/// is stopped in order (docs/reliability.md).
+/// Goal: G8, for a broker that may forget: when it stops, every submission still gets its one
+/// receipt, and what is not confirmed is the broker's fault. Oracle: the receipts. That what it
+/// confirmed outlives the stop is not promised: ElasticMQ forgets, also when it is stopped in order
+/// (docs/reliability.md).
 async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -116,20 +119,22 @@ async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     publish_through_an_outage(&stage, broker.as_ref()).await.map(drop)
 }
 
-/// What a publisher was told while its broker stopped.
+/// The receipts of a publisher while its broker stopped.
 struct Outage {
     topic: String,
     /// The numbers of the messages that the broker confirmed.
     confirmed: BTreeSet<u64>,
 }
 
-/// Publishes while the broker stops, demands one receipt for each submission, and starts the broker again.
+/// Publishes while the broker stops, demands one receipt for each submission, and starts the broker
+/// again.
 async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result<Outage, tests::Failure> {
     const COUNT: u64 = 400;
     let topic = broker.topic_name(stage, "outage");
     broker.create_topic(stage, &topic).await?;
     if broker.backend() == Backend::Rabbitmq {
-        // It confirms a declaration before that is on disk: a crash right after it would take the queue with it.
+        // It confirms a declaration before that is on disk: a crash right after it would take the
+        // queue with it.
         services::restart(Backend::Rabbitmq).await?;
     }
     let (sender, mut receipts) = Receipts::channel();
@@ -167,8 +172,8 @@ async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result
     Ok(Outage { topic, confirmed })
 }
 
-/// Goal: G2, a database that crashes in the middle loses nothing; relay and consumer come back by themselves.
-/// Oracle: the checker.
+/// Goal: G2, a database that crashes in the middle loses nothing; relay and consumer come back by
+/// themselves. Oracle: the checker.
 async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let config =
@@ -186,7 +191,8 @@ async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Bro
     relay.stop().await
 }
 
-/// Goal: a database that is down when the relay starts is waited for, not an end. Oracle: the checker.
+/// Goal: a database that is down when the relay starts is waited for, not an end. Oracle: the
+/// checker.
 async fn a_database_that_is_down_at_the_start_is_waited_for(
     stage: Stage,
     broker: Arc<dyn Broker>,

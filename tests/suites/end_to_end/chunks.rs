@@ -14,7 +14,7 @@ use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
-/// What the relay is told that the broker takes.
+/// The relay's configured limit of the broker.
 const LIMIT: usize = 32 << 10;
 const ENGINE: &str = "message_bytes_max = \"32KiB\"\noversize = \"chunk\"\n";
 
@@ -39,9 +39,10 @@ impl<DB: Dialect> Handler<DB> for Apply {
     }
 }
 
-/// Goal: A9 and C9. Messages of three times the limit, among small ones of their keys, take effect once, whole and in order,
-/// although a relay stopped between two chunks, and another is killed. `relay verify` proves it.
-/// Oracle: the checker; the handler reads JSON of which a fragment is none; nothing is left incomplete; the report.
+/// Goal: A9 and C9. Messages of three times the limit, among small ones of their keys, take effect
+/// once, whole and in order, although a relay stopped between two chunks, and another is killed.
+/// `relay verify` proves it. Oracle: the checker; the handler reads JSON of which a fragment is
+/// none; nothing is left incomplete; the report.
 pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -77,7 +78,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     place(&workload).await?;
     let relay = RelayProcess::start(&stage, &config)?;
     workload.settled().await?;
-    // The last chunks can be on their way once more: the killed relay had not noted what it had sent.
+    // The last chunks can be on their way once more: the killed relay had not noted what it had
+    // sent.
     eventually("nothing is left incomplete", || async {
         let left = workload.database.integer("SELECT count(*) FROM inbox_chunk").await?;
         Ok((left == 0).then_some(()))
@@ -89,7 +91,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     verified(&stage, &workload).await
 }
 
-/// `relay verify` knows a message by its chunks: on the broker, where there is a log to read, and in the inbox.
+/// `relay verify` knows a message by its chunks: on the broker, where there is a log to read, and
+/// in the inbox.
 async fn verified<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcome {
     let config = verify::config(stage, workload, &workload.database.url, "")?;
     let (code, report) = verify::verify(&config, &["--grace", "1s"]).await?;

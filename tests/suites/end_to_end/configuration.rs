@@ -1,4 +1,4 @@
-//! What the program says about wrong settings, and what it does not do then.
+//! Errors of the program about wrong settings, and that it starts nothing then.
 
 use libtest_mimic::Trial;
 use sqlx::Postgres;
@@ -37,7 +37,8 @@ async fn refused(config: &Config) -> Result<String, tests::Failure> {
     Ok(text)
 }
 
-/// Goal: a misspelt setting does not pass in silence. Oracle: exit code 2; name, line and known names in the text.
+/// Goal: a misspelt setting does not pass in silence. Oracle: exit code 2; name, line and known
+/// names in the text.
 async fn an_unknown_setting(stage: Stage) -> Outcome {
     let config = Config::text(&stage, &format!("{PIPELINE}[pipeline.engine]\nlease_til = \"5s\"\n"))?;
     let text = refused(&config).await?;
@@ -47,8 +48,9 @@ async fn an_unknown_setting(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: no name of the configuration gets into a statement, or past the limits of whom it names. Oracle: exit code 2
-/// and the setting, for each name and each place; the database's file is not even made.
+/// Goal: no name of the configuration gets into a statement, or past the limits of whom it names.
+/// Oracle: exit code 2 and the setting, for each name and each place; the database's file is not
+/// even made.
 async fn hostile_names(stage: Stage) -> Outcome {
     let file = stage.folder().join("never.db");
     let pipeline = PIPELINE.replace("sqlite::memory:", &format!("sqlite:{}?mode=rwc", file.display()));
@@ -98,7 +100,8 @@ async fn a_missing_schema(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an old program does not touch a newer schema. Oracle: exit code 2; both versions in the text.
+/// Goal: an old program does not touch a newer schema. Oracle: exit code 2; both versions in the
+/// text.
 async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let newer = "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) \
@@ -111,8 +114,8 @@ async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: wrong credentials are told apart from an outage, and never printed. Oracle: the log names the operator's
-/// fault and holds no password.
+/// Goal: wrong credentials are told apart from an outage, and never printed. Oracle: the log names
+/// the operator's fault and holds no password.
 async fn a_wrong_database_password(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.url.replacen(":outbox@", ":s3cret@", 1);

@@ -10,10 +10,10 @@ const KILLS: i64 = 4;
 const ORDERS: usize = 60;
 const KEYS: usize = 7;
 
-/// Goal: G2 and G5, a relay that is killed between publishing and storing its cursor loses nothing, and nothing
-/// takes effect twice. The cursor is stored once in 1.9 s, so every kill hits that window.
-/// Oracle: the checker; and the consumer was handed repetitions, which proves that the window was hit (a FIFO
-/// queue of SQS drops them itself).
+/// Goal: G2 and G5, a relay that is killed between publishing and storing its cursor loses nothing,
+/// and nothing takes effect twice. The cursor is stored once in 1.9 s, so every kill hits that
+/// window. Oracle: the checker; and the consumer was handed repetitions, which proves that the
+/// window was hit (a FIFO queue of SQS drops them itself).
 pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -1,4 +1,4 @@
-//! What arrives, and when.
+//! Delivery: which messages arrive, and when.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use time::OffsetDateTime;
 
 const RELAY: &str = "orders";
 
-/// Goal: G1 and G3, nothing is published that did not commit.
-/// Oracle: the checker; a message of rolled-back work would be an effect without an order, or a doubled one,
-/// because the next order takes the same number again.
+/// Goal: G1 and G3, nothing is published that did not commit. Oracle: the checker; a message of
+/// rolled-back work would be an effect without an order, or a doubled one, because the next order
+/// takes the same number again.
 pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -72,8 +72,8 @@ pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker:
     relay.stop().await
 }
 
-/// Goal: A7, a scheduled message leaves not before its time and soon after, and nobody waits for it.
-/// Oracle: the clock of this machine (the database runs on it) when the effect is first seen.
+/// Goal: A7, a scheduled message leaves not before its time and soon after, and nobody waits for
+/// it. Oracle: the clock of this machine (the database runs on it) when the effect is first seen.
 pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -101,8 +101,8 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: B5 and G7, a long transaction delays only its own rows, and they are not lost.
-/// Oracle: what was committed later takes effect while the transaction is open; the checker at the end.
+/// Goal: B5 and G7, a long transaction delays only its own rows, and they are not lost. Oracle:
+/// what was committed later takes effect while the transaction is open; the checker at the end.
 pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -1,4 +1,4 @@
-//! What waits, and what does not.
+//! Holding: which messages wait, and which do not.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
 
-/// Goal: B8 and G7, a message that the broker can never take is parked where an operator sees it, with its key
-/// behind it, and everything else flows; after the operator's edit the key goes on in order.
-/// Oracle: effects of other keys while it is parked; the checker's order at the end.
+/// Goal: B8 and G7, a message that the broker can never take is parked where an operator sees it,
+/// with its key behind it, and everything else flows; after the operator's edit the key goes on in
+/// order. Oracle: effects of other keys while it is parked; the checker's order at the end.
 pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -67,9 +67,9 @@ async fn place_oversize<DB: Dialect>(workload: &Workload<DB>, bytes: usize) -> R
     Ok(())
 }
 
-/// Goal: a message for a topic that does not exist stops that topic by name, others flow, and it leaves once the
-/// topic is there.
-/// Oracle: the relay's log names the topic; effects of the other topic; the record, read with a plain client.
+/// Goal: a message for a topic that does not exist stops that topic by name, others flow, and it
+/// leaves once the topic is there. Oracle: the relay's log names the topic; effects of the other
+/// topic; the record, read with a plain client.
 pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

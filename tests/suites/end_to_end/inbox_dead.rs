@@ -16,8 +16,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: an operator finds dead letters, has some redriven and gives others up, and it is known who did. Oracle: the program's
-/// output; what a copy of the discarded message comes to.
+/// Goal: an operator finds dead letters, has some redriven and gives others up, and it is known who
+/// did. Oracle: the program's output; what a copy of the discarded message comes to.
 async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;

@@ -21,8 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const OPERATION: &str = "POST /charges";
 
-/// Goal: an operator finds the keys of a service that died, lets one run again and gives the other one up. Oracle: the
-/// program's list; what the next claims come to.
+/// Goal: an operator finds the keys of a service that died, lets one run again and gives the other
+/// one up. Oracle: the program's list; what the next claims come to.
 async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;

@@ -11,8 +11,9 @@ use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers, eve
 
 const RELAY: &str = "orders";
 
-/// Goal: B6, a leader that freezes past its lease is replaced, and when it wakes up it changes nothing.
-/// Oracle: the checker (order per key included), and lease and epoch in the database are the successor's.
+/// Goal: B6, a leader that freezes past its lease is replaced, and when it wakes up it changes
+/// nothing. Oracle: the checker (order per key included), and lease and epoch in the database are
+/// the successor's.
 pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -41,8 +42,8 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     standby.stop().await
 }
 
-/// Stops a process at a moment at which it does not hold the database: SQLite has one lock for all writers, and nobody
-/// writes as long as its owner is stopped.
+/// Stops a process at a moment at which it does not hold the database: SQLite has one lock for all
+/// writers, and nobody writes as long as its owner is stopped.
 async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) -> Outcome {
     eventually("the process is stopped outside of a transaction", async || {
         process.signal("STOP").await?;
@@ -55,9 +56,9 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
     .await
 }
 
-/// Goal: SIGTERM drains, stores the cursor and gives the lease back, so that a standby need not wait for its end.
-/// Oracle: the lease lasts a minute, and the standby leads after a few seconds; the checker; nothing is sent again,
-/// because the cursor was stored last.
+/// Goal: SIGTERM drains, stores the cursor and gives the lease back, so that a standby need not
+/// wait for its end. Oracle: the lease lasts a minute, and the standby leads after a few seconds;
+/// the checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -84,9 +85,9 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     standby.stop().await
 }
 
-/// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost by that.
-/// Oracle: messages that took effect and were never confirmed to the relay; its exit code; the checker, and repetitions
-/// from the next relay.
+/// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost by
+/// that. Oracle: messages that took effect and were never confirmed to the relay; its exit code;
+/// the checker, and repetitions from the next relay.
 pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
     let workload = Workload::<Postgres>::open(&stage, broker).await?;

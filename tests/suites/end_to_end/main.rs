@@ -1,4 +1,5 @@
-//! From the producer's transaction to the consumer's effect, with the real `relay` program between them.
+//! From the producer's transaction to the consumer's effect, with the real `relay` program between
+//! them.
 //!
 //! Every case runs on PostgreSQL with each broker, and on SQLite with librdkafka's mock cluster.
 

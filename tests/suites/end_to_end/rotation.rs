@@ -9,9 +9,9 @@ use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers};
 
 const RELAY: &str = "orders";
 
-/// Goal: a database password that was rotated is picked up from its file without a restart.
-/// Oracle: the old password no longer opens anything and every session of the user is gone; what is placed then takes
-/// effect all the same, through the same process.
+/// Goal: a database password that was rotated is picked up from its file without a restart. Oracle:
+/// the old password no longer opens anything and every session of the user is gone; what is placed
+/// then takes effect all the same, through the same process.
 pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let user = stage.unique("rotated");

@@ -55,7 +55,7 @@ async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Wo
     Ok(workload)
 }
 
-/// What was found, as `missing (broker)`, with its message id.
+/// Returns the findings, as `missing (broker)`, with their message ids.
 fn named(report: &Value) -> BTreeSet<(String, String)> {
     let messages = report["messages"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -63,8 +63,9 @@ fn named(report: &Value) -> BTreeSet<(String, String)> {
     messages.iter().map(|message| (found(message), text(&message["id"]))).collect()
 }
 
-/// Goal: F4, a system that kept its promises is proven, and each kind of damage is named with its message.
-/// Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a plain client.
+/// Goal: F4, a system that kept its promises is proven, and each kind of damage is named with its
+/// message. Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a
+/// plain client.
 pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -166,7 +167,8 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
         .await
 }
 
-/// Goal: a system under load gives no false alarm. Oracle: the exit code, three times while orders are placed.
+/// Goal: a system under load gives no false alarm. Oracle: the exit code, three times while orders
+/// are placed.
 pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -197,7 +199,8 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
             }
         })
     };
-    // What a session of SQS has lost comes again after the visibility timeout only: the grace is well above it.
+    // A message that a session of SQS has lost comes again after the visibility timeout only: the
+    // grace is well above it.
     for _ in 0..3 {
         let (code, report) = verify(&config, &["--grace", "60s"]).await?;
         assert_eq!(code, Some(0), "{report:#}");
@@ -210,7 +213,8 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: nothing can be written, also not by the operator's own statement. Oracle: the table afterwards.
+/// Goal: nothing can be written, also not by the operator's own statement. Oracle: the table
+/// afterwards.
 pub(crate) async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = quiet::<DB>(&stage, broker).await?;
     let writing =

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 /// The largest body of an answer in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What came back.
+/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,

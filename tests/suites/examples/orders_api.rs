@@ -1,4 +1,5 @@
-//! A web service whose requests are sent again: a real process, PostgreSQL, and clients that know nothing of the toolkit.
+//! A web service whose requests are sent again: a real process, PostgreSQL, and clients that know
+//! nothing of the toolkit.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -101,7 +102,8 @@ impl Shop {
         self.database.integer("SELECT count(*) FROM orders").await
     }
 
-    /// Sends a request until its key is free, and demands that it is once the lease is over, by the database's clock.
+    /// Sends a request until its key is free, and demands that it is once the lease is over, by the
+    /// database's clock.
     async fn retried(&self, address: &str, ask: Ask<'_>) -> Result<Answer, Failure> {
         let overdue = format!(
             "SELECT (SELECT count(*) FROM idempotency_key WHERE key = '{}' AND operation = 'POST {}' \
@@ -135,13 +137,14 @@ fn in_flight(answer: &Answer) -> Outcome {
     Ok(())
 }
 
-/// Goal: a service that ends anywhere between claim and answer leaves no second effect, and no key held for longer than its
-/// lease. Oracle: orders, messages, the provider's book; the answers to the retries.
+/// Goal: a service that ends anywhere between claim and answer leaves no second effect, and no key
+/// held for longer than its lease. Oracle: orders, messages, the provider's book; the answers to
+/// the retries.
 async fn killed(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let healthy = shop.serve(None).await?;
     let in_transaction = [AFTER_CLAIM, AFTER_EFFECT, AFTER_OUTCOME, AFTER_COMPLETE];
-    // What is held on lease is written once, with its outcome.
+    // A key that is held on lease is written once, with its outcome.
     let on_lease = [AFTER_CLAIM, AFTER_EFFECT, AFTER_COMPLETE];
     let orders = in_transaction.map(|point| (ORDER, point));
     let charges = on_lease.map(|point| (CHARGE, point));
@@ -173,7 +176,7 @@ async fn killed(stage: Stage) -> Outcome {
     healthy.kill().await
 }
 
-/// What a replay must repeat: everything but the time of this very answer.
+/// Returns the headers that a replay must repeat: all but the time of this very answer.
 fn repeated(answer: &Answer) -> HeaderMap {
     let mut headers = answer.headers.clone();
     headers.remove("date");
@@ -181,8 +184,8 @@ fn repeated(answer: &Answer) -> HeaderMap {
     headers
 }
 
-/// Goal: a retry gets the first answer; another request under the key, and one that comes too early, are told so.
-/// Oracle: the bytes; the service's orders and the provider's book.
+/// Goal: a retry gets the first answer; another request under the key, and one that comes too
+/// early, are told so. Oracle: the bytes; the service's orders and the provider's book.
 async fn sent_again(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
@@ -219,8 +222,8 @@ async fn sent_again(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: a request whose key, owner or body cannot be read is refused with its own word, and nothing runs.
-/// Oracle: the answers; neither keys nor orders are left.
+/// Goal: a request whose key, owner or body cannot be read is refused with its own word, and
+/// nothing runs. Oracle: the answers; neither keys nor orders are left.
 async fn refused(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
@@ -286,8 +289,9 @@ async fn refused(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: every combination of tenant, route and key is a request of its own, here and at the provider. Oracle: all bodies
-/// differ, although all requests are alike; each combination gets its own one again.
+/// Goal: every combination of tenant, route and key is a request of its own, here and at the
+/// provider. Oracle: all bodies differ, although all requests are alike; each combination gets its
+/// own one again.
 async fn apart(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
@@ -314,8 +318,8 @@ async fn apart(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: of many requests with one key at the same moment one runs, the others get its answer or 409. Oracle: the count of
-/// answers by a client in another language, and the service's rows.
+/// Goal: of many requests with one key at the same moment one runs, the others get its answer or
+/// 409. Oracle: the count of answers by a client in another language, and the service's rows.
 async fn at_once(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("http/storm.py");

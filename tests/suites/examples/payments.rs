@@ -13,8 +13,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("payments_rabbitmq/postgres/killed_in_the_middle_it_charges_once", &needs, charges_once)]
 }
 
-/// Goal: a service that is killed after its provider has made the charges, and before it hears of them, charges nobody twice.
-/// Oracle: the provider's book; the payments.
+/// Goal: a service that is killed after its provider has made the charges, and before it hears of
+/// them, charges nobody twice. Oracle: the provider's book; the payments.
 async fn charges_once(stage: Stage) -> Outcome {
     let orders = Placed::relayed(&stage, Backend::Rabbitmq).await?;
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::producing::PLACED;
 use crate::program;
 
-/// What a consumer of the orders needs.
+/// Everything that a consumer of the orders needs.
 pub(crate) struct Placed {
     pub(crate) database: Database<Postgres>,
     pub(crate) topic: String,

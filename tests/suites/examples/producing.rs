@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What the order service prints in an empty database.
+/// The output of the order service in an empty database.
 pub(crate) const PLACED: [&str; 4] = [
     "order 1: placed, message enqueued",
     "order 2: placed, message enqueued",
@@ -64,8 +64,8 @@ async fn embedded_relay() -> Outcome {
     Ok(())
 }
 
-/// Goal: a producer that is not Rust enqueues in its own transaction, with the function and with a plain INSERT.
-/// Oracle: the text, and what a relay publishes.
+/// Goal: a producer that is not Rust enqueues in its own transaction, with the function and with a
+/// plain INSERT. Oracle: the text, and what a relay publishes.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/plain-sql/place_order.sql");

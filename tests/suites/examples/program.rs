@@ -21,7 +21,8 @@ pub(crate) async fn example(name: &str, settings: &[(&str, &str)]) -> Result<Vec
     lines(command).await
 }
 
-/// A trial that also needs a program of the machine. Without it, it is listed as ignored; with `OUTBOX_REQUIRE=all` it fails.
+/// A trial that also needs a program of the machine. Without it, it is listed as ignored; with
+/// `OUTBOX_REQUIRE=all` it fails.
 pub(crate) fn with(program: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
     let reason = format!("{program} is not installed");
     match std::process::Command::new(program).arg("--version").output() {
@@ -92,8 +93,8 @@ pub(crate) async fn lines(mut command: Command) -> Result<Vec<String>, Failure> 
     Ok(stdout.lines().map(str::to_owned).collect())
 }
 
-/// The folder of the examples, beside this test's own executable; they are brought up to date once per run. `OUTBOX_EXAMPLES`
-/// names another one.
+/// The folder of the examples, beside this test's own executable; they are brought up to date once
+/// per run. `OUTBOX_EXAMPLES` names another one.
 fn folder() -> Result<&'static Path, Failure> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOLDER.get_or_init(build) {

@@ -1,4 +1,5 @@
-//! A payment provider that honours idempotency keys: one charge for each, however often it is asked.
+//! A payment provider that honours idempotency keys: one charge for each, however often it is
+//! asked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,7 @@ pub(crate) struct Provider {
     answers: watch::Sender<bool>,
 }
 
-/// What it was asked for, and what it did.
+/// The requests to it, and its work.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Book {
     /// The charges, in their order.
@@ -31,7 +32,7 @@ pub(crate) struct Book {
 pub(crate) struct Charge {
     pub(crate) key: String,
     pub(crate) cents: String,
-    /// What the provider says of it, each time it is asked.
+    /// The provider's answer, each time it is asked.
     pub(crate) answer: String,
 }
 

@@ -1,7 +1,9 @@
-//! Connections to brokers and databases over TLS: whom they trust, whom they refuse, and that messages pass.
+//! Connections to brokers and databases over TLS: whom they trust, whom they refuse, and that
+//! messages pass.
 //!
-//! `verifying` puts a server with a certificate of the test's choice before each service; `services` speaks to the
-//! services' own TLS, which `cargo xtask services` sets up; `plaintext` shows what is refused without any.
+//! `verifying` puts a server with a certificate of the test's choice before each service;
+//! `services` speaks to the services' own TLS, which `cargo xtask services` sets up; `plaintext`
+//! shows what is refused without any.
 
 mod places;
 mod plaintext;

@@ -11,7 +11,7 @@ use tests::{Backend, Database, Failure, Stage};
 /// Long enough for a handshake on a loaded machine, short enough to wait for a refusal.
 const PATIENCE_MS: u64 = 10_000;
 
-/// What to trust and what to show.
+/// Certificates to trust and to show.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trust {
     pub(crate) authority: Option<PathBuf>,
@@ -65,8 +65,8 @@ impl Place {
         Ok(rest.split('/').next().unwrap_or_default().to_owned())
     }
 
-    /// Whether the service, reached through a front, can be used to the end: a Kafka broker sends its clients on to
-    /// its own plain port.
+    /// Whether the service, reached through a front, can be used to the end: a Kafka broker sends
+    /// its clients on to its own plain port.
     pub(crate) fn works_behind_a_front(self) -> bool {
         self != Self::Kafka
     }

@@ -75,8 +75,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Goal: from the producer's commit to the consumer's effect with every connection verified. Oracle: each order took
-/// effect exactly once, in order.
+/// Goal: from the producer's commit to the consumer's effect with every connection verified.
+/// Oracle: each order took effect exactly once, in order.
 async fn orders_take_effect_once(stage: Stage, way: Way) -> Outcome {
     let broker = Secured::open(&stage, way).await?;
     let workload = Workload::<Postgres>::open(&stage, Arc::new(broker)).await?;
@@ -93,7 +93,8 @@ async fn orders_take_effect_once(stage: Stage, way: Way) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: over TLS, too, nobody gets in with the wrong password or certificate. Oracle: the operator's fault.
+/// Goal: over TLS, too, nobody gets in with the wrong password or certificate. Oracle: the
+/// operator's fault.
 async fn a_stranger_is_refused(stage: Stage, way: Way) -> Outcome {
     let mut broker = Secured::open(&stage, way).await?;
     broker.password = "s3cret";
@@ -112,7 +113,8 @@ fn files() -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(Backend::TlsFiles.address()?))
 }
 
-/// A broker whose messages travel encrypted; topics are made, and looked at, through its plain port.
+/// A broker whose messages travel encrypted; topics are made, and looked at, through its plain
+/// port.
 struct Secured {
     way: Way,
     plain: Arc<dyn Broker>,

@@ -34,7 +34,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Goal: a private authority is enough. Oracle: the service's own answer, through the verified connection.
+/// Goal: a private authority is enough. Oracle: the service's own answer, through the verified
+/// connection.
 async fn right(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let front = Front::start(&stage, place.target()?, place.opening(), &authority, Shown::Good, None).await?;
@@ -45,7 +46,8 @@ async fn right(stage: Stage, place: Place) -> Outcome {
     }
 }
 
-/// Goal: whoever cannot prove to be the server gets nothing. Oracle: the operator is told that it is the certificate.
+/// Goal: whoever cannot prove to be the server gets nothing. Oracle: the operator is told that it
+/// is the certificate.
 async fn refused(stage: Stage, place: Place, shown: Shown) -> Outcome {
     let authority = Authority::new()?;
     let front = Front::start(&stage, place.target()?, place.opening(), &authority, shown, None).await?;
@@ -67,7 +69,8 @@ fn certificate_blamed(attempt: Result<(), crate::places::Refused>) -> Outcome {
     Ok(())
 }
 
-/// Goal: nobody falls back to plaintext. Oracle: no connection, although the service would serve a plain one.
+/// Goal: nobody falls back to plaintext. Oracle: no connection, although the service would serve a
+/// plain one.
 async fn without_tls(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let target = place.target()?;
@@ -107,7 +110,8 @@ async fn plain_postgres(stage: &Stage, target: String) -> Result<u16, tests::Fai
     Ok(port)
 }
 
-/// Goal: a server that knows its clients by their certificates lets ours in, and nobody without one.
+/// Goal: a server that knows its clients by their certificates lets ours in, and nobody without
+/// one.
 async fn mutual(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let front =

@@ -12,15 +12,16 @@ use std::{
     process::Command,
 };
 
-/// A copy of what git knows of the checkout, with a build folder of its own: artifacts of broken code must never be
-/// taken for good ones.
+/// A copy of what git knows of the checkout, with a build folder of its own: artifacts of broken
+/// code must never be taken for good ones.
 pub(super) struct Copy {
     tree: PathBuf,
     target: PathBuf,
 }
 
 impl Copy {
-    /// Makes the copy, or brings it up to date: a file that is the same stays, so that little is built anew.
+    /// Makes the copy, or brings it up to date: a file that is the same stays, so that little is
+    /// built anew.
     pub(super) fn new() -> Result<Self, String> {
         let root = workspace::root()?;
         let build =
@@ -68,7 +69,8 @@ impl Copy {
     fn patch(&self, patch: &Patch, verb: &[&str]) -> Result<(), String> {
         let path = patch.path()?;
         let arguments: Vec<&OsStr> = verb.iter().map(OsStr::new).chain([path.as_os_str()]).collect();
-        // Outside of any repository: git would leave out what the repository around the copy ignores.
+        // Outside of any repository: git would leave out what the repository around the copy
+        // ignores.
         let ceiling = self.tree.parent().unwrap_or(&self.tree);
         run(Command::new("git")
             .args(arguments)
@@ -77,8 +79,8 @@ impl Copy {
         .map(drop)
     }
 
-    /// Hands over what is built of other people's crates, as links. Our own crates lie elsewhere in the copy and are
-    /// therefore others to cargo: none of theirs is ever taken.
+    /// Hands over what is built of other people's crates, as links. Our own crates lie elsewhere in
+    /// the copy and are therefore others to cargo: none of theirs is ever taken.
     fn seed(&self, from: &Path) -> Result<(), String> {
         let to = self.target.join("debug");
         if to.exists() || !from.exists() {

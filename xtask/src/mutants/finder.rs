@@ -176,7 +176,8 @@ impl Kind {
     }
 }
 
-/// Runs a command. A finder fails on purpose, so what it prints is kept back: it would look like failing tests.
+/// Runs a command. A finder fails on purpose, so what it prints is kept back: it would look like
+/// failing tests.
 fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, String> {
     if let Some(backends) = backends {
         backends.hand_over(&mut command)?;

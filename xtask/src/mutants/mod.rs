@@ -1,4 +1,5 @@
-//! `cargo xtask mutants`: breaks the code on purpose, one rule at a time, and demands that it is found.
+//! `cargo xtask mutants`: breaks the code on purpose, one rule at a time, and demands that it is
+//! found.
 //!
 //! A finder's output is shown only when its verdict is not the expected one.
 //!
@@ -20,10 +21,11 @@ use patch::Patch;
 use serde_json::json;
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
-/// Break the code on purpose, one patch of `tests/mutations/` after the other, and demand that each is found.
+/// Break the code on purpose, one patch of `tests/mutations/` after the other, and demand that each
+/// is found.
 ///
-/// Works in a copy below the build folder. What finds a breakage must pass on the unbroken copy first, and a
-/// breakage that does not compile counts as not found.
+/// Works in a copy below the build folder. What finds a breakage must pass on the unbroken copy
+/// first, and a breakage that does not compile counts as not found.
 #[derive(Debug, Args)]
 pub(crate) struct Mutants {
     /// Only those whose file name contains one of these.

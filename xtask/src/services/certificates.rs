@@ -1,4 +1,5 @@
-//! A private certificate authority, so that the services offer TLS as real ones do: made once, kept beside them.
+//! A private certificate authority, so that the services offer TLS as real ones do: made once, kept
+//! beside them.
 
 use super::{
     fault::{Doing, Fault},
@@ -34,7 +35,8 @@ impl Certificates {
         Ok(settings::services_dir()?.join("tls"))
     }
 
-    /// `ca.pem`; `server.pem`, `server.key` and both together in `server-keystore.pem`; `client.pem`, `client.key`.
+    /// `ca.pem`; `server.pem`, `server.key` and both together in `server-keystore.pem`;
+    /// `client.pem`, `client.key`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

@@ -18,12 +18,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Private instances of PostgreSQL, `PgBouncer`, Kafka, RabbitMQ and SQS on this machine, without Docker.
+/// Private instances of PostgreSQL, `PgBouncer`, Kafka, RabbitMQ and SQS on this machine, without
+/// Docker.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Install what is missing, start what is not running, wait until everything answers.
     ///
-    /// Exit code 0: all there. 1: one failed, or a required one is missing. 3: one cannot be had here.
+    /// Exit code 0: all there. 1: one failed, or a required one is missing. 3: one cannot be had
+    /// here.
     Up {
         #[command(flatten)]
         selection: Selection,

@@ -1,4 +1,5 @@
-//! Debezium's connector and the Kafka Connect that runs it, for those who compare with it: jars, and no service of ours.
+//! Debezium's connector and the Kafka Connect that runs it, for those who compare with it: jars,
+//! and no service of ours.
 
 use super::{
     fault::Fault,

@@ -61,8 +61,8 @@ impl Home {
         self.dir.join("state.json")
     }
 
-    /// The state that the last start left, if any. A file that cannot be understood is an error: it may
-    /// stand for a running process.
+    /// The state that the last start left, if any. A file that cannot be understood is an error: it
+    /// may stand for a running process.
     pub(crate) fn state(&self) -> Result<Option<State>, Fault> {
         let path = self.state_file();
         match fs::read_to_string(&path) {

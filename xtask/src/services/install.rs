@@ -12,7 +12,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Held while anything is installed or downloaded: neither apt nor Maven's repository takes two at once.
+/// Held while anything is installed or downloaded: neither apt nor Maven's repository takes two at
+/// once.
 pub(crate) struct Turn {
     _threads: MutexGuard<'static, ()>,
     _processes: File,
@@ -28,7 +29,8 @@ pub(crate) fn turn() -> Result<Turn, Fault> {
     Ok(Turn { _threads: threads, _processes: processes })
 }
 
-/// Installs Debian packages, as root or through a `sudo` that asks nothing. Otherwise says what to run.
+/// Installs Debian packages, as root or through a `sudo` that asks nothing. Otherwise says what to
+/// run.
 pub(crate) fn packages(_turn: &Turn, names: &[&str], phase: &dyn Fn(&str)) -> Result<(), Fault> {
     let list = names.join(" ");
     if which("apt-get").is_none() {
@@ -43,7 +45,8 @@ pub(crate) fn packages(_turn: &Turn, names: &[&str], phase: &dyn Fn(&str)) -> Re
         )));
     };
     phase(&format!("installing {list}"));
-    // Package lists may be missing (fresh image) or stale: refresh them only when the first try fails.
+    // Package lists may be missing (fresh image) or stale: refresh them only when the first try
+    // fails.
     let first = apt(prefix, &[&["install", "-y", "--no-install-recommends"], names].concat());
     if first.is_ok() {
         return Ok(());

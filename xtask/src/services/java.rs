@@ -25,7 +25,8 @@ pub(crate) struct Bundle {
     pub(crate) artifacts: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// Java and the folder with the bundle's jars; downloads them on first use. `name` is its folder among the downloads.
+/// Java and the folder with the bundle's jars; downloads them on first use. `name` is its folder
+/// among the downloads.
 pub(crate) fn install(name: &str, bundle: &Bundle, phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     let folder = settings::downloads_dir()?.join(name);
     let jars = folder.join(format!("lib-{}", bundle.version));

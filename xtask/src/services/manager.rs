@@ -16,7 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// From the start of the process to its first answer. A cold RabbitMQ on a busy machine takes about 20 s.
+/// From the start of the process to its first answer. A cold RabbitMQ on a busy machine takes about
+/// 20 s.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(100);
@@ -49,11 +50,12 @@ impl UpReport {
     }
 }
 
-/// The address of a service that somebody else runs: a person set its variable, and it is not ours. It is used
-/// as is and never started or stopped.
+/// The address of a service that somebody else runs: a person set its variable, and it is not ours.
+/// It is used as is and never started or stopped.
 ///
-/// A variable that repeats our own address may come from `eval "$(cargo xtask services env)"`, or from a person
-/// who runs compose.yaml on the same ports. The latter if no process of ours lives, and yet someone answers.
+/// A variable that repeats our own address may come from `eval "$(cargo xtask services env)"`, or
+/// from a person who runs compose.yaml on the same ports. The latter if no process of ours lives,
+/// and yet someone answers.
 pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
     let Some(address) = settings::given_address(name) else { return Ok(None) };
     let port = name.port()?;

@@ -146,8 +146,8 @@ pub(crate) trait Service: Sync {
     /// Finds the programs, installs them if they are missing.
     fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault>;
 
-    /// Writes configuration, creates the data folder on first use, and returns the command of the server in
-    /// the foreground.
+    /// Writes configuration, creates the data folder on first use, and returns the command of the
+    /// server in the foreground.
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Program, Fault>;
 
     /// One exchange in the service's own protocol; an error says why it is not ready.

@@ -90,8 +90,8 @@ fn find() -> Option<Installed> {
     Some(Installed { version, programs: program.parent()?.to_owned() })
 }
 
-/// Users are looked up in the server, so that those that tests create can log in as well. A server that is down is asked
-/// again at once: tests wait for it.
+/// Users are looked up in the server, so that those that tests create can log in as well. A server
+/// that is down is asked again at once: tests wait for it.
 fn configuration(port: u16, (host, server_port): &(String, u16), mode: &str, users: &Path) -> String {
     let users = users.display();
     format!(

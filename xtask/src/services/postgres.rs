@@ -104,8 +104,8 @@ impl Service for Postgres {
         Ok(command)
     }
 
-    /// A start-up message; the server asks for a password (`R`) only when it takes connections, and answers
-    /// with an error (`E`) while it starts, recovers or stops.
+    /// A start-up message; the server asks for a password (`R`) only when it takes connections, and
+    /// answers with an error (`E`) while it starts, recovers or stops.
     fn probe(&self, port: u16) -> Result<(), String> {
         let parameters = format!("user\0{WHO}\0database\0{WHO}\0\0");
         let mut message = Vec::from(u32::to_be_bytes(8 + u32::try_from(parameters.len()).unwrap_or(0)));
@@ -118,8 +118,9 @@ impl Service for Postgres {
         }
     }
 
-    /// TERM would wait for every client to leave. QUIT ends all backends without a checkpoint, so that the
-    /// next start goes through crash recovery; KILL would leave orphans in the data folder.
+    /// TERM would wait for every client to leave. QUIT ends all backends without a checkpoint, so
+    /// that the next start goes through crash recovery; KILL would leave orphans in the data
+    /// folder.
     fn signal(&self, stop: Stop) -> Signal {
         match stop {
             Stop::Gracefully => Signal::Int,
@@ -146,8 +147,8 @@ impl Server<'_> {
         command
     }
 
-    /// A new cluster with our superuser and our database. Built aside, so that an interrupted attempt is
-    /// not taken for a cluster.
+    /// A new cluster with our superuser and our database. Built aside, so that an interrupted
+    /// attempt is not taken for a cluster.
     fn create(&self) -> Result<(), Fault> {
         let aside = self.data.with_extension("partial");
         remove(&aside)?;
@@ -223,8 +224,8 @@ impl Server<'_> {
         )))
     }
 
-    /// After a crash: orphaned backends leave by themselves within moments; then the pid and socket lock files,
-    /// whose pid may be another process or an unreaped zombie by now, stand for nobody.
+    /// After a crash: orphaned backends leave by themselves within moments; then the pid and socket
+    /// lock files, whose pid may be another process or an unreaped zombie by now, stand for nobody.
     fn clear_leftovers(&self) -> Result<(), Fault> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

@@ -29,8 +29,8 @@ impl Identity {
         Ok(Self { pid, started_ticks, boot_id: boot_id() })
     }
 
-    /// A zombie is dead: its parent just has not looked yet. One with threads is not: they still hold its
-    /// ports and files.
+    /// A zombie is dead: its parent just has not looked yet. One with threads is not: they still
+    /// hold its ports and files.
     pub(crate) fn is_alive(&self) -> bool {
         fs::read_to_string(format!("/proc/{}/stat", self.pid))
             .ok()
@@ -114,8 +114,8 @@ pub(crate) fn send(process: &Identity, signal: Signal) -> Result<(), Fault> {
     )))
 }
 
-/// Starts a server in its own process group, with its output in the log and only a minimal environment
-/// besides what the command sets itself.
+/// Starts a server in its own process group, with its output in the log and only a minimal
+/// environment besides what the command sets itself.
 pub(crate) fn spawn(mut command: Command, log: &File) -> Result<Child, Fault> {
     let program = command.get_program().to_string_lossy().into_owned();
     let own: Vec<_> =

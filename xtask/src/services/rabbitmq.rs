@@ -92,8 +92,8 @@ impl Service for Rabbitmq {
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", plugins)
             .env("RABBITMQ_GENERATED_CONFIG_DIR", home.dir.join("generated"))
             .env("RABBITMQ_PID_FILE", home.dir.join("rabbitmq.pid"))
-            // With "input allowed" the script becomes the server instead of waiting for it, so that our
-            // pid is the server's; -noinput then forbids the input.
+            // With "input allowed" the script becomes the server instead of waiting for it, so that
+            // our pid is the server's; -noinput then forbids the input.
             .env("RABBITMQ_ALLOW_INPUT", "1")
             .env(
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
@@ -104,7 +104,8 @@ impl Service for Rabbitmq {
         Ok(command)
     }
 
-    /// The protocol header; the broker's answer is a method frame on channel 0 with Connection.Start (10, 10).
+    /// The protocol header; the broker's answer is a method frame on channel 0 with
+    /// Connection.Start (10, 10).
     fn probe(&self, port: u16) -> Result<(), String> {
         let answer: [u8; 11] = probe::ask(port, b"AMQP\0\0\x09\x01")?;
         let (frame, method) = (&answer[..3], &answer[7..]);
@@ -130,7 +131,8 @@ impl Service for Rabbitmq {
     }
 }
 
-/// Debian's scripts in `/usr/sbin` change to the user of the system-wide instance: use the ones behind them.
+/// Debian's scripts in `/usr/sbin` change to the user of the system-wide instance: use the ones
+/// behind them.
 fn find() -> Option<Installed> {
     let debian = Path::new(DEBIAN_HOME).join("bin");
     if debian.join("rabbitmq-server").is_file() {

@@ -24,8 +24,8 @@ impl Port {
         }
     }
 
-    /// The number of a port that is offered beside another one: none, where that was moved and this was not. An
-    /// instance with ports of its own offers only what it was given a port for.
+    /// The number of a port that is offered beside another one: none, where that was moved and this
+    /// was not. An instance with ports of its own offers only what it was given a port for.
     pub(crate) fn beside(&self, other: &Self) -> Result<Option<u16>, Fault> {
         let given = |port: &Self| std::env::var_os(port.variable).is_some();
         if given(other) && !given(self) { Ok(None) } else { self.number().map(Some) }
@@ -38,14 +38,16 @@ fn parse(variable: &str, text: &str) -> Result<u16, Fault> {
     })
 }
 
-/// More listeners of Kafka, each announced under the port of a proxy: pairs `listening:announced`, separated by commas.
+/// More listeners of Kafka, each announced under the port of a proxy: pairs `listening:announced`,
+/// separated by commas.
 pub(crate) const KAFKA_PROXIED: &str = "OUTBOX_KAFKA_PROXIED";
 
-/// The size of PostgreSQL's log files in a cluster that is created: a power of two from 1 to 1024. With small ones, a
-/// limit on the size of files hits tables without hitting the log.
+/// The size of PostgreSQL's log files in a cluster that is created: a power of two from 1 to 1024.
+/// With small ones, a limit on the size of files hits tables without hitting the log.
 pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 
-/// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when the server starts.
+/// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when
+/// the server starts.
 pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
 
 /// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.

@@ -67,7 +67,8 @@ queues {{}}
     )
 }
 
-/// Queues and messages in files. Without the delay of zero, H2 would write what it has acknowledged half a second later.
+/// Queues and messages in files. Without the delay of zero, H2 would write what it has acknowledged
+/// half a second later.
 fn storage(data: &Path) -> String {
     let data = data.display();
     format!(

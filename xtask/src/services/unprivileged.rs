@@ -1,4 +1,5 @@
-//! Servers that refuse to be run by root: whose user they get instead, and which folder that user may enter.
+//! Servers that refuse to be run by root: whose user they get instead, and which folder that user
+//! may enter.
 
 use super::{
     fault::{Doing, Fault},

@@ -1,4 +1,5 @@
-//! The adapter against librdkafka's mock cluster, over real sockets; its decisions on a model of it in `partitions.rs`.
+//! The adapter against librdkafka's mock cluster, over real sockets; its decisions on a model of it
+//! in `partitions.rs`.
 
 mod beginning;
 mod consume;

@@ -1,7 +1,7 @@
-//! Random courses of events for everything that decides what a member reads: [`Reading`],
-//! [`Ahead`] and [`Ledger`] as they are, on a model of librdkafka and of the group. However
-//! partitions come and go while the consumer is fast, slow or stands still: in the end every message
-//! was handled, and never was more fetched ahead than there is room for.
+//! Random courses of events for everything that decides what a member reads: [`Reading`], [`Ahead`]
+//! and [`Ledger`] as they are, on a model of librdkafka and of the group. However partitions come
+//! and go while the consumer is fast, slow or stands still: in the end every message was handled,
+//! and never was more fetched ahead than there is room for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;

@@ -238,7 +238,8 @@ async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
     let (mut publisher, mut received) = session(&connector).await;
     publisher.submit(batch(0, [keyed(TOPIC, "a", "1")])).await;
     assert_eq!(classified(&take(&mut received, 1).await[0]), Ok(()));
-    // librdkafka takes a duplicate for stored. This one is not: the mock cluster has not looked at it.
+    // librdkafka takes a duplicate for stored. This one is not: the mock cluster has not looked at
+    // it.
     let duplicate = ResponseError::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
     mock.request_errors(ApiKey::Produce, &[duplicate]).unwrap();
     publisher.submit(batch(1, [keyed(TOPIC, "a", "2")])).await;

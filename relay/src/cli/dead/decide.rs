@@ -140,7 +140,8 @@ impl Edit {
     }
 }
 
-/// Decides about each entry in its own transaction; what was decided before a failure stays decided, and is told.
+/// Decides about each entry in its own transaction; what was decided before a failure stays
+/// decided, and is told.
 async fn carry_out(
     log: &dyn LogAdmin,
     relay: &RelayName,

@@ -53,7 +53,8 @@ struct Line {
     id: String,
     consumer: String,
     topic: String,
-    /// `requested`, `requested before`, or how it is closed; `open` in a dry run; `not decided` with the error.
+    /// `requested`, `requested before`, or how it is closed; `open` in a dry run; `not decided`
+    /// with the error.
     outcome: String,
 }
 

@@ -78,7 +78,8 @@ pub struct Redrive {
     #[command(flatten)]
     decide: Decide,
 
-    /// Apply also what is older than the inbox remembers. Find out first whether it took effect: the inbox cannot know.
+    /// Apply also what is older than the inbox remembers. Find out first whether it took effect:
+    /// the inbox cannot know.
     #[arg(long)]
     accept_late: bool,
 }

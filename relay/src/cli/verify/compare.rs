@@ -1,4 +1,5 @@
-//! One pipeline: everything is read, each message reconciled, and whatever looks wrong looked up again.
+//! One pipeline: everything is read, each message reconciled, and whatever looks wrong looked up
+//! again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +21,8 @@ use crate::config::{InboxConfig, PipelineConfig};
 
 /// Suspects that are looked up again, and so kept in memory: 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;
-/// When suspects are looked up for the second time; each time the pause doubles, until the grace is over.
+/// When suspects are looked up for the second time; each time the pause doubles, until the grace is
+/// over.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Producers' clocks differ from the broker's, and a topic's log is in the order of neither.
 const CLOCK_SKEW_MS: u64 = 600_000;
@@ -148,7 +150,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Looks suspects up until only those are left that stay wrong, and answers how all of them stand in the end.
+    /// Looks suspects up until only those are left that stay wrong, and answers how all of them
+    /// stand in the end.
     async fn examine(
         &mut self,
         open: &mut Open,

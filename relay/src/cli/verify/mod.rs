@@ -12,10 +12,11 @@
 //! | `compare.rs` | one pipeline: read, reconcile, look at suspects again |
 //! | `report.rs` | the result |
 //!
-//! **No false alarm.** A system that runs is never seen at one moment, so nothing is named at first sight. Whatever is
-//! wrong is looked up again, the outbox first and what is downstream after it: a message that the relay had passed by then
-//! is at the broker when the broker is read. What is missing in an inbox may be on its way there: it is looked up until
-//! for `--grace` nothing of it has arrived, and only the rest is named.
+//! **No false alarm.** A system that runs is never seen at one moment, so nothing is named at first
+//! sight. Whatever is wrong is looked up again, the outbox first and what is downstream after it: a
+//! message that the relay had passed by then is at the broker when the broker is read. What is
+//! missing in an inbox may be on its way there: it is looked up until for `--grace` nothing of it
+//! has arrived, and only the rest is named.
 
 mod compare;
 mod pace;
@@ -61,8 +62,8 @@ pub struct Verify {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// An inbox to compare with, beside those of the configuration ([[verify.inbox]], where a password belongs). May be
-    /// repeated.
+    /// An inbox to compare with, beside those of the configuration ([[verify.inbox]], where a
+    /// password belongs). May be repeated.
     #[arg(long = "inbox", value_name = "CONSUMER=URL")]
     inboxes: Vec<InboxFlag>,
 
@@ -78,8 +79,8 @@ pub struct Verify {
     #[arg(long, value_name = "AGO")]
     until: Option<Time>,
 
-    /// Published messages that are in no inbox may be on their way: they are missing when for so long none of them
-    /// has arrived.
+    /// Published messages that are in no inbox may be on their way: they are missing when for so
+    /// long none of them has arrived.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     grace: Time,
 
@@ -87,7 +88,8 @@ pub struct Verify {
     #[arg(long, value_name = "ROWS", default_value = "5000")]
     rows_per_second: NonZeroU32,
 
-    /// No statement runs longer in PostgreSQL (but for verify.inbox.effects, which is one statement).
+    /// No statement runs longer in PostgreSQL (but for verify.inbox.effects, which is one
+    /// statement).
     #[arg(long, value_name = "TIME", default_value = "10s")]
     statement_timeout: Time,
 

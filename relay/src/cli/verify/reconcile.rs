@@ -53,7 +53,8 @@ pub(super) struct Context {
     pub(super) topics: BTreeSet<String>,
     /// The smallest id in the outbox; of smaller ones nothing can be said.
     pub(super) outbox_from: Option<Uuid>,
-    /// From which id on everything published is in what was read of the broker; nothing when it was not read.
+    /// From which id on everything published is in what was read of the broker; nothing when it was
+    /// not read.
     pub(super) broker_from: Option<Uuid>,
     pub(super) inboxes: Vec<InboxContext>,
 }

@@ -1,5 +1,6 @@
-//! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message lie together. AppliedIds
-//! stays the same however much is verified; the file takes about 100 bytes for each row that was read.
+//! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message
+//! lie together. AppliedIds stays the same however much is verified; the file takes about 100 bytes
+//! for each row that was read.
 
 use std::collections::HashMap;
 
@@ -33,7 +34,8 @@ const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, 
 const ALL: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, \
     EXISTS (SELECT 1 FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
     FROM sighting AS s ORDER BY s.id, s.place";
-/// A message that is only unfinished has no sighting in that inbox, so its mark is looked for as well.
+/// A message that is only unfinished has no sighting in that inbox, so its mark is looked for as
+/// well.
 const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, 0 AS unfinished \
     FROM suspect JOIN sighting AS s USING (id) \
     UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, 1 FROM unfinished AS u ORDER BY 1, 2";

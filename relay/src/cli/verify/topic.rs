@@ -15,8 +15,8 @@ use crate::cli::failure::Failure;
 use crate::config::Broker;
 
 impl Reading {
-    /// The topics from the beginning of the range to their present ends, beside all groups. `since_ms` goes back further
-    /// than the ids for the sake of clocks that differ.
+    /// The topics from the beginning of the range to their present ends, beside all groups.
+    /// `since_ms` goes back further than the ids for the sake of clocks that differ.
     pub(super) async fn broker(
         &mut self,
         broker: &Broker,
@@ -70,7 +70,8 @@ impl Reading {
         for record in records {
             match record.message {
                 Some(message) if range.contains(message.id.as_uuid()) => {
-                    // The last chunk stands for a message in chunks: the relay hands it over after the others.
+                    // The last chunk stands for a message in chunks: the relay hands it over after
+                    // the others.
                     let fingerprint = match &message.chunk {
                         None => Fingerprint::of(&message),
                         Some(chunk) if chunk.is_last() => chunk.fingerprint(),

@@ -53,7 +53,8 @@ impl Bench {
         self.machine.held(&asks, pages);
     }
 
-    /// A message of another topic is answered late enough that what was submitted at first counts as silent.
+    /// A message of another topic is answered late enough that what was submitted at first counts
+    /// as silent.
     pub(super) fn only_others_are_answered(&mut self) {
         self.at(290);
         self.publish("u", "other");

@@ -1,4 +1,4 @@
-//! Changes beside the log, and the checkpoints that store them together with the cursor.
+//! Changes of exceptions, and the checkpoints that store them together with the cursor.
 
 use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 

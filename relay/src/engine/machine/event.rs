@@ -11,7 +11,7 @@ use outbox::log::{Cursor, ExceptionChange, Parked};
 pub enum Event {
     /// The broker confirmed a message.
     Published(Arc<Message>),
-    /// An entry was put beside the log.
+    /// An entry was parked.
     Parked(Box<Parked>),
     /// A topic stopped taking messages.
     TopicBlocked {
@@ -34,6 +34,6 @@ pub enum Event {
 pub struct Checkpoint {
     /// The new cursor.
     pub cursor: Cursor,
-    /// Changes beside the log, committed with it.
+    /// Changes of exceptions, committed with it.
     pub changes: Vec<ExceptionChange>,
 }

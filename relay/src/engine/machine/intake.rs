@@ -78,7 +78,8 @@ impl Machine {
         self.known.clear();
     }
 
-    /// Whether memory knows better what became of an entry than the answer to a question that was asked before.
+    /// Whether memory knows better what became of an entry than the answer to a question that was
+    /// asked before.
     fn is_known(&self, id: EntryId) -> bool {
         self.readmitted.contains(&id)
             || self.changes.contains_key(&id)
@@ -91,7 +92,8 @@ impl Machine {
         self.known.clear();
     }
 
-    /// Takes exceptions in that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the retries.
+    /// Takes exceptions in that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0`
+    /// spreads the retries.
     pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
         self.look_again();
         for exception in exceptions {
@@ -123,9 +125,10 @@ impl Machine {
         self.answered();
     }
 
-    /// A due entry waits for an earlier one of its key: it stays due, and is read again. It cannot probe its topic
-    /// meanwhile, and the one it waits for can be held by that very topic (its transaction committed late). So the
-    /// topic is released, and the next entry that it refuses probes it.
+    /// A due entry waits for an earlier one of its key: it stays due, and is read again. It cannot
+    /// probe its topic meanwhile, and the one it waits for can be held by that very topic (its
+    /// transaction committed late). So the topic is released, and the next entry that it refuses
+    /// probes it.
     pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
         self.due_waits = true;
         if self.blocks.is_probe(topic, id) {
@@ -167,7 +170,8 @@ impl Machine {
         self.answered();
     }
 
-    /// Entries that wait in the window for held ones are held as well when there is no room for these.
+    /// Entries that wait in the window for held ones are held as well when there is no room for
+    /// these.
     pub fn give_way(&mut self) {
         if !self.has_room_for_exceptions() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
             self.look_again();
@@ -180,7 +184,8 @@ impl Machine {
         self.blocks.held.wants_store()
     }
 
-    /// Takes held exceptions in, page by page in the order of their ids. Those that must go on waiting are left out.
+    /// Takes held exceptions in, page by page in the order of their ids. Those that must go on
+    /// waiting are left out.
     pub fn held(&mut self, asks: &[HeldAsk], pages: Vec<HeldPage>) {
         self.look_again();
         for (ask, page) in asks.iter().zip(pages) {
@@ -202,7 +207,8 @@ impl Machine {
                 return Read::Unstored(unstored);
             }
             if self.awaited.contains(id) {
-                // It is with the publisher already, and read again if it fails. One with a key stops its queue.
+                // It is with the publisher already, and read again if it fails. One with a key
+                // stops its queue.
                 debug_assert!(
                     entry.key().is_none(),
                     "a queue is read while entry {} of it is waited for",

@@ -1,18 +1,19 @@
 //! The relay's decisions: what to publish next, what every outcome means, where the cursor stands.
 //!
-//! A state machine without I/O, clock or randomness of its own: the driver feeds it pages, due and held
-//! exceptions and receipts, and takes submissions and checkpoints out of it. Everything that decides about
-//! order and loss is in here and in the pure modules below it.
+//! A state machine without I/O, clock or randomness of its own: the driver feeds it pages, due and
+//! held exceptions and receipts, and takes submissions and checkpoints out of it. Everything that
+//! decides about order and loss is in here and in the pure modules below it.
 //!
 //! # Why order cannot break
-//! Entries of a key enter in the order of the log. A key with anything beside the log (retrying, held, dead)
-//! takes no direct entries: they are held as well, and leave the exceptions in the order of their ids. So the
-//! first occurrences of a key in the broker are in log order, whatever fails in between, and whatever an older
-//! relay process that has not noticed its successor still sends: both send contiguous runs that start at or
-//! below the last checkpoint.
+//! Entries of a key enter in the order of the log. A key with anything parked (retrying, held,
+//! dead) takes no direct entries: they are held as well, and leave the exceptions in the order of
+//! their ids. So the first occurrences of a key in the broker are in log order, whatever fails in
+//! between, and whatever an older relay process that has not noticed its successor still sends:
+//! both send contiguous runs that start at or below the last checkpoint.
 //!
-//! A change beside the log is stored only together with a cursor that has passed its entry. So a successor never
-//! finds an exception ahead of its cursor, which it could send before entries that it has yet to read again.
+//! A change of an exception is stored only together with a cursor that has passed its entry. So a
+//! successor never finds an exception ahead of its cursor, which it could send before entries that
+//! it has yet to read again.
 //!
 //! Held entries are in the database only. `engine/held.rs` keeps what is known of them. It says, as
 //! ADR 21 does, how they come back without a gap and without an overtaking.
@@ -23,7 +24,7 @@
 //! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
 //! | `outcomes.rs` | what a receipt means |
 //! | `silent.rs` | what becomes of messages whose destination does not answer |
-//! | `checkpoint.rs` | what stands beside the log, and what is stored together |
+//! | `checkpoint.rs` | what is parked, and what is stored together |
 //! | `event.rs` | what is told |
 
 mod checkpoint;
@@ -54,7 +55,8 @@ const HELD_SHARE: usize = 4;
 /// Why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind it.
+    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind
+    /// it.
     Refused,
     /// Nobody knows why.
     Lost,
@@ -71,23 +73,25 @@ pub struct Machine {
     readmitted: HashSet<EntryId>,
     /// Changes since the last checkpoint, the latest one of each entry.
     changes: BTreeMap<EntryId, ExceptionChange>,
-    /// Entries of the log that were put beside it and that the cursor has not passed: not stored yet.
+    /// Entries of the log that were put beside it and that the cursor has not passed: not stored
+    /// yet.
     ahead: HashSet<EntryId>,
     /// Changes that are on their way to the database: it may still show the state before.
     storing: BTreeMap<EntryId, ExceptionChange>,
-    /// Those of them that are the first of their entry: nobody has read it beside the log before.
+    /// Those of them that are the first of their entry: nobody has read it as an exception before.
     first: HashSet<EntryId>,
     /// A question is on its way to the database.
     asked: bool,
-    /// Entries whose change was stored since it was asked: the answer may show the state before. Whether that change holds
-    /// the entry: then a held row is as good as new.
+    /// Entries whose change was stored since it was asked: the answer may show the state before.
+    /// Whether that change holds the entry: then a held row is as good as new.
     known: HashMap<EntryId, bool>,
     /// Something is due and was left, because it waits for others of its key.
     due_waits: bool,
     failures: Failures,
     stored: Cursor,
     in_flight: usize,
-    /// Sessions in a row that broke before anything was confirmed, and without a word about any message.
+    /// Sessions in a row that broke before anything was confirmed, and without a word about any
+    /// message.
     fruitless: u32,
     /// Something was blocked: queued entries must be looked at again before the next submission.
     requeue: bool,
@@ -96,8 +100,9 @@ pub struct Machine {
     silence: Silence,
     /// Messages that were set parked for their silence, and may still be answered.
     awaited: Awaited,
-    /// Topics that stay blocked although one of their messages was answered: it may have been the one to find out, so
-    /// they are unblocked when little is waited for, and with the next session at the latest.
+    /// Topics that stay blocked although one of their messages was answered: it may have been the
+    /// one to find out, so they are unblocked when little is waited for, and with the next session
+    /// at the latest.
     kept_blocked: BTreeSet<String>,
     /// Those that were due meanwhile, as they are put off.
     postponed: HashMap<EntryId, Parked>,
@@ -107,7 +112,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The state after taking the lease: at the stored cursor, with what the database says is blocked.
+    /// The state after taking the lease: at the stored cursor, with what the database says is
+    /// blocked.
     #[must_use]
     pub fn new(settings: EngineOptions, cursor: Cursor, mut blocks: Blocks) -> Self {
         blocks.held.release_all();
@@ -144,11 +150,11 @@ impl Machine {
         }
     }
 
-    /// Whether another page of the log may be taken in. A part of the window is kept for held entries while some are
-    /// read back: the log could fill it with entries that wait for them.
+    /// Whether another page of the log may be taken in. A part of the window is kept for held
+    /// entries while some are read back: the log could fill it with entries that wait for them.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        // While nothing shows that the broker works, a guess must not move the whole backlog beside the log.
+        // While nothing shows that the broker works, a guess must not park the whole backlog.
         let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
         self.has_room_in_window() && self.has_room_for_changes() && !is_bold
     }
@@ -158,15 +164,15 @@ impl Machine {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
     }
 
-    /// Whether entries beside the log may be taken in, held or due. Each that leaves is a change: they could leave faster
-    /// than changes are stored.
+    /// Whether parked entries may be taken in, held or due. Each that leaves is a change: they
+    /// could leave faster than changes are stored.
     #[must_use]
     pub fn has_room_for_exceptions(&self) -> bool {
         self.window.has_room(None) && self.has_room_for_changes()
     }
 
-    /// Whether held entries may be read back: they take no more of the window than is kept for them, or entries of other
-    /// keys would leave behind all of them.
+    /// Whether held entries may be read back: they take no more of the window than is kept for
+    /// them, or entries of other keys would leave behind all of them.
     #[must_use]
     pub fn has_room_for_held(&self) -> bool {
         self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
@@ -183,7 +189,7 @@ impl Machine {
         self.changes.len() + self.storing.len()
     }
 
-    /// Entries beside the log that are in the window.
+    /// Parked entries that are in the window.
     #[must_use]
     pub fn readmitted_len(&self) -> usize {
         self.readmitted.len()

@@ -10,7 +10,7 @@ use crate::engine::backoff;
 use crate::engine::decide::{NextStep, decide};
 use crate::engine::window::Origin;
 
-/// Sessions that may break before a message that was alone in flight is put beside the log. It is not counted
+/// Sessions that may break before a message that was alone in flight is parked. It is not counted
 /// as an attempt: nobody knows whose fault it is.
 const FRUITLESS_BEFORE_RETRY: u32 = 6;
 
@@ -68,7 +68,8 @@ impl Machine {
         let topic = item.message.topic.clone();
         self.in_flight -= usize::from(was_in_flight);
         let scope = match error.scope() {
-            // Alone in flight, again and again: whatever breaks the session, the others must not wait for it.
+            // Alone in flight, again and again: whatever breaks the session, the others must not
+            // wait for it.
             FaultScope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => FaultScope::Message,
             scope => scope,
         };
@@ -78,7 +79,7 @@ impl Machine {
             // The topic itself answers.
             self.unblock_topic(topic.as_str());
         }
-        // Whatever follows, what was queued behind this entry must be looked at again.
+        // The queue behind this entry must be looked at again in any case.
         self.requeue = true;
         match decide(fault, scope, attempts, self.settings.retry.attempts_max) {
             NextStep::Resend => {}
@@ -120,7 +121,8 @@ impl Machine {
         delay.min(self.settings.outage_delay_max)
     }
 
-    /// An entry in flight is about to leave the window without a receipt: what was queued behind it is looked at again.
+    /// An entry in flight is about to leave the window without a receipt: what was queued behind it
+    /// is looked at again.
     pub(super) fn give_up(&mut self, ticket: Ticket) {
         if let Some(item) = self.window.get_mut(ticket) {
             self.in_flight -= usize::from(item.in_flight.take().is_some());
@@ -137,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// Moves an entry from the window beside the log.
+    /// Parks an entry of the window.
     pub(super) fn park_from_window(
         &mut self,
         ticket: Ticket,

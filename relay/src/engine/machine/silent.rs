@@ -1,7 +1,8 @@
 //! Sets messages parked whose destination does not answer.
 //!
-//! A silent message is set parked as one that failed by the broker's fault, so that its place in the window is free and the
-//! cursor can pass. It is not submitted again in this session: its receipt is still welcome, and is the probe.
+//! A silent message is set parked as one that failed by the broker's fault, so that its place in
+//! the window is free and the cursor can pass. It is not submitted again in this session: its
+//! receipt is still welcome, and is the probe.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::{Event, Machine, SessionEnd};
 use crate::engine::awaited::Unanswered;
 use crate::engine::silence::Stall;
 
-/// Publishers may hold as much as so many windows of messages without an answer, before they are connected anew.
+/// Publishers may hold as much as so many windows of messages without an answer, before they are
+/// connected anew.
 const AWAITED_WINDOWS_MAX: usize = 2;
 
 impl Machine {
@@ -24,8 +26,8 @@ impl Machine {
         self.silence.set_now(now);
     }
 
-    /// Looks for destinations that have stopped answering, and sets their messages parked. `uniform` in `0.0..1.0` spreads
-    /// the retries.
+    /// Looks for destinations that have stopped answering, and sets their messages parked.
+    /// `uniform` in `0.0..1.0` spreads the retries.
     pub fn look_for_silence(&mut self, uniform: f64) {
         if self.end.is_some() || self.in_flight == 0 {
             return;
@@ -149,7 +151,7 @@ impl Machine {
                 self.unblock_topic(message.topic.as_str());
                 self.events.push(Event::Published(message));
             }
-            // It stands beside the log already, and is submitted again when it is due or read back.
+            // It is parked already, and is submitted again when it is due or read back.
             Err(error) => {
                 if key.is_none() {
                     self.blocks.read_again(message.topic.as_str(), id);
@@ -167,8 +169,9 @@ impl Machine {
         }
     }
 
-    /// Whether an exception that was read is still waited for. One that is due is put off: its receipt or the end of the
-    /// session makes it due again. The one that probes its topic is looked at sooner.
+    /// Whether an exception that was read is still waited for. One that is due is put off: its
+    /// receipt or the end of the session makes it due again. The one that probes its topic is
+    /// looked at sooner.
     pub(super) fn is_awaited(&mut self, exception: &Exception, uniform: f64) -> bool {
         let (entry, id) = (&exception.entry, exception.entry.id);
         if exception.state == ExceptionState::Discarded || !self.awaited.contains(id) {
@@ -178,7 +181,8 @@ impl Machine {
         if exception.state == ExceptionState::Retrying {
             let overdue = self.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
             if self.blocks.is_probe(entry.topic(), id) && overdue {
-                // It finds nothing out before it is answered, and the rest of its topic may be answered.
+                // It finds nothing out before it is answered, and the rest of its topic may be
+                // answered.
                 self.unblock_topic(entry.topic());
             }
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
@@ -195,7 +199,8 @@ impl Machine {
         true
     }
 
-    /// An entry that was looked at while it was waited for is due again: its receipt says that it failed.
+    /// An entry that was looked at while it was waited for is due again: its receipt says that it
+    /// failed.
     fn bring_forward(&mut self, id: EntryId) {
         if let Some(parked) = self.postponed.remove(&id) {
             let parked = Parked { due_in: Some(Duration::ZERO), ..parked };
@@ -209,7 +214,8 @@ impl Machine {
         ids.into_iter().for_each(|id| self.bring_forward(id));
     }
 
-    /// Whether a topic stays blocked although one of its messages was answered: its silent part would pile up.
+    /// Whether a topic stays blocked although one of its messages was answered: its silent part
+    /// would pile up.
     pub(super) fn stays_blocked(&self, topic: &str) -> bool {
         self.awaits_many() && self.awaited.has_topic(topic) && self.blocks.is_blocked(topic)
     }

@@ -92,8 +92,8 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
     refuse_all(ExceptionState::Scheduled);
 }
 
-/// Kafka's two kinds of session: a refused batch ends one without blame; the next sends as many messages as were unconfirmed
-/// one by one, in the order in which they come.
+/// Kafka's two kinds of session: a refused batch ends one without blame; the next sends as many
+/// messages as were unconfirmed one by one, in the order in which they come.
 #[test]
 fn a_poisoned_retry_is_sent_alone_while_others_come() {
     let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
@@ -226,7 +226,7 @@ fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
     assert_eq!(bench.machine.blocked().1, 0, "y was answered, little is waited for, and it stays blocked");
 }
 
-/// A message that breaks sessions and was put beside the log once.
+/// A message that breaks sessions and was parked once.
 #[test]
 fn a_retry_that_breaks_sessions_is_found_while_others_come() {
     let mut bench = wide_bench(MaxInFlightPerKey::One);
@@ -342,7 +342,8 @@ fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
     while bench.machine.unstored_len() > 0 {
         store(&mut bench, &mut log);
     }
-    // It answers again: receipts come as the broker_session hands them over, with a checkpoint and a question after each lot.
+    // It answers again: receipts come as the broker_session hands them over, with a checkpoint and
+    // a question after each lot.
     let mut turn = 0;
     let mut ask = |bench: &mut Bench, log: &Log| {
         turn += 1;

@@ -47,8 +47,8 @@ impl Machine {
         self.requeue = true;
     }
 
-    /// Sessions break without a word about any message. After some in a row, messages go one by one, so that one
-    /// that breaks sessions is found and does not stop all others.
+    /// Sessions break without a word about any message. After some in a row, messages go one by
+    /// one, so that one that breaks sessions is found and does not stop all others.
     fn is_careful(&self) -> bool {
         self.fruitless >= FRUITLESS_BEFORE_CARE
     }
@@ -59,8 +59,9 @@ impl Machine {
         self.in_flight == 0 || in_flight.all(|submitted| self.silence.is_overdue(submitted))
     }
 
-    /// The next entry to submit. While messages go one by one and one is overdue, others are tried: one more at a time, of
-    /// another topic and another key. If any is answered, it is known who is silent.
+    /// The next entry to submit. While messages go one by one and one is overdue, others are tried:
+    /// one more at a time, of another topic and another key. If any is answered, it is known who is
+    /// silent.
     fn next_ready(&mut self) -> Option<Ticket> {
         if !self.is_careful() || self.in_flight == 0 {
             return self.key_queues.pop();
@@ -117,10 +118,11 @@ impl Machine {
         batch
     }
 
-    /// Looks at all queued entries again, if something was blocked since: those whose key or topic is blocked by
-    /// now are held. Before anything else is queued, because a held entry that is read back queues at the end. In the
-    /// order of ids: a held entry comes into the window after entries of the log that wait for it. What probes a blocked
-    /// topic comes last where its failure ends the session, or what comes behind it would have to wait for the next one.
+    /// Looks at all queued entries again, if something was blocked since: those whose key or topic
+    /// is blocked by now are held. Before anything else is queued, because a held entry that is
+    /// read back queues at the end. In the order of ids: a held entry comes into the window after
+    /// entries of the log that wait for it. What probes a blocked topic comes last where its
+    /// failure ends the session, or what comes behind it would have to wait for the next one.
     pub(super) fn look_again(&mut self) {
         self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
@@ -170,7 +172,8 @@ impl Machine {
         }
     }
 
-    /// Takes an entry that is due out of the window: it stays due, and is read again when what stands before it has left.
+    /// Takes an entry that is due out of the window: it stays due, and is read again when what
+    /// stands before it has left.
     fn withdraw(&mut self, ticket: Ticket) {
         let Some(item) = self.window.settle(ticket, false) else { return };
         self.readmitted.remove(&item.id);

@@ -129,7 +129,8 @@ fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     assert_eq!(blocks.asks()[0].from, id(2));
 }
 
-/// Of a key that is waited for nothing is submitted, whatever its id: the other one could overtake it.
+/// Of a key that is waited for nothing is submitted, whatever its id: the other one could overtake
+/// it.
 #[test]
 fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -153,7 +154,8 @@ fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
     assert_eq!(bench.machine.submissions(9).len(), 1);
 }
 
-/// Its probe was answered while so many others were waited for that it stayed blocked: nobody else would find out.
+/// Its probe was answered while so many others were waited for that it stayed blocked: nobody else
+/// would find out.
 #[test]
 fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -283,7 +285,8 @@ fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
     assert_eq!(bench.machine.awaited_len(), 2, "it is known which topic is silent");
 }
 
-/// Its retries end one session after another, and each of them is due again before the next session is open.
+/// Its retries end one session after another, and each of them is due again before the next session
+/// is open.
 #[test]
 fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
     let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);

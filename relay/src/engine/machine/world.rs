@@ -1,7 +1,8 @@
-//! The machine under thousands of random schedules: a model of log, exceptions and broker, faults everywhere.
+//! The machine under thousands of random schedules: a model of log, exceptions and broker, faults
+//! everywhere.
 //!
-//! The oracle is independent of the machine: at the end, with all faults healed, every entry is in the broker,
-//! and the first occurrences of each key are in log order.
+//! The oracle is independent of the machine: at the end, with all faults healed, every entry is in
+//! the broker, and the first occurrences of each key are in log order.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -312,7 +313,8 @@ impl World {
         !key && !self.silent.contains(message.topic.as_str())
     }
 
-    /// A topic, or a key as if it had a partition to itself, falls silent; or all of them answer again.
+    /// A topic, or a key as if it had a partition to itself, falls silent; or all of them answer
+    /// again.
     fn toggle_silence(&mut self) {
         if self.healed || self.rng.random_bool(0.5) {
             self.silent.clear();
@@ -345,7 +347,8 @@ impl World {
         let mut waiting = HashSet::new();
         let mut answered = Vec::new();
         for (place, submission) in self.in_flight.iter().enumerate() {
-            // A pipelined publisher keeps the order of a key, so what is behind a silent message is silent as well.
+            // A pipelined publisher keeps the order of a key, so what is behind a silent message is
+            // silent as well.
             let behind = submission.message.key.as_ref().is_some_and(|key| waiting.contains(key));
             if self.answers(submission) && !(behind && self.window == MaxInFlightPerKey::Pipelined) {
                 answered.push(place);
@@ -366,7 +369,8 @@ impl World {
         self.machine.receipt(Receipt { ticket: submission.ticket, outcome }, uniform);
     }
 
-    /// A question leaves, is answered by the database, or its answer comes: each at some time of its own.
+    /// A question leaves, is answered by the database, or its answer comes: each at some time of
+    /// its own.
     fn ask(&mut self) {
         let len = self.rng.random_range(1..8);
         self.asked = match std::mem::replace(&mut self.asked, Asked::Nothing) {
@@ -492,7 +496,8 @@ impl World {
         }
     }
 
-    /// Repairs everything: topics exist, poison is edited, dead entries are requeued by an operator.
+    /// Repairs everything: topics exist, poison is edited, dead entries are requeued by an
+    /// operator.
     fn heal(&mut self) {
         self.healed = true;
         self.silent.clear();

@@ -101,7 +101,8 @@ fn check_pairs(index: &Index<'_>, business: &[BusinessRow], outbox: &[OutboxRow]
     for row in outbox {
         let Some(cause) = &row.row else { continue };
         let Some((business, messages)) = pairs.get_mut(&**cause) else {
-            // A message that operations name is judged with them; one whose row was rolled back is a phantom.
+            // A message that operations name is judged with them; one whose row was rolled back is
+            // a phantom.
             let may_be = index.rows.get(&**cause).is_none_or(|claims| claims.is_possible());
             if may_be && !index.messages.contains_key(&row.id) {
                 let subject = || Subject { row: Some(Arc::clone(cause)), ..Subject::message(row.id) };

@@ -1,6 +1,7 @@
-//! A message that cannot be published delays its own key only: in the end nothing is held but what stands behind a
-//! message of its own key that is in trouble, or before a topic that takes none: of such a topic one message is tried
-//! again and again. That messages of other keys and topics got out is the promise of no loss.
+//! A message that cannot be published delays its own key only: in the end nothing is held but what
+//! stands behind a message of its own key that is in trouble, or before a topic that takes none: of
+//! such a topic one message is tried again and again. That messages of other keys and topics got
+//! out is the promise of no loss.
 
 use std::collections::HashSet;
 

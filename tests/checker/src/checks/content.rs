@@ -1,4 +1,5 @@
-//! Every copy of a message is the same: what the client sent, the outbox row, the broker, the inbox, the effect.
+//! Every copy of a message is the same: what the client sent, the outbox row, the broker, the
+//! inbox, the effect.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

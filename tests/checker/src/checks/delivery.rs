@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{NO_OUTBOX, NO_PARKED, NO_TAP, TAP_INCOMPLETE, need, need_quiet};
+use super::{NO_OUTBOX, NO_PARKED, NO_TOPIC_READ, TOPIC_READ_INCOMPLETE, need, need_quiet};
 use crate::history::{Consumer, OutboxRow};
 use crate::index::Index;
 use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
@@ -14,9 +14,9 @@ use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
 pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
-    let topic_read = need(&index.history.topic_read, NO_TAP)?;
+    let topic_read = need(&index.history.topic_read, NO_TOPIC_READ)?;
     if !topic_read.complete {
-        return Err(TAP_INCOMPLETE);
+        return Err(TOPIC_READ_INCOMPLETE);
     }
     need(&index.history.parked, NO_PARKED)?;
     findings.checked(outbox.len());

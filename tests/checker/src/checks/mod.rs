@@ -69,8 +69,8 @@ pub(crate) fn all(history: &History, breaches_max: usize) -> Vec<Ruling> {
 /// read.
 const RUNNING: NotChecked = "the system was still running";
 const NO_OUTBOX: NotChecked = "the outbox was not read";
-const NO_TAP: NotChecked = "the broker was not read";
-const TAP_INCOMPLETE: NotChecked = "not all of the broker was read";
+const NO_TOPIC_READ: NotChecked = "the broker was not read";
+const TOPIC_READ_INCOMPLETE: NotChecked = "not all of the broker was read";
 const NO_PARKED: NotChecked = "what is parked was not read";
 const NO_OPERATIONS: NotChecked = "what clients did was not recorded";
 const NO_EFFECTS: NotChecked = "no effects were read";

@@ -1,15 +1,15 @@
-//! Causal order of each key: if B was enqueued after the transaction of A committed, the first occurrence of A comes
-//! before that of B. What comes again may come late.
+//! Causal order of each key: if B was enqueued after the transaction of A committed, the first
+//! occurrence of A comes before that of B. What comes again may come late.
 //!
-//! Two things order A before B: a smaller number within the key, and an end of A's transaction before the start of
-//! B's.
+//! Two things order A before B: a smaller number within the key, and an end of A's transaction
+//! before the start of B's.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{NO_TAP, need};
+use super::{NO_TOPIC_READ, need};
 use crate::index::{Index, Turn};
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
@@ -20,7 +20,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     let consumers: Vec<_> =
         consumers.filter_map(|consumer| Some((consumer, consumer.effects.as_ref()?))).collect();
     if topic_read.is_none() && consumers.is_empty() {
-        need(&history.topic_read, NO_TAP)?;
+        need(&history.topic_read, NO_TOPIC_READ)?;
         return Err("the broker keeps no order");
     }
     let mut is_known = false;

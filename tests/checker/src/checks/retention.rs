@@ -1,15 +1,15 @@
 //! Retention removes nothing that is undecided.
 
-use super::{NO_PARKED, NO_TAP, TAP_INCOMPLETE, need};
+use super::{NO_PARKED, NO_TOPIC_READ, TOPIC_READ_INCOMPLETE, need};
 use crate::history::ParkedEntry;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let removed = need(&index.history.removed, "what retention removed was not recorded")?;
-    let topic_read = need(&index.history.topic_read, NO_TAP)?;
+    let topic_read = need(&index.history.topic_read, NO_TOPIC_READ)?;
     if !topic_read.complete {
-        return Err(TAP_INCOMPLETE);
+        return Err(TOPIC_READ_INCOMPLETE);
     }
     need(&index.history.parked, NO_PARKED)?;
     findings.checked(removed.len());

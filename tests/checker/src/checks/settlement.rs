@@ -1,6 +1,6 @@
 //! The checks that the relay's marks and cursor tell the truth.
 
-use super::{NO_OUTBOX, NO_PARKED, NO_TAP, TAP_INCOMPLETE, need};
+use super::{NO_OUTBOX, NO_PARKED, NO_TOPIC_READ, TOPIC_READ_INCOMPLETE, need};
 use crate::history::OutboxRow;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
@@ -46,9 +46,9 @@ fn done<'a>(
     if !outbox.is_empty() && outbox.iter().all(|row| said(row).is_none()) {
         return Err(silent);
     }
-    let topic_read = need(&index.history.topic_read, NO_TAP)?;
+    let topic_read = need(&index.history.topic_read, NO_TOPIC_READ)?;
     if !topic_read.complete {
-        return Err(TAP_INCOMPLETE);
+        return Err(TOPIC_READ_INCOMPLETE);
     }
     need(&index.history.parked, NO_PARKED)?;
     Ok(outbox)

@@ -14,7 +14,8 @@ use super::Content;
 pub struct TopicRead {
     /// Whether the broker promises an order within a place.
     pub ordered: bool,
-    /// Whether nothing is missing: the topic_read began before the first message, and nothing was removed under it.
+    /// Whether nothing is missing: the topic_read began before the first message, and nothing was
+    /// removed under it.
     pub complete: bool,
     /// The messages that were seen, copies included. In the broker's order within each place.
     pub occurrences: Vec<Occurrence>,

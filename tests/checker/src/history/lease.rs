@@ -25,7 +25,8 @@ pub enum LeaseEvent {
         epoch: u64,
         /// The writer.
         holder: Arc<str>,
-        /// Whether the database took it. A write under an old epoch may be tried; it must not be taken.
+        /// Whether the database took it. A write under an old epoch may be tried; it must not be
+        /// taken.
         applied: bool,
         /// The change, for people.
         what: Arc<str>,

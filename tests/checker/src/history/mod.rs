@@ -28,15 +28,17 @@ pub use lease::{Leak, LeakKind, LeaseEvent};
 pub use outbox::{Forgotten, OutboxRow, Parked, ParkedEntry};
 pub use producer::{BusinessRow, Enqueued, Operation, Outcome};
 
-/// One pipeline as it was observed: one outbox, the relay that empties it, the broker behind it, and its consumers.
+/// One pipeline as it was observed: one outbox, the relay that empties it, the broker behind it,
+/// and its consumers.
 ///
-/// Where a system runs while it is observed, read what is downstream first: effects, inboxes, the broker, the parked,
-/// and the outbox last. What is seen downstream is then seen upstream too, unless it never was there.
+/// Where a system runs while it is observed, read what is downstream first: effects, inboxes, the
+/// broker, the parked, and the outbox last. What is seen downstream is then seen upstream too,
+/// unless it never was there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
-    /// Whether everything is healed and nothing is on its way any more. What a system owes only in the end is not
-    /// checked before.
+    /// Whether everything is healed and nothing is on its way any more. What a system owes only in
+    /// the end is not checked before.
     pub quiet: bool,
     /// Every transaction of every client, whatever became of it.
     pub operations: Option<Vec<Operation>>,
@@ -46,8 +48,8 @@ pub struct History {
     pub outbox: Option<Vec<OutboxRow>>,
     /// The messages parked beside the outbox; for a system that parks nothing, an empty list.
     pub parked: Option<Vec<Parked>>,
-    /// Messages whose outbox rows retention has removed. `None` when nothing is known of it; then an absent row is a
-    /// row that never was.
+    /// Messages whose outbox rows retention has removed. `None` when nothing is known of it; then
+    /// an absent row is a row that never was.
     pub removed: Option<Vec<Uuid>>,
     /// Messages and rows that a database lost when it went back; empty for one that never did.
     pub forgotten: Forgotten,
@@ -67,7 +69,8 @@ pub struct History {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Content {
-    /// The ordering key; the empty text for a message without one, `None` where it was not recorded.
+    /// The ordering key; the empty text for a message without one, `None` where it was not
+    /// recorded.
     pub key: Option<Arc<str>>,
     /// The payload.
     pub payload: Option<Digest>,

@@ -7,11 +7,12 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// Messages and rows that were committed and are gone, because the database went back to an earlier state: a restore, or the promotion of
-/// a replica that lagged.
+/// Messages and rows that were committed and are gone, because the database went back to an earlier
+/// state: a restore, or the promotion of a replica that lagged.
 ///
-/// Its messages may be anywhere downstream, out of their turn, and nobody owes them anything; they take effect at most
-/// once like all others. Whatever was written again since belongs to the outbox, and not here.
+/// Its messages may be anywhere downstream, out of their turn, and nobody owes them anything; they
+/// take effect at most once like all others. Whatever was written again since belongs to the
+/// outbox, and not here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Forgotten {
@@ -33,9 +34,11 @@ pub struct OutboxRow {
     pub topic: Option<Arc<str>>,
     /// The business row that caused it, where that can be told.
     pub row: Option<Arc<str>>,
-    /// Its number within its key; see [`Enqueued::seq`](super::Enqueued::seq). The client's own word goes first.
+    /// Its number within its key; see [`Enqueued::seq`](super::Enqueued::seq). The client's own
+    /// word goes first.
     pub seq: Option<u64>,
-    /// Whether it may leave later than its turn; see [`Enqueued::out_of_turn`](super::Enqueued::out_of_turn).
+    /// Whether it may leave later than its turn; see
+    /// [`Enqueued::out_of_turn`](super::Enqueued::out_of_turn).
     pub out_of_turn: bool,
     /// When it may leave at the earliest, in milliseconds since 1970; `None` for at once.
     pub due: Option<i64>,
@@ -47,7 +50,7 @@ pub struct OutboxRow {
     pub content: Content,
 }
 
-/// Why a message is beside the log.
+/// Why a message is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParkedEntry {
@@ -63,7 +66,7 @@ pub enum ParkedEntry {
     Discarded,
 }
 
-/// A message beside the log, where an operator sees it.
+/// A parked message, where an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parked {

@@ -29,8 +29,8 @@ pub struct Operation {
     pub id: Arc<str>,
     /// The outcome that its client was told.
     pub outcome: Outcome,
-    /// When it began, before its first statement. Any clock serves on which the operations of all clients stand in
-    /// one order: a counter, or microseconds of a machine's monotonic clock.
+    /// When it began, before its first statement. Any clock serves on which the operations of all
+    /// clients stand in one order: a counter, or microseconds of a machine's monotonic clock.
     pub started: Option<u64>,
     /// When its outcome was known, on the same clock. `None` when it never was.
     pub ended: Option<u64>,
@@ -50,8 +50,8 @@ pub struct Operation {
 pub struct Enqueued {
     /// The message id.
     pub id: Uuid,
-    /// Its number within its key in causal order, such as a counter that is kept under a lock of the key. Two messages of
-    /// one key with numbers are expected in that order.
+    /// Its number within its key in causal order, such as a counter that is kept under a lock of
+    /// the key. Two messages of one key with numbers are expected in that order.
     pub seq: Option<u64>,
     /// Whether it may leave later than its turn: scheduled, or passed over by an operator's policy.
     pub out_of_turn: bool,

@@ -138,7 +138,8 @@ fn play(steps: &[Step]) -> History {
     }
 }
 
-/// Something to change in a history. Answers with what must be found, or nothing where it cannot be done.
+/// Something to change in a history. Answers with what must be found, or nothing where it cannot be
+/// done.
 type Change = fn(&mut History, Index) -> Option<V>;
 
 fn pick(length: usize, index: Index) -> Option<usize> {

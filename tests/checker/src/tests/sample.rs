@@ -83,9 +83,9 @@ pub(super) fn wrote(epoch: u64, applied: bool) -> LeaseEvent {
     LeaseEvent::Wrote { lease: "main".into(), epoch, holder, applied, what: "cursor".into() }
 }
 
-/// Operations 1 to 6 are there; 7 failed, 8 is unknown and did not happen, 6 is unknown and did. Message 5 is dead and
-/// 3 before it was published twice. Message 4 is a dead letter of the second consumer. Message 9 was removed by retention,
-/// 10 was undone.
+/// Operations 1 to 6 are there; 7 failed, 8 is unknown and did not happen, 6 is unknown and did.
+/// Message 5 is dead and 3 before it was published twice. Message 4 is a dead letter of the second
+/// consumer. Message 9 was removed by retention, 10 was undone.
 pub(super) fn good() -> History {
     let outcome = |number| match number {
         6 | 8 => Outcome::Unknown,

@@ -49,7 +49,8 @@ impl Default for Limits {
 pub struct Ruling {
     /// Which promise.
     pub promise: Promise,
-    /// Why it could not be checked; `None` when it was. A promise that was not checked was not kept either.
+    /// Why it could not be checked; `None` when it was. A promise that was not checked was not kept
+    /// either.
     pub not_checked: Option<&'static str>,
     /// How many things were held against it.
     pub checked: u64,

@@ -1,4 +1,5 @@
-//! All events that touch the messages, rows and operations of a breach. One walk over the history for all breaches.
+//! All events that touch the messages, rows and operations of a breach. One walk over the history
+//! for all breaches.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -7,8 +7,8 @@ use message::{Connector, Fault, FaultScope, PublishError, Receipts};
 
 use crate::{Broker, Capabilities, Failure, Outcome};
 
-/// Bound of an attempt to connect that must fail: the connector's own timeout of at most a second, and what starting
-/// threads and clients takes on a busy machine.
+/// Bound of an attempt to connect that must fail: the connector's own timeout of at most a second,
+/// and what starting threads and clients takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// Goal: an outage is the broker's fault, so it burns no attempts. Oracle: the error.

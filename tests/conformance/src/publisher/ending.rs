@@ -22,8 +22,9 @@ pub(crate) async fn drop(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
     ended(broker, End::Drop).await
 }
 
-/// Goal: what is in flight when a session ends has exactly one receipt each: `Ok` only for what the broker holds,
-/// and unknown, the broker's fault, for the rest. Oracle: the session counts; the records as a plain client reads them.
+/// Goal: what is in flight when a session ends has exactly one receipt each: `Ok` only for what the
+/// broker holds, and unknown, the broker's fault, for the rest. Oracle: the session counts; the
+/// records as a plain client reads them.
 async fn ended(broker: Arc<dyn Broker>, how: End) -> Outcome {
     let topic = broker.topic_name("ending");
     broker.create_topic(&topic).await?;

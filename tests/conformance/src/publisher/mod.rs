@@ -1,4 +1,4 @@
-//! What the relay relies on in every publisher.
+//! The contract of publishers, on which the relay relies.
 
 mod connecting;
 mod ending;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{Broker, Capabilities, Outcome, relaying, sample};
 
-/// Goal: every submission has exactly one receipt, `Ok` means that the broker holds the message, and the order of a
-/// key is kept with as many of its messages in flight as the session allows.
+/// Goal: every submission has exactly one receipt, `Ok` means that the broker holds the message,
+/// and the order of a key is kept with as many of its messages in flight as the session allows.
 /// Oracle: the session counts receipts; the records as a plain client reads them.
 pub(crate) async fn everything(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     const KEYS: usize = 20;

@@ -10,8 +10,9 @@ use crate::{Broker, Capabilities, Failure, Order, Outcome, relaying, sample};
 const KEYS: usize = 10;
 const PER_KEY: i64 = 6;
 
-/// Goal: a topic that does not exist is the operator's to repair, is named, and stops nothing else, also when its
-/// messages come in the middle of others. Oracle: the verdicts; the records of the other topic.
+/// Goal: a topic that does not exist is the operator's to repair, is named, and stops nothing else,
+/// also when its messages come in the middle of others. Oracle: the verdicts; the records of the
+/// other topic.
 pub(crate) async fn missing_topic(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let (there, missing) = (broker.topic_name("there"), broker.topic_name("missing"));
     broker.create_topic(&there).await?;
@@ -24,8 +25,9 @@ pub(crate) async fn missing_topic(broker: Arc<dyn Broker>, capabilities: Capabil
     Ok(())
 }
 
-/// Goal: the name of a topic is a name and nothing else, whatever it holds: no path, no pattern, no address, nobody
-/// else's topic; and whoever gives it stops nobody else. Oracle: each is refused for itself; the records of the others.
+/// Goal: the name of a topic is a name and nothing else, whatever it holds: no path, no pattern, no
+/// address, nobody else's topic; and whoever gives it stops nobody else. Oracle: each is refused
+/// for itself; the records of the others.
 pub(crate) async fn hostile_topics(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let there = broker.topic_name("there");
     broker.create_topic(&there).await?;
@@ -44,8 +46,8 @@ pub(crate) async fn hostile_topics(broker: Arc<dyn Broker>, capabilities: Capabi
     Ok(())
 }
 
-/// Goal: a message that is too large is its own fault, its size and the limit are named, and it stops nothing else.
-/// Oracle: the verdict; the records of the others.
+/// Goal: a message that is too large is its own fault, its size and the limit are named, and it
+/// stops nothing else. Oracle: the verdict; the records of the others.
 pub(crate) async fn oversize(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let bytes = broker.oversize_bytes().ok_or("no limit to go beyond")?;
     let topic = broker.topic_name("size");
@@ -68,7 +70,8 @@ pub(crate) async fn oversize(broker: Arc<dyn Broker>, capabilities: Capabilities
     Ok(())
 }
 
-/// Sends these in the middle of others, some with their keys; checks that they are refused and all others are there; their verdicts.
+/// Sends these in the middle of others, some with their keys; checks that they are refused and all
+/// others are there; their verdicts.
 async fn refused_alone(
     broker: &dyn Broker,
     order: Order,

@@ -16,8 +16,8 @@ const CALLS: u64 = 400;
 const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 const LONG: Duration = Duration::from_secs(30);
 
-/// Goal: dropping `receive` at any point loses nothing and repeats nothing.
-/// Oracle: every id comes exactly once and none is marked as redelivered: SQS would repeat a lost one later.
+/// Goal: dropping `receive` at any point loses nothing and repeats nothing. Oracle: every id comes
+/// exactly once and none is marked as redelivered: SQS would repeat a lost one later.
 pub(crate) async fn dropped_receive(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 5)?;
     scene.publish(&sent).await?;

@@ -1,4 +1,4 @@
-//! What consumers rely on in every subscription.
+//! The contract of subscriptions, on which consumers rely.
 
 mod cancelling;
 mod reading;

@@ -7,7 +7,8 @@ use message::{ContentType, EventType, Malformed, Message, Topic};
 use crate::consuming::{Scene, handle};
 use crate::{Foreign, Outcome, sample};
 
-/// Goal: the whole message arrives as it was sent, whatever its payload. Oracle: equality of every field.
+/// Goal: the whole message arrives as it was sent, whatever its payload. Oracle: equality of every
+/// field.
 pub(crate) async fn round_trip(scene: Scene) -> Outcome {
     let topic = &scene.topic;
     let mut sent = vec![sample::complete(topic)?, sample::binary(topic)?];
@@ -37,8 +38,9 @@ pub(crate) async fn round_trip(scene: Scene) -> Outcome {
     Ok(())
 }
 
-/// Goal: a record without an id, or with one that is none, is handed out as malformed with all that it had, and can
-/// be settled. Oracle: its problem, headers and payload; a new member is not given it again.
+/// Goal: a record without an id, or with one that is none, is handed out as malformed with all that
+/// it had, and can be settled. Oracle: its problem, headers and payload; a new member is not given
+/// it again.
 pub(crate) async fn malformed(scene: Scene) -> Outcome {
     let ids = [None, Some("order-7"), Some("0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55")];
     for id in ids {

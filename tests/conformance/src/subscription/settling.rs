@@ -1,4 +1,4 @@
-//! What comes again, and what does not.
+//! Which deliveries come again, and which do not.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,9 @@ use message::{Delivery, MessageId, Settlement};
 use crate::consuming::{KEYS, Scene, handle, ids, receive, settle};
 use crate::{Outcome, sample};
 
-/// Goal: everything comes once, and a new member of the group is not given what is settled.
-/// Oracle: the ids that were sent; messages sent later, which come to the new member and are all it is given.
+/// Goal: everything comes once, and a new member of the group is not given what is settled. Oracle:
+/// the ids that were sent; messages sent later, which come to the new member and are all it is
+/// given.
 pub(crate) async fn settled(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 3)?;
     scene.publish(&sent).await?;
@@ -20,17 +21,19 @@ pub(crate) async fn settled(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Goal: what a member had unsettled when it was lost comes to the next one, although later messages were settled;
-/// and of the settled ones those that a broker of single acknowledgements knows do not.
-/// Oracle: the ids of the unsettled ones.
+/// Goal: what a member had unsettled when it was lost comes to the next one, although later
+/// messages were settled; and of the settled ones those that a broker of single acknowledgements
+/// knows do not. Oracle: the ids of the unsettled ones.
 pub(crate) async fn unsettled(scene: Scene) -> Outcome {
-    // A key of its own for each: SQS FIFO gives out no second message of a key while the first is unsettled.
+    // A key of its own for each: SQS FIFO gives out no second message of a key while the first is
+    // unsettled.
     let sent = sample::orders(&scene.topic, 3 * KEYS, 1)?;
     scene.publish(&sent).await?;
     let mut lost = scene.subscribe_briefly().await?;
     let mut deliveries = receive(&mut lost, sent.len()).await?;
     let mut kept = Vec::new();
-    // Every third one stays unsettled, the very first one among them: later ones of every partition are settled.
+    // Every third one stays unsettled, the very first one among them: later ones of every partition
+    // are settled.
     for at in (0..deliveries.len()).step_by(3).rev() {
         kept.push(deliveries.remove(at));
     }
@@ -48,8 +51,8 @@ pub(crate) async fn unsettled(scene: Scene) -> Outcome {
         assert_eq!(again, BTreeSet::new(), "settled, and came again");
         return scene.assert_nothing_is_left().await;
     }
-    // One place for many messages, such as an offset: what is done behind an unsettled one comes again, now or at
-    // the next member, and the inbox knows it.
+    // One place for many messages, such as an offset: what is done behind an unsettled one comes
+    // again, now or at the next member, and the inbox knows it.
     scene.assert_only_these_are_left(&ids(&deliveries)).await
 }
 

@@ -14,8 +14,8 @@ const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 /// Goal: two members share the work, and each message is handled once when all of it is settled.
 /// Oracle: how often each id was handled by either; a third member is given nothing of it.
 ///
-/// A group that is still dealing out its partitions may repeat what was in hand, so the count begins when each
-/// member has been given something.
+/// A group that is still dealing out its partitions may repeat what was in hand, so the count
+/// begins when each member has been given something.
 pub(crate) async fn two_members(scene: Scene) -> Outcome {
     let mut pair =
         Pair { members: [scene.subscribe().await?, scene.subscribe().await?], handled: Default::default() };

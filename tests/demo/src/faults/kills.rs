@@ -5,8 +5,8 @@ use harness::processes::{Processes, Role, Signal};
 use crate::error::DemoError;
 use crate::progress::Progress;
 
-/// Kills the leader when so many messages have been confirmed, and waits each time until another one leads; returns
-/// after the last time.
+/// Kills the leader when so many messages have been confirmed, and waits each time until another
+/// one leads; returns after the last time.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] when a process cannot be killed.
@@ -20,7 +20,8 @@ pub(crate) async fn kill_relays(
             let is = |name: &String| processes.pid(name).is_some_and(|own| own.as_raw_nonzero().get() == pid);
             processes.of(Role::Relay).into_iter().find(is)
         };
-        // A relay that does not lead yet has nothing to lose, and one that was killed leads no more.
+        // A relay that does not lead yet has nothing to lose, and one that was killed leads no
+        // more.
         progress.until(|counts| counts.published >= *point && counts.leader.and_then(leads).is_some()).await;
         let before = progress.counts();
         let Some(name) = before.leader.and_then(leads) else { continue };

@@ -9,7 +9,8 @@ use crate::target::Outage;
 /// How long the broker is away.
 const AWAY: Duration = Duration::from_millis(800);
 
-/// Takes the broker away at the points of the plan, and brings it back; returns after the last time.
+/// Takes the broker away at the points of the plan, and brings it back; returns after the last
+/// time.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] when the broker inside this process does not do what it is told.

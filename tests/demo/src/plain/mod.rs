@@ -1,5 +1,5 @@
-//! Plain broker clients, independent of the toolkit's: they deliver messages once more on purpose, read what was
-//! published, and move a consumer back to older offsets.
+//! Plain broker clients, independent of the toolkit's: they deliver messages once more on purpose,
+//! read what was published, and move a consumer back to older offsets.
 
 mod kafka;
 #[cfg(feature = "rabbitmq")]
@@ -27,10 +27,12 @@ pub(crate) struct Copy {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The CloudEvents source of copies: not the relay's, because identity for the inbox is the id alone.
+/// The CloudEvents source of copies: not the relay's, because identity for the inbox is the id
+/// alone.
 const SOURCE: &str = "/demo/again";
 
-/// Delivers messages once more, with their own ids; returns when the broker has confirmed all of them.
+/// Delivers messages once more, with their own ids; returns when the broker has confirmed all of
+/// them.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] when the broker did not take them.
@@ -46,8 +48,8 @@ pub(crate) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), 
     }
 }
 
-/// Reads everything that was published, in the broker's order; nothing where the broker keeps no log and has no second
-/// queue.
+/// Reads everything that was published, in the broker's order; nothing where the broker keeps no
+/// log and has no second queue.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] when the broker could not be read.
@@ -67,8 +69,8 @@ pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<Occurrenc
     }
 }
 
-/// Moves a stopped consumer back to older offsets and tells how many messages it will receive again; zero where
-/// the broker has no offsets.
+/// Moves a stopped consumer back to older offsets and tells how many messages it will receive
+/// again; zero where the broker has no offsets.
 ///
 /// # Errors
 /// [`DemoError::Unavailable`] when the broker refused.

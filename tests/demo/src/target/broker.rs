@@ -1,4 +1,5 @@
-//! The broker: topics or queues of the run's own, how clients connect, and how it can go away for a moment.
+//! The broker: topics or queues of the run's own, how clients connect, and how it can go away for a
+//! moment.
 
 use std::fmt::Write as _;
 
@@ -84,7 +85,8 @@ pub(crate) struct Broker {
 
 /// Partitions of the topic, so that keys spread and share.
 const PARTITIONS: u16 = 4;
-/// Seconds until an unsettled SQS message comes again: how long a crashed consumer holds its keys up.
+/// Seconds until an unsettled SQS message comes again: how long a crashed consumer holds its keys
+/// up.
 #[cfg(feature = "sqs")]
 const VISIBILITY_TIMEOUT_SECS: u32 = 4;
 
@@ -291,8 +293,8 @@ impl BrokerSpec {
         let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
         match self {
             Self::Kafka { servers, topic, partitions, group } => {
-                // Fixed partitions: there is one consumer at a time, and its successor need not wait until the
-                // group has given a crashed member up.
+                // Fixed partitions: there is one consumer at a time, and its successor need not
+                // wait until the group has given a crashed member up.
                 let mut config = kafka::GroupConfig::new(group, Vec::<String>::new());
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
@@ -328,8 +330,9 @@ impl BrokerSpec {
     }
 }
 
-/// Properties of clients that notice soon that the broker is gone or back, so that a run is short. Seen once with the mock
-/// cluster: a connection that stayed open through an outage and got no answer any more. Only a timeout finds that out.
+/// Properties of clients that notice soon that the broker is gone or back, so that a run is short.
+/// Seen once with the mock cluster: a connection that stayed open through an outage and got no
+/// answer any more. Only a timeout finds that out.
 const KAFKA_PROPERTIES: [(&str, &str); 3] = [
     // librdkafka's default: 10 s
     ("reconnect.backoff.max.ms", "500"),

@@ -1,4 +1,5 @@
-//! The producer's database and the consumer's: two SQLite files, or two schemas on a PostgreSQL server.
+//! The producer's database and the consumer's: two SQLite files, or two schemas on a PostgreSQL
+//! server.
 
 use std::path::Path;
 
@@ -120,10 +121,12 @@ impl DatabaseSpec {
 }
 
 impl Databases {
-    /// Makes both databases: files in `directory`, or schemas named after `run` on the server at `url`.
+    /// Makes both databases: files in `directory`, or schemas named after `run` on the server at
+    /// `url`.
     ///
     /// # Errors
-    /// [`DemoError`]: the URL cannot be used, the server is away, or the role may not create schemas.
+    /// [`DemoError`]: the URL cannot be used, the server is away, or the role may not create
+    /// schemas.
     pub(crate) async fn create(url: Option<&str>, directory: &Path, run: &str) -> Result<Self, DemoError> {
         match url {
             None => Self::create_files(directory).await,

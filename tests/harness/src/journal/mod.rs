@@ -1,5 +1,5 @@
-//! What processes write down: one JSON document per line, handed to the operating system in one call, so that a
-//! killed process loses nothing and tears at most its last line.
+//! Journals of processes: one JSON document per line, handed to the operating system in one call,
+//! so that a killed process loses nothing and tears at most its last line.
 //!
 //! | module | what it holds |
 //! |---|---|

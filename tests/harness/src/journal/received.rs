@@ -15,7 +15,7 @@ pub struct Received {
     pub consumer: Arc<str>,
     /// The message id; `None` for a delivery that cannot be read.
     pub id: Option<Uuid>,
-    /// What it says.
+    /// Its content.
     pub content: Content,
     /// Whether the broker says that it was delivered before.
     pub redelivered: bool,
@@ -40,6 +40,6 @@ pub struct Part {
     pub index: u32,
     /// Of how many.
     pub count: u32,
-    /// What it holds: a storm's payloads are texts.
+    /// Its payload: a storm's are texts.
     pub payload: String,
 }

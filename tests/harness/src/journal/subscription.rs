@@ -15,7 +15,7 @@ use crate::content::content;
 
 /// A subscription that keeps a journal.
 pub struct Journaled {
-    /// What it receives from.
+    /// The subscription that it reads.
     pub inner: Box<dyn Subscription>,
     /// Where it writes.
     pub journal: Arc<Journal>,
@@ -38,7 +38,8 @@ struct Known {
 }
 
 impl Handled {
-    /// Begins a session: messages that an earlier one handled and could not settle come again, as duplicates.
+    /// Begins a session: messages that an earlier one handled and could not settle come again, as
+    /// duplicates.
     pub fn begin(&self) {
         *self.known() = Known::default();
     }

@@ -1,4 +1,4 @@
-//! What the broker has, read with plain clients that share nothing with the toolkit's.
+//! Reads the broker's content with plain clients that share nothing with the toolkit's.
 //!
 //! | module | what it holds |
 //! |---|---|

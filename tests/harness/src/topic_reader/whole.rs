@@ -1,4 +1,5 @@
-//! Messages as they were before they were split: put together by the rules of `docs/wire.md`, with nothing of the toolkit's.
+//! Messages as they were before they were split: put together by the rules of `docs/wire.md`, with
+//! nothing of the toolkit's.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -29,8 +30,9 @@ pub struct Record<'a> {
 pub struct Wholes(HashMap<(Uuid, u32), BTreeMap<u32, Vec<u8>>>);
 
 impl Wholes {
-    /// The message of a record: its own, or the one whose last missing chunk it brings. What a relay did not finish, and
-    /// another one sends again from its beginning, stays behind or fills the gaps; either way it is the same message.
+    /// The message of a record: its own, or the one whose last missing chunk it brings. What a
+    /// relay did not finish, and another one sends again from its beginning, stays behind or fills
+    /// the gaps; either way it is the same message.
     pub fn take(&mut self, record: Record<'_>, prefix: &str) -> Option<Occurrence> {
         let Record { id, place, key, headers, payload } = record;
         let attribute = |name: &str| -> Option<u32> {

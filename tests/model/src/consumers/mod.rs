@@ -7,9 +7,10 @@
 //! | `promise.rs` | what must hold, and what must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
-//! Every log over the entries up to a length is an initial state, so whatever relays do, its outcome is among
-//! them. A worker may be handed any delivery that is not acknowledged, also one that another worker has in hand: that
-//! covers redelivery, rebalance, and a worker that lost its session and does not know.
+//! Every log over the entries up to a length is an initial state, so whatever relays do, its
+//! outcome is among them. A worker may be handed any delivery that is not acknowledged, also one
+//! that another worker has in hand: that covers redelivery, rebalance, and a worker that lost its
+//! session and does not know.
 
 mod action;
 mod breakage;

@@ -13,7 +13,8 @@ pub enum Work {
     Applied(usize),
     /// Only with the breakage: the inbox row is committed, the effect is not.
     Remembered(usize),
-    /// The transaction has committed, or found a duplicate, or the message is dead-lettered: it may acknowledge.
+    /// The transaction has committed, or found a duplicate, or the message is dead-lettered: it may
+    /// acknowledge.
     Settled(usize),
 }
 

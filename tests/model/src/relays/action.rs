@@ -21,7 +21,8 @@ pub enum Action {
     Expire,
     /// A relay is granted the lease and loads the cursor.
     Acquire(usize),
-    /// A relay reads to the end of a difference. Its set is fixed when it is opened, so one step stands for all pages.
+    /// A relay reads to the end of a difference. Its set is fixed when it is opened, so one step
+    /// stands for all pages.
     Read(usize),
     /// A relay sends the message at this place of its run.
     Send(usize, Entry),
@@ -41,7 +42,8 @@ pub enum Action {
     Consume,
     /// The consumer handles its next delivery, commits, and crashes before it acknowledges.
     ConsumeAndCrash,
-    /// The consumer acknowledges its next delivery without having committed (only with the breakage).
+    /// The consumer acknowledges its next delivery without having committed (only with the
+    /// breakage).
     AcknowledgeEarly,
     /// The consumer commits what it acknowledged early.
     CommitLate,

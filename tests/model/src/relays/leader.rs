@@ -28,8 +28,8 @@ impl Leader {
         }
     }
 
-    /// Whether the message at this place may leave: the earlier ones of its key have left, and are confirmed
-    /// where the broker takes one at a time.
+    /// Whether the message at this place may leave: the earlier ones of its key have left, and are
+    /// confirmed where the broker takes one at a time.
     pub(super) fn may_send(&self, model: &Relays, place: Entry) -> bool {
         let key = |place: Entry| model.key(self.run[usize::from(place)].entry);
         let ahead = if model.is_pipelined { self.sent } else { self.confirmed };

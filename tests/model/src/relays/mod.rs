@@ -1,4 +1,5 @@
-//! Producers, two relays, their lease and cursor, the network, the broker, and a consumer with its inbox.
+//! Producers, two relays, their lease and cursor, the network, the broker, and a consumer with its
+//! inbox.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -9,14 +10,14 @@
 //! | `breakage.rs` | rules that can be left out |
 //!
 //! # The claim about zombies
-//! Within the bounds of [`Relays`], in every reachable state: the first occurrences of causally ordered entries of a
-//! key are in order in the broker, although any relay that ever led may go on reading and publishing from what it
-//! remembers, and everything it ever sent may arrive late. The reason, which the model confirms: every relay
-//! publishes contiguous runs of each key that begin at or below the stored cursor, and the stored cursor
-//! only passes what the broker holds. So whatever a zombie adds is a copy of something that is there, or is the
-//! next of its key.
+//! Within the bounds of [`Relays`], in every reachable state: the first occurrences of causally
+//! ordered entries of a key are in order in the broker, although any relay that ever led may go on
+//! reading and publishing from what it remembers, and everything it ever sent may arrive late. The
+//! reason, which the model confirms: every relay publishes contiguous runs of each key that begin
+//! at or below the stored cursor, and the stored cursor only passes what the broker holds. So
+//! whatever a zombie adds is a copy of something that is there, or is the next of its key.
 //!
-//! Not in the model: entries that are put beside the log (the simulation has them), retention, and brokers
+//! Not in the model: entries that are parked (the simulation has them), retention, and brokers
 //! that reorder one session's messages of a key.
 
 mod action;
@@ -62,8 +63,8 @@ impl Relays {
         }
     }
 
-    /// Bounds that explore within minutes and a few gigabytes: more grants and faults for two entries, and a third
-    /// entry, of another key or of the same.
+    /// Bounds that explore within minutes and a few gigabytes: more grants and faults for two
+    /// entries, and a third entry, of another key or of the same.
     #[must_use]
     pub fn large(is_pipelined: bool) -> Vec<Self> {
         let small = Self::small(is_pipelined);

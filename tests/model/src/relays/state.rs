@@ -65,7 +65,8 @@ pub struct State {
     pub cursor: Cursor,
     /// Two processes.
     pub relays: [Relay; 2],
-    /// For each process what it sent over a connection that it has given up, and what may still arrive.
+    /// For each process what it sent over a connection that it has given up, and what may still
+    /// arrive.
     pub stragglers: [Vec<Entry>; 2],
     /// The entries that the broker took, in its order.
     pub log: Vec<Entry>,

@@ -62,7 +62,7 @@ impl Group {
         self.last_member
     }
 
-    /// What a member has is delivered again.
+    /// Removes a member; its deliveries come again.
     pub(crate) fn leave(&mut self, member: u64) {
         self.members.remove(&member);
         self.take_back(|flight| flight.member == member);

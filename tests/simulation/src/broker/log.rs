@@ -1,4 +1,4 @@
-//! What is stored, and what is on its way.
+//! Stored records, and requests on their way.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(super) struct Session {
     pub(super) is_severed: bool,
     /// A message of a pipelined session failed.
     is_failed: bool,
-    /// What the client of a pipelined session refused by itself, by key: nothing of that key leaves before it, and nothing
-    /// at all once something was turned away.
+    /// Messages that the client of a pipelined session refused by itself, by key: nothing of that
+    /// key leaves before, and nothing at all once something was turned away.
     refused: BTreeMap<OrderingKey, Option<MessageId>>,
     /// Handed over and not answered, in order.
     pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,
@@ -137,8 +137,8 @@ impl Broker {
         self.tasks.insert((at, number), task);
     }
 
-    /// What a pipelined client refuses without asking the broker: a topic that is missing, and what comes behind that with
-    /// its key.
+    /// Returns the error with which a pipelined client refuses a message by itself: a topic that is
+    /// missing, and what is behind it with its key.
     fn turn_away(&mut self, number: u64, message: &Message) -> Option<PublishError> {
         let is_missing = self.topics_down.get(&topic(message)).is_some_and(|(_, is_missing)| *is_missing);
         let error = self.topic_failure(message).filter(|_| is_missing);
@@ -171,7 +171,8 @@ impl Broker {
 }
 
 impl State {
-    /// A message leaves for the broker. In a pipelined session nothing overtakes; otherwise anything may.
+    /// A message leaves for the broker. In a pipelined session nothing overtakes; otherwise
+    /// anything may.
     pub(super) fn send(&mut self, number: u64, submission: Submission) {
         let at = Instant::now() + Duration::from_millis(self.latency());
         let is_early = self.is_broken(Breakage::ConfirmBeforeStore);

@@ -46,7 +46,8 @@ impl Connector for SimulatedBroker {
     }
 }
 
-/// A client learns who leads a partition, and a producer is given its id, before the first message leaves.
+/// A client learns who leads a partition, and a producer is given its id, before the first message
+/// leaves.
 const WARM_UP_MS: u64 = 150;
 
 struct SimulatedPublisher {
@@ -92,7 +93,7 @@ impl Drop for SimulatedPublisher {
 }
 
 impl State {
-    /// What a publisher may never do.
+    /// Checks what a publisher may never do.
     fn look_at_submission(&mut self, process: ProcessId, number: u64, batch: &[Submission]) {
         let names: Vec<_> = batch.iter().map(|submission| self.name(submission.message.id)).collect();
         self.note(format_args!("{process} publishes {names:?}"));

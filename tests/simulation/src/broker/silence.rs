@@ -1,7 +1,8 @@
 //! Topics about which the broker says nothing for a while.
 //!
-//! What arrives for such a topic is stored at once and confirmed afterwards, or stored afterwards, in the order in which it
-//! arrived. In a pipelined session whatever follows with the same key waits as well: nothing of a key overtakes.
+//! A message that arrives for such a topic is stored at once and confirmed afterwards, or stored
+//! afterwards, in the order in which it arrived. In a pipelined session whatever follows with the
+//! same key waits as well: nothing of a key overtakes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +20,7 @@ struct Silent {
     is_stored: bool,
 }
 
-/// What becomes of a message that arrives.
+/// The fate of a message that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// It is looked at, and answered.
@@ -53,7 +54,8 @@ impl Silence {
         silent.until = silent.until.max(until);
     }
 
-    /// What becomes of a message to a topic. `held` is until when something of its key waits in its session.
+    /// Decides about a message to a topic. `held` is until when something of its key waits in its
+    /// session.
     pub(super) fn arrival(&self, topic: u8, held: Option<Instant>) -> Arrival {
         let now = Instant::now();
         if let Some(until) = held.filter(|until| now < *until) {
@@ -69,7 +71,8 @@ impl Silence {
     }
 }
 
-/// The silence ends between two milliseconds: what waited comes before everything that arrives in the next one.
+/// The silence ends between two milliseconds: what waited comes before everything that arrives in
+/// the next one.
 fn after(until: Instant) -> Instant {
     until + Duration::from_nanos(1)
 }

@@ -76,7 +76,8 @@ impl SimulatedInbox {
         Ok(apply(&mut state))
     }
 
-    /// Inserts the row, once nobody else has it in an open transaction. The stored one if it is there.
+    /// Inserts the row, once nobody else has it in an open transaction. The stored one if it is
+    /// there.
     async fn insert(
         &self,
         tx: &mut SimulatedTransaction,
@@ -128,7 +129,7 @@ impl SimulatedInbox {
         }
     }
 
-    /// What goes wrong with the handler that is called now.
+    /// Returns the fault of the handler that is called now.
     fn next_handler_fault(&self) -> Option<HandlerFault> {
         let mut state = self.world.lock();
         let fault = state.armed.handlers.pop()?;
@@ -290,7 +291,8 @@ impl Store for SimulatedInbox {
             (state.latency(), state.is_broken(Breakage::ProofBeforeCommit), state.armed.commits.pop())
         };
         if is_early {
-            // The broker hears of it, and the commit never comes if the process dies or the database does.
+            // The broker hears of it, and the commit never comes if the process dies or the
+            // database does.
             let proofs = tx.proofs();
             let world = Arc::clone(&self.world);
             if fault.is_none() && !world.lock().inbox.is_down() {

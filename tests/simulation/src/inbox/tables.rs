@@ -1,4 +1,4 @@
-//! What is stored.
+//! The tables.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -24,7 +24,7 @@ pub(crate) struct SimulatedTransaction {
     pub(super) is_broken: bool,
 }
 
-/// What a copy of a message says.
+/// Returns the content of a copy of a message.
 pub(crate) fn content(message: &Message) -> Content {
     Content::of(message.key.as_ref().map_or("", |key| key.as_str()), &message.payload)
 }

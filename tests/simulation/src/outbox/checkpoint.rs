@@ -1,5 +1,5 @@
-//! Storing a checkpoint, and looking at what it claims: everything that the cursor passes is at the broker or stands
-//! beside the log, at every moment and not only in the end.
+//! Storing a checkpoint, and looking at what it claims: everything that the cursor passes is at the
+//! broker or stands parked, at every moment and not only in the end.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ pub(super) struct Connection {
     pub(super) history: u64,
 }
 
-/// What a call is going to take, and how it fails: before it was carried out (`Some(false)`) or after.
+/// The duration of a call, and how it fails: before it was carried out (`Some(false)`) or after.
 struct Plan {
     before: u64,
     after: u64,

@@ -1,12 +1,15 @@
-//! The database goes back to an earlier state: a restore of a backup, or the promotion of a replica that lagged.
+//! The database goes back to an earlier state: a restore of a backup, or the promotion of a replica
+//! that lagged.
 //!
-//! Everything that it holds goes back together: rows, cursor, lease, and what stands beside the log. Transactions that
-//! were open end, and ids and numbers of commits are given out again. What was committed since is undone, and forgotten;
-//! but some of it is at the broker, and relays have marks in memory that name commits which are others now.
+//! Everything that it holds goes back together: rows, cursor, lease, and what is parked.
+//! Transactions that were open end, and ids and numbers of commits are given out again. What was
+//! committed since is undone, and forgotten; but some of it is at the broker, and relays have marks
+//! in memory that name commits which are others now.
 //!
-//! What the store promises is what the PostgreSQL adapter promises (`outbox/src/postgres/history.rs`): a mark names the
-//! history in which it was taken, the lease is granted with a cursor of the present one, and calls with a mark or a lease
-//! of another one fail, whichever connection they come through.
+//! The store makes the promises of the PostgreSQL adapter (`outbox/src/postgres/history.rs`): a
+//! mark names the history in which it was taken, the lease is granted with a cursor of the present
+//! one, and calls with a mark or a lease of another one fail, whichever connection they come
+//! through.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +36,8 @@ fn parts(mark: &Mark) -> (u64, u64) {
 }
 
 impl OutboxTables {
-    /// The cursor with marks of the present history, in which they mean the same: it was stored in it, or went back with it.
+    /// The cursor with marks of the present history, in which they mean the same: it was stored in
+    /// it, or went back with it.
     pub(super) fn granted_cursor(&self) -> Cursor {
         let here = |old: &Mark| mark(self.history, commits_at(old));
         let Cursor { base, progress } = &self.relay.cursor;
@@ -55,7 +59,7 @@ impl OutboxTables {
         self.given_back.extend(ahead.given_back);
         self.history = ahead.history + 1;
         self.connected_since = if is_pooled { ahead.connected_since } else { self.history };
-        // What somebody saw or decided about, and what happens to the server.
+        // Decisions and observations stay, and so does what happens to the server.
         (self.edited, self.leases, self.down_until) = (ahead.edited, ahead.leases, ahead.down_until);
     }
 }
@@ -66,7 +70,8 @@ impl State {
         self.backup = Some(self.outbox.clone());
     }
 
-    /// The database goes back, if there is a state to go back to. Behind a pooler, connections do not notice.
+    /// The database goes back, if there is a state to go back to. Behind a pooler, connections do
+    /// not notice.
     pub(crate) fn restore(&mut self, is_pooled: bool) {
         let Some(backup) = self.backup.take() else { return };
         let ahead = std::mem::replace(&mut self.outbox, backup);

@@ -1,4 +1,4 @@
-//! What is stored.
+//! The tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Row {
     pub(crate) is_removed: bool,
 }
 
-/// An exception beside the log.
+/// An exception.
 #[derive(Debug, Clone)]
 pub(crate) struct ParkedEntry {
     pub(crate) parked: Parked,
@@ -40,7 +40,8 @@ pub(crate) struct RelayRow {
     pub(crate) cursor: Cursor,
 }
 
-/// The tables. Marks are numbers of commits in a history: what a snapshot tells, without its notation.
+/// The tables. Marks are numbers of commits in a history: what a snapshot tells, without its
+/// notation.
 #[derive(Debug, Clone)]
 pub(crate) struct OutboxTables {
     pub(crate) rows: BTreeMap<i64, Row>,
@@ -61,7 +62,8 @@ pub(crate) struct OutboxTables {
     pub(crate) history: u64,
     /// Connections that were made in an earlier history are gone.
     pub(super) connected_since: u64,
-    /// Messages that were discarded before going back, and not after it: others of their keys have left meanwhile.
+    /// Messages that were discarded before going back, and not after it: others of their keys have
+    /// left meanwhile.
     pub(crate) given_back: BTreeSet<MessageId>,
     /// Messages of transactions that were undone by going back.
     pub(crate) undone: BTreeSet<MessageId>,

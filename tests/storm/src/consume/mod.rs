@@ -1,4 +1,4 @@
-//! What consumers do.
+//! Consumers.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -18,17 +18,17 @@ use crate::setup::HEARTBEAT;
 use crate::workload::Workload;
 use harness::journal::{Journal, Journaled};
 
-/// What a consumer process is to do.
+/// The task of a consumer process.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct ConsumerTask {
     /// Where the inbox is.
     pub database: String,
-    /// What it receives from.
+    /// The subscription that it reads.
     pub broker: BrokerAddress,
     /// Its name.
     pub consumer: String,
-    /// A second name under which it applies every message in the same transaction: where a message goes to one
-    /// reader only.
+    /// A second name under which it applies every message in the same transaction: where a message
+    /// goes to one reader only.
     pub also: Option<String>,
     /// Many messages per transaction.
     pub batch: bool,

@@ -1,5 +1,5 @@
-//! The wall clock of one process jumps; the monotonic clock does not. With libfaketime, a library that answers instead
-//! of the system when the process asks for the time.
+//! The wall clock of one process jumps; the monotonic clock does not. With libfaketime, a library
+//! that answers instead of the system when the process asks for the time.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,9 @@ pub const LIBRARY: &str = "OUTBOX_FAKETIME";
 /// Its name.
 pub(crate) const NAME: &str = "clock-jump";
 
-/// How far a clock jumps at most, either way, in a storm of this length: beyond any lease, and within what the inbox takes
-/// from the future. A short storm has short jumps: what a producer schedules by a clock that is ahead has to be waited for.
+/// How far a clock jumps at most, either way, in a storm of this length: beyond any lease, and
+/// within what the inbox takes from the future. A short storm has short jumps: what a producer
+/// schedules by a clock that is ahead has to be waited for.
 pub(crate) fn jump_max(length: Duration) -> Duration {
     length.clamp(Duration::from_secs(20), Duration::from_secs(240))
 }

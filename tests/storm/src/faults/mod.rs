@@ -1,4 +1,4 @@
-//! What can go wrong, each with its cure.
+//! Faults, each with its cure.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -33,8 +33,9 @@ use crate::stage::Stage;
 
 /// A fault: it injected, stays for a while, and is healed.
 ///
-/// The storm calls [`inject`](Self::inject), waits for a time out of [`lasts`](Self::lasts), and calls
-/// [`heal`](Self::heal); never two injected of one fault without a `heal` between. Different faults overlap.
+/// The storm calls [`inject`](Self::inject), waits for a time out of [`lasts`](Self::lasts), and
+/// calls [`heal`](Self::heal); never two injected of one fault without a `heal` between. Different
+/// faults overlap.
 #[async_trait]
 pub trait Fault: Send {
     /// Unique, for plan and report: lower case, words joined by hyphens.
@@ -61,14 +62,15 @@ pub trait Fault: Send {
     /// It could not be made to happen; the storm heals it and goes on, and the report tells.
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure>;
 
-    /// Ends it, and returns when it is over. Without a inject before, and a second time, it does nothing.
+    /// Ends it, and returns when it is over. Without a inject before, and a second time, it does
+    /// nothing.
     ///
     /// # Errors
     /// It goes on; the storm tries again a few times, then gives the run up.
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure>;
 }
 
-/// What a fault has done, for the report.
+/// The effect of a fault, for the report.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Injected {
     /// Whom it hit: a process, a wire, a service.
@@ -107,7 +109,8 @@ pub fn catalogue(pair: Pair) -> Vec<Box<dyn Fault>> {
     faults
 }
 
-/// The faults that cannot be had on this machine, and why. A report names them; CI requires that there are none.
+/// The faults that cannot be had on this machine, and why. A report names them; CI requires that
+/// there are none.
 #[must_use]
 pub fn missing() -> Vec<(&'static str, String)> {
     clock::ClockJump::from_environment().err().map(|why| (clock::NAME, why)).into_iter().collect()

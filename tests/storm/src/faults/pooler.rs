@@ -1,5 +1,5 @@
-//! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`, pool mode `session`). It
-//! outlives the server's sessions, and ends by itself.
+//! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`,
+//! pool mode `session`). It outlives the server's sessions, and ends by itself.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::stage::{Peer, Role, Service, Services, Stage, Wire};
 /// The variable that says where the pooler listens once it is started.
 pub const ADDRESS: &str = "OUTBOX_PGBOUNCER_URL";
 
-/// Relays reach the database through a pooler for a while. One kind stays, the other is started again and again.
+/// Relays reach the database through a pooler for a while. One kind stays, the other is started
+/// again and again.
 #[derive(Debug)]
 pub struct Pooler {
     address: String,

@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// What can go away in this pair.
+    /// Returns the servers of this pair that can go away.
     #[must_use]
     pub fn all(pair: Pair) -> Vec<Self> {
         let new = |name, service, manner| Self { name, service, manner, stopped: false };

@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Stage, Wire};
 
-/// What happens on the wire.
+/// A fault on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Everything takes longer, by a random time.

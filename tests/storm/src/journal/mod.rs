@@ -1,4 +1,4 @@
-//! What the processes of a storm write down.
+//! Journals of a storm's processes.
 //!
 //! | module | what it holds |
 //! |---|---|

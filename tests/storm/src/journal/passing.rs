@@ -17,6 +17,7 @@ pub struct Passed {
     /// Its group in a FIFO queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Whether the server says that it is done. The client may have been told otherwise, or nothing.
+    /// Whether the server says that it is done. The client may have been told otherwise, or
+    /// nothing.
     pub is_done: bool,
 }

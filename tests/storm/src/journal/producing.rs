@@ -18,12 +18,12 @@ pub enum Step {
         /// When: see [`crate::clock`].
         at: u64,
     },
-    /// All statements are done, and what comes next may commit. Only the last one counts: an earlier attempt was
-    /// rolled back.
+    /// All statements are done, and what comes next may commit. Only the last one counts: an
+    /// earlier attempt was rolled back.
     Sent {
         /// The operation.
         operation: Uuid,
-        /// What it wrote.
+        /// The rows and messages that it wrote.
         #[serde(flatten)]
         sent: Sent,
     },
@@ -33,14 +33,14 @@ pub enum Step {
         operation: Uuid,
         /// When.
         at: u64,
-        /// What it was told.
+        /// The answer that it got.
         outcome: Outcome,
         /// For people.
         detail: String,
     },
 }
 
-/// What an operation wrote.
+/// The rows and messages of an operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sent {
     /// Business rows.
@@ -53,8 +53,9 @@ pub struct Sent {
     pub undone_messages: Vec<Uuid>,
 }
 
-/// The operations that these steps make, in the order in which they began. One without an end is unknown; one that
-/// never sent anything has failed, because its client died before it could commit.
+/// The operations that these steps make, in the order in which they began. One without an end is
+/// unknown; one that never sent anything has failed, because its client died before it could
+/// commit.
 #[must_use]
 pub fn operations(steps: impl IntoIterator<Item = Step>) -> Vec<Operation> {
     let mut places: HashMap<Uuid, usize> = HashMap::new();

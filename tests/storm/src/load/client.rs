@@ -23,7 +23,7 @@ use crate::clock;
 use crate::journal::{Journal, Sent, Step};
 use crate::process;
 
-/// What a producer process is to do.
+/// The task of a producer process.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct ProducerTask {
     /// Where the outbox is.
@@ -45,9 +45,9 @@ pub struct ProducerTask {
 /// Where messages go.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Topics {
-    /// What consumers read.
+    /// The topic that consumers read.
     pub main: String,
-    /// What nobody has made.
+    /// The topic that nobody has made.
     pub nowhere: String,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Client<DB: SettleIn> {
     accounts: u32,
 }
 
-/// What a client was told, with what it had sent.
+/// The answer that a client got, with its request.
 pub(super) struct Told {
     outcome: Outcome,
     detail: String,
@@ -156,7 +156,7 @@ impl<DB: SettleIn> Client<DB> {
             Ending::Vanish(millis) => Duration::from_millis(millis),
             Ending::Commit | Ending::RollBack => PATIENCE,
         };
-        // Whoever goes away hears nothing: there is nothing to write down.
+        // A client that goes away hears nothing: there is nothing to write down.
         let Some(told) = cancel::within(limit, self.attempt(shape, &self.given)).await else { return Ok(()) };
         self.ended(operation, &told)?;
         if let (Outcome::Ok, Some(sent), true) = (told.outcome, &told.sent, shape.is_repeatable()) {
@@ -171,7 +171,8 @@ impl<DB: SettleIn> Client<DB> {
         self.journal.write(&[Step::Ended { operation, at: clock::now(), outcome, detail }])
     }
 
-    /// Does the same again, with the same ids. Only a success says anything new: what failed was there before.
+    /// Does the same again, with the same ids. Only a success says anything new: what failed was
+    /// there before.
     async fn repeat(self: &Arc<Self>, shape: &Shape, sent: &Sent) -> Result<(), Failure> {
         let operation = Uuid::new_v4();
         let numbers = sent.messages.iter().map(|message| message.seq.unwrap_or_default()).collect();
@@ -255,7 +256,8 @@ impl<DB: SettleIn> Client<DB> {
                 return Err(told);
             }
         };
-        // All a client knows about its own commit: a refusal is a failure, a lost answer is nothing.
+        // All a client knows about its own commit: a refusal is a failure, a lost answer is
+        // nothing.
         match tx.commit().await {
             Ok(()) => {
                 self.outbox.wake_up().wake();

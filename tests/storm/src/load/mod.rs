@@ -1,4 +1,4 @@
-//! What producers do.
+//! The producers' transactions.
 //!
 //! | module | what it holds |
 //! |---|---|

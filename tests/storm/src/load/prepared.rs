@@ -35,7 +35,7 @@ impl Preparation {
         }
     }
 
-    /// What the journal calls it.
+    /// Returns its name in the journal.
     pub(crate) fn operation(&self) -> Uuid {
         self.shape.operation
     }

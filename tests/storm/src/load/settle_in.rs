@@ -9,8 +9,8 @@ use crate::faults::database::disk::SqliteFull;
 
 /// A database that producers work on.
 pub(super) trait SettleIn: Workload {
-    /// Begins the work of a transaction: how long it waits for locks, how isolated it is, how large a file may be
-    /// (what the storm's folder says).
+    /// Begins the work of a transaction: how long it waits for locks, how isolated it is, how large
+    /// a file may be (what the storm's folder says).
     fn settle_in(
         connection: &mut Self::Connection,
         serializable: bool,

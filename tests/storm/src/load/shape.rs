@@ -1,4 +1,4 @@
-//! What one operation is like, at random. Pure.
+//! The shape of an operation, at random. Pure.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(super) struct Shape {
 pub(crate) const DELAY_MAX: Duration = Duration::from_secs(3);
 /// More than a producer may send.
 pub(super) const OVERSIZE: usize = 150_000;
-/// What a producer may send at most.
+/// The most that a producer may send, in bytes.
 pub(super) const PRODUCER_BYTES_MAX: usize = 100_000;
 /// More than the relay takes, also in chunks: it parks the message as dead.
 pub(super) const POISONOUS: usize = 80_000;
@@ -130,7 +130,8 @@ impl Shape {
         Self { operation: Uuid::new_v4(), path, mode, ending, serializable: rng.random_bool(0.1), items }
     }
 
-    /// The same once more, as a client does it who did not believe the first answer: all ids are derived.
+    /// The same once more, as a client does it who did not believe the first answer: all ids are
+    /// derived.
     pub(super) fn is_repeatable(&self) -> bool {
         self.ending == Ending::Commit && self.items.iter().all(|item| item.derived && !item.undone)
     }

@@ -26,7 +26,7 @@ pub(super) enum WorkError {
     /// A message.
     #[error("a message was refused: {0}")]
     Enqueue(#[from] EnqueueError),
-    /// What was sent could not be written down.
+    /// The journal refused an entry.
     #[error("the journal cannot be written: {0}")]
     Journal(#[from] std::io::Error),
     /// It was meant to.
@@ -37,7 +37,7 @@ pub(super) enum WorkError {
     OversizeTaken,
 }
 
-/// What the transaction offers, whichever it is.
+/// A transaction of either kind.
 pub(super) enum Tx<'a, DB: outbox::Dialect> {
     /// The toolkit's.
     Guarded(&'a mut OutboxTransaction<DB>),
@@ -82,7 +82,7 @@ pub(super) fn derived_id(item: &Item, began: OffsetDateTime) -> Option<MessageId
     MessageId::derived(began, [item.row.as_bytes()]).ok()
 }
 
-/// What one operation is told besides its shape.
+/// The parameters of an operation besides its shape.
 #[derive(Clone)]
 pub(super) struct Given {
     /// Where messages go.

@@ -12,12 +12,12 @@ use crate::setup::Plot;
 use crate::stage::{Role, Stage};
 use harness::stores::Plain;
 
-/// What is read elsewhere.
+/// Facts that are read elsewhere.
 #[derive(Debug)]
 pub struct Facts {
     /// Whether nothing is on its way any more, or nothing moves that is.
     pub settled: bool,
-    /// What the broker has.
+    /// The broker's records.
     pub topic_read: TopicRead,
 }
 

@@ -1,4 +1,4 @@
-//! What is there in the end, read with plain SQL wherever it can be.
+//! Readers of the final state, with plain SQL wherever it can be.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -8,16 +8,16 @@ use crate::stage::Stage;
 use crate::topic_reader;
 use harness::stores::Plain;
 
-/// What is still on its way.
+/// Counts of messages that are still on their way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pending {
     /// Messages in the outbox and not beside it.
     pub messages: u64,
-    /// Messages beside the log that leave at their time.
+    /// Parked messages that leave at their time.
     pub scheduled: u64,
-    /// Messages beside the log that are tried again.
+    /// Parked messages that are tried again.
     pub retrying: u64,
-    /// Messages beside the log that wait for another one, which is not dead.
+    /// Parked messages that wait for another one, which is not dead.
     pub held: u64,
     /// Messages without an effect and without a dead letter, over all consumers.
     pub undecided: u64,
@@ -66,8 +66,8 @@ pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
     Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
 }
 
-/// Counts the messages that nobody has decided about. A decision about one that is beside the log again does not stand for
-/// another one.
+/// Counts the messages that nobody has decided about. A decision about one that is parked again
+/// does not stand for another one.
 fn missing(left: &HashSet<String>, decided: &HashSet<String>) -> u64 {
     left.difference(decided).count() as u64
 }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn one_lost_and_one_parked_message_do_not_cancel_out() {
-        // "c" took effect and is beside the log once more; "b" is lost.
+        // "c" took effect and is parked once more; "b" is lost.
         assert_eq!(missing(&set(&["a", "b"]), &set(&["a", "c"])), 1);
         assert_eq!(missing(&set(&["a"]), &set(&["a", "b", "c"])), 0);
     }

@@ -91,7 +91,8 @@ mod tests {
         Uuid::from_u128(number)
     }
 
-    /// Messages 1 to 6 in partition 0 and 7 to 9 in partition 1; 10 was never published, 11 is parked.
+    /// Messages 1 to 6 in partition 0 and 7 to 9 in partition 1; 10 was never published, 11 is
+    /// parked.
     fn history(applied: &[u128]) -> History {
         let seen = |number| Occurrence {
             id: Some(id(number)),

@@ -14,7 +14,8 @@ use crate::stage::{Broker, Peer, Role, Wire, Wires};
 pub struct Servers {
     postgres: Option<Url>,
     kafka: Option<String>,
-    /// For relays and for consumers: where Kafka listens for a proxy, and the port under which it announces that.
+    /// For relays and for consumers: where Kafka listens for a proxy, and the port under which it
+    /// announces that.
     kafka_proxied: Vec<(u16, u16)>,
     rabbitmq: Option<Url>,
     sqs: Option<Url>,

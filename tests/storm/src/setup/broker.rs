@@ -79,7 +79,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
     }
 }
 
-/// What RabbitMQ's queues are bound to.
+/// Returns the exchange to which RabbitMQ's queues are bound.
 fn inner_exchange(plot: &Plot) -> String {
     format!("{}-inner", plot.name)
 }

@@ -86,9 +86,9 @@ async fn make_tables<DB: Workload>(
     Ok(DB::create_effects(consumers).await?)
 }
 
-/// Writes down every change of a relay's row, with the session that made it: the lease was granted to that session
-/// under the epoch of its last takeover, and whatever it writes it writes under that one. With the owner's rights: a
-/// relay must not be able to write the list itself.
+/// Writes down every change of a relay's row, with the session that made it: the lease was granted
+/// to that session under the epoch of its last takeover, and whatever it writes it writes under
+/// that one. With the owner's rights: a relay must not be able to write the list itself.
 const WATCH_LEASES: [&str; 3] = [
     "CREATE TABLE lease_change (place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL, \
      relay text NOT NULL, before bigint, epoch bigint NOT NULL, holder text, moved boolean NOT NULL)",

@@ -29,10 +29,10 @@ pub(crate) use broker::PARTITIONS;
 pub(crate) use processes::{HEARTBEAT, LEASE, RETRY_MAX};
 pub use processes::{Programs, RELAY_NAME};
 
-/// What one storm is made with.
+/// The plan of one storm.
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// What it runs over.
+    /// Its database and its broker.
     pub pair: Pair,
     /// Names everything that this storm makes.
     pub name: String,
@@ -66,8 +66,8 @@ impl Plot {
         ["billing", "audit"]
     }
 
-    /// Under which name a consumer's messages are put aside: where one reader applies a message under both names, by
-    /// that reader.
+    /// Under which name a consumer's messages are put aside: where one reader applies a message
+    /// under both names, by that reader.
     #[must_use]
     pub fn dead_lettered_by(&self, consumer: &'static str) -> &'static str {
         if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }

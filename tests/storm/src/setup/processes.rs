@@ -15,8 +15,8 @@ use crate::load::ProducerTask;
 use crate::pair::BrokerKind;
 use crate::stage::{Peer, Recipe, Role, Stage, Wire};
 
-/// For the mock cluster, which checks no sequence numbers: behind a refused request it stores the next one, as no real
-/// broker does, and librdkafka takes the refused one for stored.
+/// For the mock cluster, which checks no sequence numbers: behind a refused request it stores the
+/// next one, as no real broker does, and librdkafka takes the refused one for stored.
 const ONE_REQUEST_IN_FLIGHT: (&str, &str) = ("max.in.flight.requests.per.connection", "1");
 
 /// The programs that a storm runs.
@@ -180,7 +180,8 @@ impl Cast<'_> {
     fn consumers(&self) -> Result<Vec<(String, ConsumerTask)>, Failure> {
         let [one, other] = self.plot.consumers();
         let mut tasks = Vec::new();
-        // A queue of SQS hands a message to one reader only: each reader then applies it under both names.
+        // A queue of SQS hands a message to one reader only: each reader then applies it under both
+        // names.
         let is_shared = self.plot.pair.broker.is_sqs();
         let names: &[(&str, Option<&str>)] =
             if is_shared { &[(one, Some(other))] } else { &[(one, None), (other, None)] };
@@ -202,9 +203,9 @@ impl Cast<'_> {
         Ok(tasks)
     }
 
-    /// Where one of a consumer's processes receives. The mock's group coordinator ends its program (`member->resp` is
-    /// asserted) when a member asks again to join before it was answered, as it does after a fault: there the partitions
-    /// are divided beforehand.
+    /// Where one of a consumer's processes receives. The mock's group coordinator ends its program
+    /// (`member->resp` is asserted) when a member asks again to join before it was answered, as it
+    /// does after a fault: there the partitions are divided beforehand.
     fn address(&self, consumer: &str, number: usize) -> Result<BrokerAddress, Failure> {
         let (broker, topics) = (&self.stage.broker, self.plot.topics());
         Ok(match self.plot.pair.broker {

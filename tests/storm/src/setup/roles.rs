@@ -1,4 +1,5 @@
-//! The users of least privilege that the processes connect as on PostgreSQL; the storm itself is the administrator.
+//! The users of least privilege that the processes connect as on PostgreSQL; the storm itself is
+//! the administrator.
 
 use migrations::{Identifier, Line, Roles, Statement, Template};
 use sqlx::{Executor as _, PgConnection};
@@ -19,7 +20,7 @@ fn user(role: Role) -> &'static str {
     }
 }
 
-/// What the business needs besides the toolkit's own grants.
+/// Grants for the business besides the toolkit's own.
 const BUSINESS: [(Role, &str); 3] = [
     (Role::Producer, "GRANT SELECT, INSERT, UPDATE ON account TO {user}"),
     (Role::Producer, "GRANT SELECT, INSERT ON business TO {user}"),
@@ -38,8 +39,8 @@ pub(super) fn url(kind: DatabaseKind, role: Role, admin: &str) -> Result<String,
     Ok(url.to_string())
 }
 
-/// Makes the users, which belong to the whole server, and grants them what they need of these two databases: by the
-/// toolkit's own script, and nothing more of the toolkit's tables.
+/// Makes the users, which belong to the whole server, and grants them what they need of these two
+/// databases: by the toolkit's own script, and nothing more of the toolkit's tables.
 pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnection) -> Result<(), Failure> {
     for role in [Role::Producer, Role::Relay, Role::Consumer] {
         producers.execute(&create(role)?).await?;

@@ -17,14 +17,15 @@ pub struct Broker {
     pub groups: Vec<String>,
     /// RabbitMQ: what relays publish to.
     pub exchange: Option<String>,
-    /// RabbitMQ: what the queues and the topic_reader are bound to; it is bound to `exchange` by each topic's name. So one binding
-    /// decides whether a message reaches all of them or none.
+    /// RabbitMQ: what the queues and the topic_reader are bound to; it is bound to `exchange` by
+    /// each topic's name. So one binding decides whether a message reaches all of them or none.
     pub inner_exchange: Option<String>,
     /// SQS: what stands between the proxies and the server, and can answer in its place.
     pub gateway: Option<Arc<Gateway>>,
     /// RabbitMQ: what stands between the relays' wire and the server, and can keep confirms back.
     pub confirms: Option<Arc<AmqpProxy>>,
-    /// RabbitMQ: the queue that copies of everything go to, for the check at the end. Faults leave it alone.
+    /// RabbitMQ: the queue that copies of everything go to, for the check at the end. Faults leave
+    /// it alone.
     pub topic_reader: Option<String>,
     /// The cluster inside this process, for a pair with mock Kafka.
     pub mock: Option<Arc<Mock>>,

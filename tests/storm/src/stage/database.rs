@@ -7,8 +7,8 @@ pub struct Database {
     pub producers: String,
     /// Inbox and effects.
     pub consumers: String,
-    /// Accounts, the rows that producers contend for: table `account`, column `name` in `account-0` up to this
-    /// number less one. A producer locks them in ascending order of their names.
+    /// Accounts, the rows that producers contend for: table `account`, column `name` in `account-0`
+    /// up to this number less one. A producer locks them in ascending order of their names.
     pub accounts: u32,
 }
 

@@ -1,4 +1,5 @@
-//! What a fault can reach. Everything on it belongs to the storm: nothing else may be harmed.
+//! The stage: everything that a fault can reach. All of it belongs to the storm: nothing else may
+//! be harmed.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -23,12 +24,13 @@ pub use wires::{Peer, Wire, Wires};
 
 use crate::pair::Pair;
 
-/// The variable that arms crash points of a process; how it is written stands in [`message::crash_points`].
+/// The variable that arms crash points of a process; how it is written stands in
+/// [`message::crash_points`].
 pub const CRASH_POINTS: &str = message::crash_points::VARIABLE;
 
-/// What a fault can reach.
+/// Everything that a fault can reach.
 pub struct Stage {
-    /// What this storm runs over.
+    /// The database and the broker of this storm.
     pub pair: Pair,
     /// Producers, relays and consumers.
     pub processes: Processes,

@@ -56,7 +56,7 @@ impl Service {
 #[derive(Debug, Clone)]
 pub struct Services {
     xtask: PathBuf,
-    /// What their own environment says besides this process's.
+    /// Their environment besides this process's.
     environment: BTreeMap<&'static str, String>,
     others: Arc<Mutex<Vec<Services>>>,
 }
@@ -73,7 +73,8 @@ impl Services {
         Self { xtask, environment: BTreeMap::new(), others: Arc::default() }
     }
 
-    /// One more PostgreSQL in a folder and at a port of its own, until [`remove_others`](Self::remove_others).
+    /// One more PostgreSQL in a folder and at a port of its own, until
+    /// [`remove_others`](Self::remove_others).
     #[must_use]
     pub fn another_postgres(&self, folder: &Path, port: u16) -> Self {
         let environment =

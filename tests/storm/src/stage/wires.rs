@@ -1,8 +1,9 @@
 //! The proxies between processes and servers.
 //!
-//! Kafka's clients connect to the addresses that the broker announces. The storm therefore gives Kafka one more
-//! listener per role, announced under the port of a proxy: the variable `OUTBOX_KAFKA_PROXIED` holds pairs
-//! `listening:announced`, separated by commas, the first for relays, the second for consumers.
+//! Kafka's clients connect to the addresses that the broker announces. The storm therefore gives
+//! Kafka one more listener per role, announced under the port of a proxy: the variable
+//! `OUTBOX_KAFKA_PROXIED` holds pairs `listening:announced`, separated by commas, the first for
+//! relays, the second for consumers.
 
 use std::collections::BTreeMap;
 
@@ -42,6 +43,7 @@ impl std::fmt::Display for Wire {
 pub struct Wires {
     /// In the order of their keys, so that chance depends on the seed alone.
     pub proxies: BTreeMap<Wire, Proxy>,
-    /// The storm's own way to the producers' PostgreSQL, which nothing disturbs: it leads where they are.
+    /// The storm's own way to the producers' PostgreSQL, which nothing disturbs: it leads where
+    /// they are.
     pub own: Option<Proxy>,
 }

@@ -1,4 +1,4 @@
-//! What the broker has, read with plain clients that share nothing with the toolkit's.
+//! Reads the broker's content with plain clients that share nothing with the toolkit's.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -28,8 +28,8 @@ pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
     (plot.pair.broker == BrokerKind::MockKafka).then(follow)
 }
 
-/// Reads everything. What `waiting` says was counted before consumers stopped: a queue of SQS keeps no log, and the
-/// consumers' journals tell all of it only when nothing is left in the queue.
+/// Reads everything. What `waiting` says was counted before consumers stopped: a queue of SQS keeps
+/// no log, and the consumers' journals tell all of it only when nothing is left in the queue.
 ///
 /// # Errors
 /// The broker does not answer.

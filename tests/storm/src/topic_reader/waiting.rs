@@ -1,4 +1,5 @@
-//! What waits at the broker for its readers: partitions of a group, queues. Read with plain clients.
+//! Messages that wait at the broker for its readers: partitions of a group, queues. Read with plain
+//! clients.
 
 use std::time::Duration;
 
@@ -80,7 +81,8 @@ fn partitions(servers: &str, topic: &str, group: &str) -> Result<Vec<Waiting>, F
     Ok(all)
 }
 
-/// Counts what a queue can hand out, what it has handed out without an answer, and what it holds back.
+/// Counts what a queue can hand out, what it has handed out without an answer, and what it holds
+/// back.
 async fn queue(endpoint: &str, name: &str) -> Result<Vec<Waiting>, Failure> {
     let config = aws_sdk_sqs::Config::builder()
         .behavior_version(BehaviorVersion::latest())

@@ -36,7 +36,8 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
 }
 
-/// What a statement ends with that waits for no lock longer than a moment: nothing, or a code.
+/// Runs a statement that waits for no lock longer than a moment, and returns its error code, if
+/// any.
 async fn impatient(url: &str, sql: &str) -> Result<Option<String>, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     sqlx::query("SET lock_timeout = '50ms'").execute(&mut session).await?;
@@ -163,7 +164,8 @@ async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// The median of eleven commits in a session of its own: one that another session's flush has covered does not wait.
+/// The median of eleven commits in a session of its own: one that another session's flush has
+/// covered does not wait.
 async fn usual_commit(url: &str) -> Result<Duration, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     let mut took = [Duration::ZERO; 11];

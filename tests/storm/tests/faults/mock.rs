@@ -139,8 +139,9 @@ async fn leaders_move(test: Stage) -> Outcome {
         seen.push(injected.detail);
     }
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
-    // A client that sees a leader go and come back within a millisecond may leave the partition with the wrong
-    // broker for good (librdkafka 2.12: the first move is still under way when the second one looks undone).
+    // A client that sees a leader go and come back within a millisecond may leave the partition
+    // with the wrong broker for good (librdkafka 2.12: the first move is still under way when the
+    // second one looks undone).
     let newcomer = self::producer(&address, &[])?;
     Ok(send(&newcomer).await?)
 }

@@ -71,7 +71,7 @@ async fn a_killed_one_is_started_again(test: tests::Stage) -> Outcome {
     heal(&mut Kill, &stage).await
 }
 
-/// What the kernel says it does: `T` for stopped.
+/// Returns the state that the kernel reports: `T` for stopped.
 fn state(pid: rustix::process::Pid) -> Result<char, Failure> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
     let (_, rest) = stat.rsplit_once(") ").ok_or("no state")?;

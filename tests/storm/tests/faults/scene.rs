@@ -72,7 +72,8 @@ pub(crate) async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Outcome {
 /// A condition may take so long; only a failing test uses it up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until the answer is there. Unlike `tests::eventually`, asking may change what it looks at.
+/// Asks again and again until the answer is there. Unlike `tests::eventually`, asking may change
+/// what it looks at.
 pub(crate) async fn until<T>(
     what: &str,
     mut ask: impl AsyncFnMut() -> Result<Option<T>, Failure>,

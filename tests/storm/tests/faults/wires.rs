@@ -35,14 +35,16 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     assert_eq!(injected.target, "producers–database");
     let work = tokio::spawn(async move {
         loop {
-            // In one message: a prepared statement would wait for the first answer before it is executed.
+            // In one message: a prepared statement would wait for the first answer before it is
+            // executed.
             if let Err(error) = sqlx::raw_sql("INSERT INTO done VALUES (1)").execute(&mut session).await {
                 return error;
             }
         }
     });
     if kind == Kind::AnswersLost {
-        // The row shows before its answer has come this far: a cure in between would let the answer through.
+        // The row shows before its answer has come this far: a cure in between would let the answer
+        // through.
         until("an answer is lost", async || {
             Ok(stage.wires.proxies.values().any(|wire| wire.counts().lost_bytes > 0).then_some(()))
         })

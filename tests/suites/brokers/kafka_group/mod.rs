@@ -1,4 +1,4 @@
-//! What a member of a real Kafka group relies on: pauses, rebalances, lost sessions, and where a
+//! The promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and where a
 //! group begins.
 //!
 //! | module | what it holds |

@@ -17,7 +17,8 @@ use conformance::session::PATIENCE;
 
 /// Where `murmur2(key) % partitions` of Java clients is worth looking at.
 const PARTITIONS: u16 = 16;
-/// The partition of the key `order-7` among 16, computed with Apache Kafka's `Utils.murmur2` written in Python.
+/// The partition of the key `order-7` among 16, computed with Apache Kafka's `Utils.murmur2`
+/// written in Python.
 const PARTITION_OF_ORDER_7: i32 = 1;
 
 /// librdkafka's mock cluster.
@@ -50,7 +51,8 @@ pub(super) async fn cluster(stage: Stage) -> Outcome {
     check(&servers, &topic).await
 }
 
-/// Goal: a consumer in any language finds what `docs/wire.md` says. Oracle: librdkafka's plain consumer.
+/// Goal: a consumer in any language finds what `docs/wire.md` says. Oracle: librdkafka's plain
+/// consumer.
 async fn check(servers: &[String], topic: &str) -> Outcome {
     let connector = Connector::new(Config::new(servers))?;
     let [complete, binary] = publish(&connector, topic).await?;

@@ -1,5 +1,5 @@
-//! Every field of `docs/wire.md`, as a plain client of each broker sees it: the names are those of the specifications,
-//! written down here once more, and not our own code's.
+//! Every field of `docs/wire.md`, as a plain client of each broker sees it: the names are those of
+//! the specifications, written down here once more, and not our own code's.
 
 mod kafka;
 mod rabbitmq;

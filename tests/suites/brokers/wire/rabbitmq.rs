@@ -16,8 +16,8 @@ use conformance::sample;
 
 const APP: &str = "workload";
 
-/// Goal: a consumer in any language finds what `docs/wire.md` says, with an exchange and an application id
-/// configured. Oracle: a plain client.
+/// Goal: a consumer in any language finds what `docs/wire.md` says, with an exchange and an
+/// application id configured. Oracle: a plain client.
 pub(super) async fn queue(stage: Stage) -> Outcome {
     let url = Backend::Rabbitmq.address()?;
     let (queue, exchange) = (stage.unique("wire"), stage.unique("events"));
@@ -79,7 +79,7 @@ async fn read(url: &str, queue: &str) -> Result<Vec<Delivery>, Failure> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     let mut records = Vec::new();
-    // What is confirmed is in the queue: nothing to wait for.
+    // A confirmed message is in the queue: nothing to wait for.
     while let Some(got) =
         channel.basic_get(ShortString::try_new(queue)?, BasicGetOptions { no_ack: true }).await?
     {

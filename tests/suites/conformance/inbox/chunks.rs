@@ -1,4 +1,5 @@
-//! Messages in chunks: the handler runs once with the whole, whatever order, repetition or crash lies between.
+//! Messages in chunks: the handler runs once with the whole, whatever order, repetition or crash
+//! lies between.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -192,7 +193,8 @@ async fn a_crash_between_chunks_is_harmless<DB: TestDatabase>(database: &Databas
     let whole = large("one");
     let chunks = chunks_of(&whole);
     let broker = Broker::new(chunks.clone());
-    // Each consumer comes one commit further than the one before, then is gone without having settled it.
+    // Each consumer comes one commit further than the one before, then is gone without having
+    // settled it.
     for commits in 1..=2 * chunks.len() {
         let shutdown = Shutdown::new();
         let abort = shutdown.abort.clone();
@@ -416,7 +418,8 @@ async fn a_failing_message_dies_whole_and_is_redriven_whole<DB: TestDatabase>(da
     assert_nothing_waits(&inbox).await;
 }
 
-/// Of two chunks that are delivered again, the first can come just before a consumer that was thought dead gives the whole up.
+/// Of two chunks that are delivered again, the first can come just before a consumer that was
+/// thought dead gives the whole up.
 async fn late_chunks_of_a_dead_letter_make_no_second_one<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let chunks = chunks_of(&large("one"));

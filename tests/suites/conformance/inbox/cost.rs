@@ -1,5 +1,5 @@
-//! What the guard costs: what PostgreSQL counted itself, so that a plan that reads a whole day does not pass for one that looks, and
-//! the messages on the wire.
+//! The cost of the guard, as PostgreSQL counts it, so that a plan that reads a whole day does not
+//! pass for one that looks, and the messages on the wire.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -33,8 +33,8 @@ async fn scanned(admin: &PgPool) -> i64 {
     sqlx::query_scalar(read).fetch_one(admin).await.unwrap()
 }
 
-/// Goal: batches are looked up row by row by the index, however many messages a batch and a day have. Oracle: the server's count of
-/// rows that full scans have read.
+/// Goal: batches are looked up row by row by the index, however many messages a batch and a day
+/// have. Oracle: the server's count of rows that full scans have read.
 async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Postgres>) {
     const REMEMBERED: usize = 6_000;
     let inbox = database.inbox().await;
@@ -68,8 +68,9 @@ async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome
     Ok(())
 }
 
-/// Goal: beside BEGIN, effect and COMMIT a fresh message costs one statement, since the look at its row travels with COMMIT; a
-/// duplicate another one in place of its effect; and a chained transaction needs no BEGIN. Oracle: the messages on the wire.
+/// Goal: beside BEGIN, effect and COMMIT a fresh message costs one statement, since the look at its
+/// row travels with COMMIT; a duplicate another one in place of its effect; and a chained
+/// transaction needs no BEGIN. Oracle: the messages on the wire.
 async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     const ADMIT: &str = "INSERT INTO inbox_message";
     const EFFECT: &str = "INSERT INTO effect";
@@ -84,7 +85,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
     let told = async || -> Result<Vec<String>, Failure> {
-        // What was rolled back in the background is over once the connection is there again.
+        // A rollback in the background is over once the connection is there again.
         drop(pool.acquire().await?);
         let said = log_capture.take().into_iter().filter(|said| said != PING && said != PREPARE);
         let begin = |said: String| {

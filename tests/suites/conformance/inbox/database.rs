@@ -33,7 +33,7 @@ impl<DB: Dialect> Database<DB> {
     }
 }
 
-/// What a test does in SQL, besides the inbox.
+/// SQL of tests, besides the inbox.
 #[async_trait::async_trait]
 pub trait TestDatabase: Dialect + Sized {
     /// Whether a commit can begin the next transaction.
@@ -56,7 +56,8 @@ pub trait TestDatabase: Dialect + Sized {
     async fn rival(database: &Database<Self>) -> Pool<Self>;
     /// The session that runs a transaction, as the database counts them; 0 where it does not.
     async fn holder(tx: &mut Transaction<'static, Self>) -> i32;
-    /// Whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts the waits that ended without it.
+    /// Whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts the
+    /// waits that ended without it.
     async fn is_waited_for(database: &Database<Self>, holder: i32, refusals: &AtomicU32) -> bool;
 }
 
@@ -105,7 +106,8 @@ impl TestDatabase for Sqlite {
         sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
     }
 
-    /// SQLite tells nobody who waits. These connections give up soon, so that each wait is seen when it ends.
+    /// SQLite tells nobody who waits. These connections give up soon, so that each wait is seen
+    /// when it ends.
     async fn rival(database: &Database<Self>) -> Pool<Self> {
         let options = (*database.pool.connect_options()).clone().busy_timeout(Duration::from_millis(50));
         SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap()

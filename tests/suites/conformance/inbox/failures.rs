@@ -1,4 +1,5 @@
-//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is given up, the consumer goes on.
+//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is given
+//! up, the consumer goes on.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -73,7 +74,8 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Hangs {
     }
 }
 
-/// Goal: eight handlers that hang do not stop a consumer of eight. Oracle: what came behind them takes effect, they do not.
+/// Goal: eight handlers that hang do not stop a consumer of eight. Oracle: what came behind them
+/// takes effect, they do not.
 pub(super) async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -121,7 +123,8 @@ async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &D
     assert!(told.load(Ordering::Relaxed));
 }
 
-/// Goal: what the database ends for one message only is that message's failure. Oracle: it is dead-lettered, the others take effect.
+/// Goal: what the database ends for one message only is that message's failure. Oracle: it is
+/// dead-lettered, the others take effect.
 async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -149,7 +152,8 @@ async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: Tes
     }
 }
 
-/// Goal: a message that nothing can be compared with is not tried for ever. Oracle: its dead letter has no attempt.
+/// Goal: a message that nothing can be compared with is not tried for ever. Oracle: its dead letter
+/// has no attempt.
 async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("alone")]);
@@ -163,7 +167,8 @@ async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &
     assert_eq!(dead[0].error, "the service it needs is away");
 }
 
-/// Goal: a scope function that panics or refuses ends no consumer. Oracle: dead letters with the reason, and the others' effects.
+/// Goal: a scope function that panics or refuses ends no consumer. Oracle: dead letters with the
+/// reason, and the others' effects.
 async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {
@@ -188,7 +193,8 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }
 
-/// Goal: what an operator asks for happens once, in a process with the handler. Oracle: the effect, the letter, the audit.
+/// Goal: what an operator asks for happens once, in a process with the handler. Oracle: the effect,
+/// the letter, the audit.
 async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let repaired = Arc::new(AtomicBool::new(false));
@@ -252,7 +258,8 @@ impl Handler<Postgres> for Runs {
     }
 }
 
-/// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does not hold its key for ever.
+/// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does
+/// not hold its key for ever.
 async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;
@@ -278,8 +285,9 @@ async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: the server stops working on a statement whose handler was ended, so that the next attempt does not wait for its locks.
-/// Oracle: the dead letter within the test's deadline, while the statement would take an hour.
+/// Goal: the server stops working on a statement whose handler was ended, so that the next attempt
+/// does not wait for its locks. Oracle: the dead letter within the test's deadline, while the
+/// statement would take an hour.
 async fn a_hung_statement_ends_with_its_handler_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;

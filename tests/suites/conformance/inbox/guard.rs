@@ -67,7 +67,8 @@ async fn consume_in<DB: TestDatabase>(
     (fresh, tx.commit().await.unwrap())
 }
 
-/// As [`consume`], but begins again, and counts that, when the database gives up waiting for its lock.
+/// As [`consume`], but begins again, and counts that, when the database gives up waiting for its
+/// lock.
 async fn consume_patiently<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     name: &str,
@@ -146,7 +147,7 @@ async fn each_consumer_and_each_scope_applies<DB: TestDatabase>(database: &Datab
     }
 }
 
-/// What may be a name of a consumer or a scope is stored as it is, means nobody else, and is never SQL.
+/// A valid name of a consumer or a tenant is stored as it is, means nobody else, and is never SQL.
 async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let names = tests::hostile::NAMES.into_iter().chain(["billing", "billing ", "%", "_", "billing'--"]);
@@ -291,8 +292,8 @@ async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<
     assert_eq!(subjects, expected);
 }
 
-/// Goal: consumers with the same long batch, each in an order of its own, wait for each other. Oracle: none of them fails, as in a
-/// deadlock one would, and each message is fresh once.
+/// Goal: consumers with the same long batch, each in an order of its own, wait for each other.
+/// Oracle: none of them fails, as in a deadlock one would, and each message is fresh once.
 async fn racing_batches_in_opposite_order_apply_once<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for round in 0..10 {
@@ -359,7 +360,8 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
     }
 }
 
-/// What comes after a commit stands for itself: its messages are its own, and rolling it back takes nothing along.
+/// The transaction after a commit stands for itself: its messages are its own, and rolling it back
+/// takes nothing along.
 async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let [first, second, third] = [message("first"), message("second"), message("third")];
@@ -413,7 +415,8 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
     database.drop_schema().await;
 }
 
-/// The server goes away in the middle of COMMIT: a deferred trigger ends the session, the first time.
+/// The server goes away in the middle of COMMIT: a deferred trigger ends the session, the first
+/// time.
 async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");

@@ -1,4 +1,5 @@
-//! What the tests of the inbox share: a database per test, effects that can be counted, and a broker in memory.
+//! Shared by the tests of the inbox: a database per test, effects that can be counted, and a broker
+//! in memory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 

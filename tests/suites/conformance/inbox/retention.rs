@@ -124,7 +124,8 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let mut tx = inbox.begin().await.unwrap();
     let (name, none) = (consumer("billing"), Tenant::none());
     assert!(matches!(tx.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
-    // Memory begins 14 days ago, so a longer retention changes nothing before that; new days lie ahead.
+    // Memory begins 14 days ago, so a longer retention changes nothing before that; new days lie
+    // ahead.
     sqlx::query("UPDATE inbox_retention SET retained_from = retained_from - interval '30 days'")
         .execute(&database.admin)
         .await
@@ -137,8 +138,9 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: whoever needs a day while something stands in the way waits for a bounded time, and again. Oracle: two waits of one
-/// opening, the first of them ended by the server; the day is there when the way is free.
+/// Goal: whoever needs a day while something stands in the way waits for a bounded time, and again.
+/// Oracle: two waits of one opening, the first of them ended by the server; the day is there when
+/// the way is free.
 async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;
@@ -168,7 +170,8 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
     database.drop_schema().await;
 }
 
-/// A consumer without the owner's rights runs while the days exist, and says what is missing when they do not.
+/// A consumer without the owner's rights runs while the days exist, and says what is missing when
+/// they do not.
 async fn a_role_that_may_not_create_days_says_so_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");

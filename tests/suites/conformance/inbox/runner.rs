@@ -42,7 +42,7 @@ cases! { "inbox/runner":
     }
 }
 
-/// What happens after the effect, by message and call.
+/// The outcome after the effect, by message and call.
 type Then = dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync;
 
 /// A handler that writes its effect, then does what a test tells it to.

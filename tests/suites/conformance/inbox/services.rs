@@ -1,4 +1,5 @@
-//! Services of one database, each with a schema and roles of its own: none can touch another's records.
+//! Services of one database, each with a schema and roles of its own: none can touch another's
+//! records.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -63,8 +64,9 @@ async fn is_denied(pool: &PgPool, statement: String) -> bool {
     code.as_deref() == Some("42501")
 }
 
-/// Goal: a service that was taken over reads, adds, changes and removes nothing of another one: inbox rows, attempts, chunks, dead
-/// letters, decisions, idempotency keys. Oracle: the server's refusals, for everything that its catalogue lists.
+/// Goal: a service that was taken over reads, adds, changes and removes nothing of another one:
+/// inbox rows, attempts, chunks, dead letters, decisions, idempotency keys. Oracle: the server's
+/// refusals, for everything that its catalogue lists.
 async fn services_cannot_touch_each_others_records() {
     let url = Backend::Postgres.address().unwrap();
     let mut admin = PgConnection::connect(&url).await.unwrap();

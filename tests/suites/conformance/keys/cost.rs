@@ -1,4 +1,4 @@
-//! What keys cost: in buffers of PostgreSQL, and in round trips to it.
+//! The cost of keys: in buffers of PostgreSQL, and in round trips to it.
 
 use super::*;
 use axum::body::Body;
@@ -35,8 +35,8 @@ const EFFECT: &str = "INSERT INTO effect (payload) VALUES ($1)";
 const FEW: u32 = 20;
 const MANY: u32 = 20_000;
 
-/// Goal: a session that has made its plans while there were few keys looks for a key by the index when there are many.
-/// Oracle: the server's count of rows that were read without one.
+/// Goal: a session that has made its plans while there were few keys looks for a key by the index
+/// when there are many. Oracle: the server's count of rows that were read without one.
 async fn however_many_there_are(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     db.execute("ALTER TABLE idempotency_key SET (autovacuum_enabled = false)").await?;
@@ -47,7 +47,7 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
              gen_random_uuid(), 'x', now(), now(), now() + interval '1 day' FROM generate_series({from}, {to}) AS n"
         )
     };
-    // Whoever analyses the table now tells the planner that it has a page or two.
+    // An ANALYZE of the table now would let the planner believe in a page or two.
     db.execute(&fill(1, FEW)).await?;
     db.execute("ANALYZE idempotency_key").await?;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
@@ -94,16 +94,17 @@ async fn send(router: &Router, path: &str, key: &str) -> StatusCode {
     router.clone().call(request).await.unwrap().status()
 }
 
-/// Goal: a request with a key says two things more to the database than one without: its claim and its outcome. A replay also
-/// reads what is stored, with a plan made for it, and stores nothing. Oracle: the messages on the wire.
+/// Goal: a request with a key says two things more to the database than one without: its claim and
+/// its outcome. A replay also reads what is stored, with a plan made for it, and stores nothing.
+/// Oracle: the messages on the wire.
 async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let (log_capture, port) = LogCapture::before(&stage, &server).await?;
     let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
-    // One connection, so that nothing is prepared a second time; and no look at it when it is given back, so that whatever
-    // comes after an answer belongs to the next request.
+    // One connection, so that nothing is prepared a second time; and no look at it when it is given
+    // back, so that whatever comes after an answer belongs to the next request.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
     let once = IdempotencyLayer::transactional(keys, "/keyed", |_| Tenant::new("tenant").ok())?;

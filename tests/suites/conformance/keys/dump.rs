@@ -1,4 +1,5 @@
-//! A `pg_dump` that runs while requests come: it holds ACCESS SHARE on every table for as long as it takes.
+//! A `pg_dump` that runs while requests come: it holds ACCESS SHARE on every table for as long as
+//! it takes.
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,16 @@ const REQUESTS: usize = 500;
 /// Requests between two rounds of maintenance.
 const ROUND: usize = 20;
 
-/// How long requests took, in milliseconds: half of them at most so long, and all but one in a hundred.
+/// How long requests took, in milliseconds: half of them at most so long, and all but one in a
+/// hundred.
 fn percentiles(mut took: Vec<Duration>) -> [f64; 2] {
     took.sort_unstable();
     [took.len() / 2, took.len() * 99 / 100].map(|at| took[at].as_secs_f64() * 1e3)
 }
 
-/// Goal: forgetting old keys needs no lock that a dump stands in the way of, and so makes no request wait. Oracle: the server
-/// refuses whatever waits for a lock; none is refused. Told besides: how long requests took, with and without a dump in turns.
+/// Goal: forgetting old keys needs no lock that a dump stands in the way of, and so makes no
+/// request wait. Oracle: the server refuses whatever waits for a lock; none is refused. Told
+/// besides: how long requests took, with and without a dump in turns.
 async fn delays_none(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;

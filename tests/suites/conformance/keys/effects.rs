@@ -1,4 +1,4 @@
-//! What an answer says about the effect of its request, and what becomes of the request then.
+//! The effect of a request as its answer reports it, and the later fate of the request.
 
 use std::sync::Arc;
 

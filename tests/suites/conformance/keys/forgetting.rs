@@ -89,7 +89,8 @@ async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Data
             assert_eq!(keys.maintain().await.unwrap().forgotten, 1);
             assert_eq!(column(&db, "k", "key").await, [""; 0], "it is gone from the disk");
         }
-        // The transaction of the replay may still be on its way back into the pool, and have the key's lock.
+        // The transaction of the replay may still be on its way back into the pool, and have the
+        // key's lock.
         let ran = tests::eventually("the replay lets go of the key", async || {
             let ran = run(&keys, "k").await;
             Ok((ran != "in_flight").then_some(ran))
@@ -103,7 +104,8 @@ async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Data
 const RACES: usize = 400;
 const RACES_AT_ONCE: usize = 20;
 
-/// Each wave: two requests for each of twenty keys that have expired, and their deletion, all at once.
+/// Each wave: two requests for each of twenty keys that have expired, and their deletion, all at
+/// once.
 async fn requests_that_race_over_the_boundary_take_effect_once<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     for wave in 0..RACES / RACES_AT_ONCE {

@@ -39,7 +39,7 @@ key_cases! { "keys/http":
     }
 }
 
-/// What a handler waits for, and what it was called with.
+/// A handler's gate, and the calls that it got.
 pub(super) struct Shop {
     go: Semaphore,
     calls: Mutex<Vec<String>>,
@@ -146,7 +146,7 @@ pub(super) const ASK: Ask<'static> =
     Ask { method: "POST", path: "/orders", tenant: "t1", key: "\"k\"", body: "{\"a\": 1}", order: "" };
 pub(super) const CHARGE: Ask<'static> = Ask { path: "/charges", ..ASK };
 
-/// What came back: status, headers and body.
+/// An answer: status, headers and body.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,

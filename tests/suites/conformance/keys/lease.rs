@@ -163,7 +163,8 @@ async fn a_claim_whose_caller_is_gone_is_given_back<DB: Keys>(db: Database<DB>) 
         let id = key(&name);
         let options = ClaimOptions::default();
         let mut claiming = Box::pin(keys.claim(&id, request("a"), &options));
-        // Now and then the database has answered before the caller looks for the first time: that one is not gone.
+        // Now and then the database has answered before the caller looks for the first time: that
+        // one is not gone.
         if let Poll::Ready(claimed) = futures_util::poll!(&mut claiming) {
             claimed.unwrap().acquired().expect("nobody else asks for it").release().await.unwrap();
             continue;

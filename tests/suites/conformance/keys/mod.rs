@@ -54,7 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     .collect()
 }
 
-/// What tests do to the tables in a database's own words.
+/// Changes to the tables by tests, in a database's own SQL.
 trait Keys: Dialect {
     /// Every lease is over.
     const LAPSE: &str;
@@ -120,8 +120,8 @@ where
     })
 }
 
-/// The rows that no statement may leave behind, whatever the case was about. The tables themselves do not refuse them all
-/// (ADR 19).
+/// The rows that no statement may leave behind, whatever the case was about. The tables themselves
+/// do not refuse them all (ADR 19).
 const MALFORMED: &str = "SELECT scope || ' ' || operation || ' ' || key || ' ' || state FROM idempotency_key WHERE NOT (
     octet_length(scope) BETWEEN 1 AND 255 AND octet_length(operation) BETWEEN 1 AND 255 AND octet_length(key) BETWEEN 1 AND 255
     AND octet_length(fingerprint) = 32 AND attempt > 0 AND state IN ('in_progress', 'released', 'succeeded', 'failed')

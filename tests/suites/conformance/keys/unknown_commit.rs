@@ -1,4 +1,5 @@
-//! A commit whose answer is lost: a proxy between service and PostgreSQL cuts the line around COMMIT.
+//! A commit whose answer is lost: a proxy between service and PostgreSQL cuts the line around
+//! COMMIT.
 
 use super::*;
 use crate::outbox::unknown_commit::{Cut, cut_pool_of};

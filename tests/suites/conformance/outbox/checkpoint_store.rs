@@ -310,7 +310,8 @@ async fn the_transaction_that_holds_rows_back_is_named() {
             let blocker = admin.blocker().await.unwrap().unwrap();
             assert_eq!((blocker.pid, blocker.state.as_str()), (pid, "idle in transaction"));
 
-            // Once committed, its row is the oldest that is not settled, although the cursor stands behind its id.
+            // Once committed, its row is the oldest that is not settled, although the cursor stands
+            // behind its id.
             db.enqueue([NewMessage::new("orders")]).await;
             let mut checkpoint_store = db.checkpoint_store("a").await;
             let (lease, cursor) = granted(&mut checkpoint_store).await;

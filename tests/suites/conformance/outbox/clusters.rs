@@ -1,5 +1,5 @@
-//! What `docs/operations/histories.md` says of servers that crash behind a pooler, are restored, promoted or replicated:
-//! each on servers of its own.
+//! The promises of `docs/operations/histories.md` about servers that crash behind a pooler, are
+//! restored, promoted or replicated: each on servers of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -142,7 +142,8 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
     Ok(())
 }
 
-/// Each client has a pool of its own: then no statements meet, and the pooler keeps the clients through the crash.
+/// Each client has a pool of its own: then no statements meet, and the pooler keeps the clients
+/// through the crash.
 async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let db = database(&cluster).await;
@@ -183,7 +184,8 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
         assert!(error.is_some(), "call {place} was answered");
     }
     assert_eq!(checkpoint_store.renew(lease.epoch, TTL).await?, Fenced::Lost);
-    // Nothing was stored before the crash: all of it leaves again, and what was written since leaves.
+    // Nothing was stored before the crash: all of it leaves again, and what was written since
+    // leaves.
     assert_eq!(Leader::of(&db.log).await.pass().await, keys(0..14));
     Ok(())
 }
@@ -276,7 +278,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
     db.enqueue(orders(20..25)).await;
     let mut leader = Leader::of(&db.log).await;
     assert_eq!(leader.read().await, keys(20..25));
-    // What a relay remembers of the old primary says nothing here.
+    // A relay's memory of the old primary means nothing here.
     let error = db.reader().await.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("another server"), "{error}");
     assert_eq!(leader.store().await, Fenced::Held);

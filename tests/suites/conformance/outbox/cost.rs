@@ -1,4 +1,5 @@
-//! What reading costs PostgreSQL, in buffers: counted by the server, for the reader's whole session.
+//! The cost of reading in PostgreSQL's buffers, counted by the server for the reader's whole
+//! session.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,17 +17,20 @@ cases! { "outbox/cost":
     }
 }
 
-/// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have reported them.
+/// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have
+/// reported them.
 const BUFFERS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint \
     FROM pg_statio_user_tables WHERE relname ~ '^outbox_message') + (SELECT blks_hit + blks_read \
     FROM pg_statio_user_sequences WHERE relname = 'outbox_message_id_seq')";
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay main' \
     AND datname = current_database()";
 
-/// Measurements of one thing: what other sessions and the server itself report meanwhile only ever adds.
+/// Measurements of one thing: what other sessions and the server itself report meanwhile only ever
+/// adds.
 const ROUNDS: usize = 3;
 
-/// Buffers that a reader touches while `work` uses it: the least of some rounds, each with a reader of its own.
+/// Buffers that a reader touches while `work` uses it: the least of some rounds, each with a reader
+/// of its own.
 async fn buffers(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> i64 {
     let mut least = i64::MAX;
     for _ in 0..ROUNDS {
@@ -133,7 +137,8 @@ async fn a_late_row_is_found_without_walking_the_log() {
         slow.enqueue(NewMessage::new("slow")).await.unwrap();
         fill(&db, 50_000).await;
         let head = db.reader().await.next_difference(&cursor.base).await.unwrap().unwrap().head;
-        // What its session has read and written itself must not be reported while the reader is measured.
+        // The reads and writes of its own session must not be reported while the reader is
+        // measured.
         sqlx::query("SELECT pg_stat_force_next_flush()").execute(slow.connection()).await.unwrap();
         slow.commit().await.unwrap();
         // Statistics of two large transactions invite the planner to look for the row by its id.
@@ -145,26 +150,31 @@ async fn a_late_row_is_found_without_walking_the_log() {
             assert_eq!((page.entries.len(), page.entries[0].topic(), page.exhausted), (1, "slow", true));
         })
         .await;
-        // Each other transaction of the cluster that was in flight at the mark is looked for as well.
+        // Each other transaction of the cluster that was in flight at the mark is looked for as
+        // well.
         let in_flight = head.as_str().rsplit(':').next().map_or(0, |xids| xids.split(',').count());
         let others = i64::try_from(in_flight).unwrap() - 1;
         eprintln!("buffers of one late row of 100,000: {cost}, with {others} other transactions in flight");
-        // In each of eight segments, by the poll and by the page (30 to 60 in all were seen); a walk would cost some 1,600.
+        // In each of eight segments, by the poll and by the page (30 to 60 in all were seen); a
+        // walk would cost some 1,600.
         assert!(cost < 100 + 80 * others, "{cost} with {others} others");
         db
     })
     .await;
 }
 
-/// Buffers of what stands beside the log, as far as ended sessions have reported them.
-const BESIDE: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
+/// Buffers of what is parked, as far as ended sessions have reported them.
+const PARKED_READS: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
     FROM pg_statio_user_tables WHERE relname IN ('outbox_exception', 'outbox_parked')";
 
-/// What a reader touches beside the log, and in it.
-async fn beside(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> (i64, i64) {
-    let before = db.number(BESIDE).await;
+/// Returns the buffers that a reader touches outside the log, and in it.
+async fn parked_reads(
+    db: &Database<Postgres>,
+    mut work: impl AsyncFnMut(&mut Box<dyn LogReader>),
+) -> (i64, i64) {
+    let before = db.number(PARKED_READS).await;
     let messages = buffers_once(db, &mut work).await;
-    (db.number(BESIDE).await - before, messages)
+    (db.number(PARKED_READS).await - before, messages)
 }
 
 const COPY: &str = "INSERT INTO outbox_parked (relay, id, content_type, payload, enqueued_at) \
@@ -182,7 +192,7 @@ async fn what_is_due_costs_the_same_however_much_waits() {
         )
         .await;
         prepare(&db, COPY).await;
-        let (exceptions, messages) = beside(&db, async |reader| {
+        let (exceptions, messages) = parked_reads(&db, async |reader| {
             let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
             let due = reader.read_due(None, limit).await.unwrap();
             assert_eq!(due.exceptions.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
@@ -209,7 +219,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         .await;
         prepare(&db, COPY).await;
         let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
-        let (exceptions, messages) = beside(&db, async |reader| {
+        let (exceptions, messages) = parked_reads(&db, async |reader| {
             let queue = QueueName::of("orders", Some("small"));
             let ask = HeldAsk { queue, from: EntryId(10_001) };
             let pages = reader.read_held(&[ask], limit).await.unwrap();
@@ -218,7 +228,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         .await;
         eprintln!("buffers of 9 held entries among 100,000: {exceptions} + {messages} of the log");
         assert!(exceptions < 100 && messages < 10, "{exceptions} {messages}");
-        let (names, _) = beside(&db, async |reader| {
+        let (names, _) = parked_reads(&db, async |reader| {
             let page = reader.held_queues(None, 100).await.unwrap();
             let names: Vec<&str> = page.queues.iter().map(|queue| queue.name.as_str()).collect();
             assert_eq!((names, page.exhausted), (vec!["klarge", "ksmall"], true));

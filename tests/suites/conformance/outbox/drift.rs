@@ -49,7 +49,7 @@ pub(super) async fn ids_outside_the_window_are_refused_with_both_times_and_count
         assert!(told.contains(&id.generated_at().to_string()) && told.contains(&other.to_string()), "{told}");
         assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { retryable: false, .. })));
 
-        // What is staged is looked at when it is stored.
+        // Staged messages are validated when they are stored.
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
         tx.stage(named(id)).unwrap();
         let error = tx.commit().await.unwrap_err();
@@ -69,7 +69,8 @@ async fn a_refusal_leaves_nothing_of_its_batch<DB: TestDialect>(db: Database<DB>
     let batch = [NewMessage::new("orders"), named(made_at(now)), named(made_at(now - 30 * DAY))];
     let error = db.outbox.enqueue_batch(&mut tx, batch).await.unwrap_err();
     assert!(matches!(error, EnqueueError::Drift(_)), "{error}");
-    // On a raw transaction nothing but the caller's roll back would keep the first two out; nothing was sent.
+    // On a raw transaction nothing but the caller's roll back would keep the first two out; nothing
+    // was sent.
     tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 0);
     db
@@ -95,7 +96,8 @@ async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: Database<DB>)
     db
 }
 
-/// A producer dies before or after its commit, not knowing which; a new one does the whole work again.
+/// A producer dies before or after its commit, not knowing which; a new one does the whole work
+/// again.
 async fn a_derived_id_that_is_made_again_after_a_crash_is_recognised<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {

@@ -1,5 +1,5 @@
-//! Databases that went back or were replaced: a sequence that was set back, a cursor of another server, a server that
-//! crashed behind a pooler, a clock that went back.
+//! Databases that went back or were replaced: a sequence that was set back, a cursor of another
+//! server, a server that crashed behind a pooler, a clock that went back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,7 +61,7 @@ async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointStore>, i64, F
     (checkpoint_store, lease.epoch, follower)
 }
 
-/// What a relay reads that takes over.
+/// Reads as a relay does that takes over.
 async fn read_anew(db: &Database<Postgres>) -> Vec<String> {
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     keys(&Follower::new(db.reader().await, cursor).all().await)
@@ -121,13 +121,13 @@ async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers() {
 async fn a_cursor_of_another_server_is_not_believed() {
     each(async |db: Database<Postgres>| {
         let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
-        // As after `migrate up` on a new server and a data-only restore of a log that is empty: the recorded server is the
-        // present one, and only the cursor tells that it is not.
+        // As after `migrate up` on a new server and a data-only restore of a log that is empty: the
+        // recorded server is the present one, and only the cursor tells that it is not.
         let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
         let foreign = Cursor::at(Mark::new(format!("{floor}@9000000000:9000000000:")));
         assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
         drop((checkpoint_store, follower));
-        // What this server has written itself is told by its time.
+        // Rows that this server wrote itself are recognised by their time.
         db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
         db.enqueue(orders(10..12)).await;
         assert_eq!(read_anew(&db).await, ["10", "11"]);
@@ -432,7 +432,7 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             Fenced::Held
         );
         db.run("DELETE FROM outbox_message").await;
-        // What retention has emptied is no reason.
+        // A segment that retention has emptied is no reason.
         let (lease, _) = granted(&mut checkpoint_store).await;
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         db.run("DELETE FROM sqlite_sequence").await;

@@ -51,7 +51,8 @@ async fn pages_are_cut_by_rows_and_bytes_and_end_exactly<DB: TestDialect>(db: Da
     db
 }
 
-/// The lengths change within a page and from page to page, so that payloads come both ways: with their rows and after them.
+/// The lengths change within a page and from page to page, so that payloads come both ways: with
+/// their rows and after them.
 async fn payloads_of_every_length_come_whole_in_pages_of_bounded_size<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {

@@ -315,7 +315,8 @@ async fn a_commit_wakes_the_relay<DB: TestDialect>(db: Database<DB>) -> Database
     db
 }
 
-/// A real conflict: a second connection holds what the work needs, the work gives up with the database's own error.
+/// A real conflict: a second connection holds what the work needs, the work gives up with the
+/// database's own error.
 async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let attempts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -40,7 +40,8 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         drop((follower, checkpoint_store));
 
-        // As in a restored dump: the rows' and the cursor's xids are those of another, older cluster.
+        // As in a restored dump: the rows' and the cursor's xids are those of another, older
+        // cluster.
         let shifted = |cursor: &str| {
             let mark: Cursor = serde_json::from_str(cursor).unwrap();
             let text = mark.base.as_str().to_owned();

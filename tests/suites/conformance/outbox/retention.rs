@@ -1,4 +1,4 @@
-//! What retention removes, and above all what it does not.
+//! Retention: which rows go, and above all which do not.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

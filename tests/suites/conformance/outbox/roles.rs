@@ -1,4 +1,5 @@
-//! What each role is refused. That it may do what it must, all other suites show: they run under these roles.
+//! Rights that each role lacks. All other suites show the rights that it has: they run under these
+//! roles.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -180,7 +181,8 @@ async fn every_role_is_refused_what_it_does_not_need() {
     .await;
 }
 
-/// A second enqueue of one id is recognised through it, whatever the type, content type and payload.
+/// A second enqueue of one id is recognised through it, whatever the type, content type and
+/// payload.
 async fn a_fingerprint_made_by_the_database_is_the_toolkits_own() {
     on("a_fingerprint_made_by_the_database", |db: Database<Postgres>| async move {
         db.produce("INSERT INTO outbox_message (topic, payload) VALUES ('orders', '\\x00ff')").await;
@@ -228,7 +230,8 @@ async fn functions_with_the_owners_rights_do_one_thing_only() {
     .await;
 }
 
-/// A consumer's own search_path and temporary tables do not reach into a function that runs with more rights.
+/// A consumer's own search_path and temporary tables do not reach into a function that runs with
+/// more rights.
 async fn nobody_puts_other_tables_before_the_functions() {
     on("nobody_puts_other_tables", |db: Database<Postgres>| async move {
         with_every_line(&db).await;
@@ -342,8 +345,8 @@ async fn an_observer_sees_states_and_no_content() {
     .await;
 }
 
-/// Names from configuration that would be SQL of their own. Oracle: the type refuses them, and where one gets in
-/// all the same it is one quoted name.
+/// Names from configuration that would be SQL of their own. Oracle: the type refuses them, and
+/// where one gets in all the same it is one quoted name.
 async fn hostile_names_are_refused_before_anything_runs() {
     on("hostile_names", |db: Database<Postgres>| async move {
         for name in tests::hostile::NAMES {

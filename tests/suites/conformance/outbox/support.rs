@@ -1,5 +1,5 @@
-//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL is set. On
-//! PostgreSQL producers and relays connect as the roles that have the fewest rights.
+//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL
+//! is set. On PostgreSQL producers and relays connect as the roles that have the fewest rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -18,7 +18,7 @@ use tests::{Role, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
-/// What tests do beside the toolkit's own API.
+/// Operations of tests beside the toolkit's own API.
 pub trait TestDialect: Dialect {
     fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
     fn sql(

@@ -1,4 +1,5 @@
-//! A commit whose answer is lost: a proxy between producer and PostgreSQL cuts the line around COMMIT.
+//! A commit whose answer is lost: a proxy between producer and PostgreSQL cuts the line around
+//! COMMIT.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

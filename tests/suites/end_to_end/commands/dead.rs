@@ -46,7 +46,7 @@ impl<DB: Dialect> Scene<DB> {
         Ran::with(&self.config, &[&["dead"], arguments].concat()).await
     }
 
-    /// What is in a state, as JSON.
+    /// Lists the messages in a state, as JSON.
     async fn listed(&self, state: &str) -> Result<Value, Failure> {
         self.dead(&["list", "--state", state, "--output", "json"]).await?.done()?.json()
     }
@@ -58,9 +58,10 @@ impl<DB: Dialect> Scene<DB> {
     }
 }
 
-/// Goal: an operator finds dead messages, repairs one, gives others up, and every decision can be read afterwards.
-/// Oracle: the records in the topic, read with a plain client; the lists; one audit record for each decision with who,
-/// what and why; exit code 3 while something is dead, 0 afterwards.
+/// Goal: an operator finds dead messages, repairs one, gives others up, and every decision can be
+/// read afterwards. Oracle: the records in the topic, read with a plain client; the lists; one
+/// audit record for each decision with who, what and why; exit code 3 while something is dead, 0
+/// afterwards.
 pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -110,8 +111,9 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     Ok(())
 }
 
-/// Goal: a command that cannot mean what it says decides about nothing. Oracle: exit code 2 (3 where the database is
-/// away) and what is wrong, for each; everything is still dead, and no audit record was written.
+/// Goal: a command that cannot mean what it says decides about nothing. Oracle: exit code 2 (3
+/// where the database is away) and what is wrong, for each; everything is still dead, and no audit
+/// record was written.
 pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -150,8 +152,9 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a relay is not forgotten together with messages that somebody may still want, unless that is asked for. Oracle: exit
-/// code 2 with their number and what to do, and everything is still there; then no row of the relay is left.
+/// Goal: a relay is not forgotten together with messages that somebody may still want, unless that
+/// is asked for. Oracle: exit code 2 with their number and what to do, and everything is still
+/// there; then no row of the relay is left.
 pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -12,8 +12,9 @@ fn url<DB: Dialect>(database: &Database<DB>) -> String {
     database.url.clone()
 }
 
-/// Goal: an empty database gets every table, once, and a database that fits is told from one that does not.
-/// Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and JSON; the bookkeeping's rows.
+/// Goal: an empty database gets every table, once, and a database that fits is told from one that
+/// does not. Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and JSON; the
+/// bookkeeping's rows.
 pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let url = url(&database);
@@ -54,8 +55,8 @@ pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -
     Ok(())
 }
 
-/// Goal: an administrator can run the SQL by hand. Oracle: what `migrate sql` prints, carried out by another client,
-/// satisfies `migrate status`; a version that is not there is refused.
+/// Goal: an administrator can run the SQL by hand. Oracle: what `migrate sql` prints, carried out
+/// by another client, satisfies `migrate status`; a version that is not there is refused.
 pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let dialect = DB::DIALECT.to_string();
@@ -72,8 +73,9 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
     Ran::of(&["migrate", "sql", "--dialect", &dialect, "--from", "0"]).await?.refused(2, &["--from"])
 }
 
-/// Goal: what was done is told, also when another database cannot be had. Oracle: exit code 3, or 2 for a file that is not
-/// there; that database on standard error, and the other one's rows on standard output; its tables fit.
+/// Goal: what was done is told, also when another database cannot be had. Oracle: exit code 3, or 2
+/// for a file that is not there; that database on standard error, and the other one's rows on
+/// standard output; its tables fit.
 pub(super) async fn a_database_that_is_away_hides_no_other<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let (away, place, code) = match DB::BACKEND {

@@ -1,5 +1,5 @@
-//! The commands of the program, run as processes: what they print as a table and as JSON, their exit codes, and what
-//! they leave in the database.
+//! The commands of the program, run as processes: what they print as a table and as JSON, their
+//! exit codes, and what they leave in the database.
 
 mod dead;
 mod history;
@@ -89,7 +89,7 @@ impl Ran {
         if self.code == Some(code) { Ok(self) } else { Err(format!("not {code}: {self:?}").into()) }
     }
 
-    /// What it printed, as JSON.
+    /// Parses its standard output as JSON.
     fn json(&self) -> Result<Value, Failure> {
         serde_json::from_str(&self.out).map_err(|error| format!("{error}: {self:?}").into())
     }

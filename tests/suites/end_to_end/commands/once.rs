@@ -10,8 +10,9 @@ use tests::{Broker, Dialect, Outcome, Stage};
 
 use super::Ran;
 
-/// Goal: a run ends by itself when everything has left, and leaves what is due later. Oracle: exit code 0 with nothing,
-/// with a hundred messages and with a scheduled one; the records, read with a plain client; the lease is given back.
+/// Goal: a run ends by itself when everything has left, and leaves what is due later. Oracle: exit
+/// code 0 with nothing, with a hundred messages and with a scheduled one; the records, read with a
+/// plain client; the lease is given back.
 pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

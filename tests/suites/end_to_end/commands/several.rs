@@ -8,9 +8,10 @@ use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
 
-/// Goal: pipelines of one process share nothing but the process: one whose broker is away and one whose database is away stop
-/// none of the others, and each has a cursor of its own. Oracle: the effects of a third and a fourth, which read one
-/// database under two names; what status says of each; the orderly stop.
+/// Goal: pipelines of one process share nothing but the process: one whose broker is away and one
+/// whose database is away stop none of the others, and each has a cursor of its own. Oracle: the
+/// effects of a third and a fourth, which read one database under two names; what status says of
+/// each; the orderly stop.
 pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -67,7 +67,8 @@ async fn forward(mut visit: Visit, request: Request) -> Result<Response, Failure
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, BODY_BYTES_MAX).await?;
     if is_batch(&parts.headers) && String::from_utf8_lossy(&body).contains(&*visit.queue) {
-        // Nobody waits any more when the client has hung up: then this ends here, and nothing is passed on.
+        // Nobody waits any more when the client has hung up: then this ends here, and nothing is
+        // passed on.
         visit.is_silent.wait_for(|is_silent| !is_silent).await?;
     }
     let stream = TcpStream::connect(&*visit.server).await?;

@@ -1,7 +1,7 @@
 //! A destination that does not answer delays only itself.
 //!
-//! The relay runs in the test's process, between a real database and a broker that is silent about one topic. What it hands
-//! over and what is confirmed is counted at the seam to the broker.
+//! The relay runs in the test's process, between a real database and a broker that is silent about
+//! one topic. What it hands over and what is confirmed is counted at the seam to the broker.
 
 mod gateway;
 mod tally;
@@ -34,7 +34,8 @@ const SILENT_AFTER: Duration = Duration::from_millis(500);
 const ALIVE: usize = 600;
 /// For so many of them there is one for the silent destination.
 const PER_SILENT: usize = 30;
-/// Phases without a silent destination, each followed by one with it. The first round is not timed: everything connects.
+/// Phases without a silent destination, each followed by one with it. The first round is not timed:
+/// everything connects.
 const ROUNDS: usize = 3;
 const KEYS: usize = 10;
 /// The broker that answers late, and how late: longer than a phase takes.
@@ -71,8 +72,9 @@ trait Silencer: Send + Sync {
     fn silence(&self, is_silent: bool) -> Outcome;
 }
 
-/// A Kafka topic whose partition is led by a broker that does not answer. The mock cannot do without a leader once it is
-/// used: it ends the process when a record comes for such a partition (librdkafka 2.12.1).
+/// A Kafka topic whose partition is led by a broker that does not answer. The mock cannot do
+/// without a leader once it is used: it ends the process when a record comes for such a partition
+/// (librdkafka 2.12.1).
 struct LateLeader {
     mock: Mock,
     topics: (String, String),
@@ -181,9 +183,10 @@ async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), 
     Ok(topics)
 }
 
-/// Goal: while one destination does not answer, everything for the other one is confirmed, on one session and without
-/// copies; the silent one has a bounded number of copies, and goes on by itself, in the order of its keys.
-/// Oracle: what was handed over and confirmed, counted between engine and broker, in phases with and without silence.
+/// Goal: while one destination does not answer, everything for the other one is confirmed, on one
+/// session and without copies; the silent one has a bounded number of copies, and goes on by
+/// itself, in the order of its keys. Oracle: what was handed over and confirmed, counted between
+/// engine and broker, in phases with and without silence.
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let (alive, silent) = silencer.topics();

@@ -9,7 +9,7 @@ use message::{
     Capabilities, Connector, Message, MessageId, PublishError, Publisher, Receipts, Submission, Ticket,
 };
 
-/// What passed.
+/// The messages that passed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Counts>>);
 
@@ -41,7 +41,8 @@ impl Tally {
         of_topic.fold((0, 0), |(most, all), (_, count)| (most.max(count - 1), all + count - 1))
     }
 
-    /// The first confirmations of each key are in the order of the ids, which ascend as the messages were enqueued.
+    /// The first confirmations of each key are in the order of the ids, which ascend as the
+    /// messages were enqueued.
     pub(crate) fn assert_order(&self, topic: &str) {
         let counts = self.lock();
         let mut last: HashMap<String, MessageId> = HashMap::new();

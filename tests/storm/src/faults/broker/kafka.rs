@@ -52,7 +52,8 @@ impl Fault for Oversize {
     }
 }
 
-/// Sets the limit of a topic that has no other setting of its own; nothing restores the broker's default.
+/// Sets the limit of a topic that has no other setting of its own; nothing restores the broker's
+/// default.
 async fn alter(servers: &str, topic: &str, bytes: Option<u32>) -> Result<(), Failure> {
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", servers).create()?;

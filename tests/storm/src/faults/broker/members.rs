@@ -1,4 +1,5 @@
-//! Kafka: another member joins a consumer group and leaves it, again and again, so that partitions move under load.
+//! Kafka: another member joins a consumer group and leaves it, again and again, so that partitions
+//! move under load.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::Failure;
 use crate::faults::{Fault, Injected, millis, seconds};
 use crate::stage::Stage;
 
-/// A guest in one of the groups. It reads what it is given and commits nothing: whoever gets its partitions reads it again.
+/// A guest in one of the groups. It reads what it is given and commits nothing: whoever gets its
+/// partitions reads it again.
 #[derive(Debug, Default)]
 pub struct GroupRebalances {
     guest: Option<Guest>,

@@ -32,7 +32,7 @@ pub const BROKERS: u8 = 3;
 /// Partitions of a topic are looked for up to this number.
 const PARTITIONS_MAX: u16 = 64;
 
-/// What a produce request is answered with: errors that pass, and errors that are fatal to an idempotent producer.
+/// Errors in answer to produce requests: some pass, some are fatal to an idempotent producer.
 const PRODUCE: [(&str, ResponseError); 9] = [
     ("not leader", NOT_LEADER),
     ("timed out", TIMED_OUT),
@@ -82,7 +82,7 @@ impl Fault for ProduceErrors {
     }
 }
 
-/// What consumers' requests are answered with.
+/// Errors in answer to consumers' requests.
 const CONSUME: [(&str, ApiKey, ResponseError); 6] = [
     ("fetch: not leader", ApiKey::Fetch, NOT_LEADER),
     ("fetch: storage error", ApiKey::Fetch, STORAGE),
@@ -188,9 +188,10 @@ impl Fault for BrokerGone {
     }
 }
 
-/// The broker that leads one or two partitions, and no others, answers late for a while: what is sent there gets no answer,
-/// and the others go on. A partition without any leader would be the same to clients, but ends the mock cluster's program
-/// when a record comes for it (librdkafka 2.12).
+/// The broker that leads one or two partitions, and no others, answers late for a while: what is
+/// sent there gets no answer, and the others go on. A partition without any leader would be the
+/// same to clients, but ends the mock cluster's program when a record comes for it (librdkafka
+/// 2.12).
 #[derive(Debug, Default)]
 pub struct SilentPartition {
     is_late: bool,

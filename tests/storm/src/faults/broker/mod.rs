@@ -1,4 +1,4 @@
-//! What a broker answers while it is there.
+//! Faults in the answers of a broker that is there.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -17,7 +17,7 @@ pub mod sqs;
 use super::Fault;
 use crate::pair::BrokerKind;
 
-/// What can go wrong with this broker.
+/// Returns the faults of this kind of broker.
 #[must_use]
 pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
     match kind {

@@ -14,8 +14,9 @@ use crate::Failure;
 use crate::faults::{Fault, Injected, seconds};
 use crate::stage::{Broker, Stage};
 
-/// One more queue beside the others that takes few messages (`overflow=reject-publish`): once it is full, the broker
-/// refuses whatever is published to that topic with a nack, although the other queues got it. It is removed in the end.
+/// One more queue beside the others that takes few messages (`overflow=reject-publish`): once it is
+/// full, the broker refuses whatever is published to that topic with a nack, although the other
+/// queues got it. It is removed in the end.
 #[derive(Debug, Default)]
 pub struct Full {
     declared: Option<String>,
@@ -33,8 +34,9 @@ impl Fault for Full {
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let exchange = exchange(&stage.broker)?;
-        // Beside the others also when a topic loses its binding meanwhile: alone it would take messages that no consumer
-        // reads, the broker would rightly confirm them, and they would go with it.
+        // Beside the others also when a topic loses its binding meanwhile: alone it would take
+        // messages that no consumer reads, the broker would rightly confirm them, and they would go
+        // with it.
         let inner = inner(&stage.broker)?;
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let messages_max = rng.random_range(1..=20_u32);
@@ -59,7 +61,8 @@ impl Fault for Full {
     }
 }
 
-/// The binding of a topic is removed, for all its queues at once, and restored: messages come back as unroutable.
+/// The binding of a topic is removed, for all its queues at once, and restored: messages come back
+/// as unroutable.
 #[derive(Debug, Default)]
 pub struct Unroutable {
     unbound: Option<String>,
@@ -96,8 +99,8 @@ impl Fault for Unroutable {
     }
 }
 
-/// Messages to the topic that consumers read are stored, and their confirms are kept back: longer than a window
-/// waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
+/// Messages to the topic that consumers read are stored, and their confirms are kept back: longer
+/// than a window waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
 #[derive(Debug, Default)]
 pub struct SilentQueue {
     injected: bool,

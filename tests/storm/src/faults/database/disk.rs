@@ -19,12 +19,13 @@ use crate::Failure;
 use crate::faults::{Fault, Injected, millis, seconds};
 use crate::stage::Stage;
 
-/// PostgreSQL: the outbox, or the inbox, cannot grow by a page. The sizes of files that the sessions of that database may
-/// write are limited (`RLIMIT_FSIZE`) to what the largest of its growing tables has already, and half a page: a write
-/// beyond it is cut short, which the server reports as 53100, "disk full".
+/// PostgreSQL: the outbox, or the inbox, cannot grow by a page. The sizes of files that the
+/// sessions of that database may write are limited (`RLIMIT_FSIZE`) to what the largest of its
+/// growing tables has already, and half a page: a write beyond it is cut short, which the server
+/// reports as 53100, "disk full".
 ///
-/// The server's log must be in files below that size, or it would be the log that cannot grow, which is a crash:
-/// `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`. The server must run on this machine.
+/// The server's log must be in files below that size, or it would be the log that cannot grow,
+/// which is a crash: `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`. The server must run on this machine.
 #[derive(Debug, Default)]
 pub struct PostgresFull {
     limiting: JoinSet<()>,
@@ -78,7 +79,8 @@ impl Fault for PostgresFull {
     }
 }
 
-/// Bytes that a file may have: the largest part of the table now, and half a page; more than a file of the log.
+/// Bytes that a file may have: the largest part of the table now, and half a page; more than a file
+/// of the log.
 async fn limit(session: &mut PgConnection, table: &str) -> Result<u64, Failure> {
     let largest: i64 = sqlx::query_scalar(
         // A table without partitions is no leaf of itself.
@@ -110,7 +112,8 @@ async fn restrict(session: &mut PgConnection, limit: Option<u64>) -> Result<(), 
     Ok(())
 }
 
-/// Limits the files of a process. The right to do so belongs to its own user, not to root alone in a container.
+/// Limits the files of a process. The right to do so belongs to its own user, not to root alone in
+/// a container.
 async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
     // It has just ended.
     let Ok(owner) = std::fs::metadata(format!("/proc/{pid}")) else { return Ok(()) };
@@ -128,8 +131,9 @@ async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
     Err(format!("the files of process {pid} cannot be limited: {}", why.trim()).into())
 }
 
-/// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the process's other files as
-/// well: producers apply the limit of a file to their own connections, `PRAGMA max_page_count`.
+/// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the
+/// process's other files as well: producers apply the limit of a file to their own connections,
+/// `PRAGMA max_page_count`.
 #[derive(Debug, Default)]
 pub struct SqliteFull {
     ordered: bool,
@@ -141,7 +145,8 @@ impl SqliteFull {
         folder.join("sqlite-full")
     }
 
-    /// For a producer, before each of its transactions: has a connection obey the order in the storm's folder.
+    /// For a producer, before each of its transactions: has a connection obey the order in the
+    /// storm's folder.
     ///
     /// # Errors
     /// SQLite's.

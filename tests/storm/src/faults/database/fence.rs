@@ -39,7 +39,8 @@ impl Fence {
         Ok(Self { admin, name, url: url.to_owned() })
     }
 
-    /// Ends everybody's sessions and lets nobody in any more; answers with the only session that is left.
+    /// Ends everybody's sessions and lets nobody in any more; answers with the only session that is
+    /// left.
     pub(super) async fn close(&mut self) -> Result<PgConnection, Failure> {
         self.refuse_prepared().await?;
         // An earlier try may have left it closed.
@@ -97,7 +98,8 @@ pub(super) fn beside(url: &str, name: &str) -> Result<String, Failure> {
     Ok(url.to_string())
 }
 
-/// Messages and rows of one state of the producers' database, which is closed, that another state lacks.
+/// Messages and rows of one state of the producers' database, which is closed, that another state
+/// lacks.
 pub(super) async fn lost(present: &mut PgConnection, other: &mut PgConnection) -> Result<WentBack, Failure> {
     Ok(WentBack {
         at: clock::now(),

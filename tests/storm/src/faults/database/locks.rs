@@ -1,4 +1,5 @@
-//! Rows and tables that somebody holds for a while: producers run into their `lock_timeout`, everybody else waits.
+//! Rows and tables that somebody holds for a while: producers run into their `lock_timeout`,
+//! everybody else waits.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -54,7 +55,8 @@ impl Fault for RowLocks {
     }
 }
 
-/// Tables of the producers' database and of the consumers', and locks that stop writers, or readers as well.
+/// Tables of the producers' database and of the consumers', and locks that stop writers, or readers
+/// as well.
 const PRODUCERS: [&str; 4] = ["account", "outbox_message", "outbox_relay", "outbox_exception"];
 const CONSUMERS: [&str; 3] = ["inbox_message", "inbox_attempt", "inbox_dead_letter"];
 const MODES: [&str; 2] = ["SHARE ROW EXCLUSIVE", "ACCESS EXCLUSIVE"];

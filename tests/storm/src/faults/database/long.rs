@@ -1,4 +1,5 @@
-//! A transaction that stays open: it holds a transaction id, and with it the horizon of every snapshot.
+//! A transaction that stays open: it holds a transaction id, and with it the horizon of every
+//! snapshot.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What other sessions do to a database, and what its disk does.
+//! Faults by other sessions of a database, and by its disk.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -35,7 +35,7 @@ pub mod sqlite;
 use super::Fault;
 use crate::pair::DatabaseKind;
 
-/// What can go wrong in this database.
+/// Returns the faults of this kind of database.
 #[must_use]
 pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
     match kind {

@@ -1,5 +1,6 @@
-//! A transaction that is prepared and waits for its decision, as those of a two-phase commit do: its rows are there and
-//! nobody sees them, its locks hold, and a crash of the server changes nothing.
+//! A transaction that is prepared and waits for its decision, as those of a two-phase commit do:
+//! its rows are there and nobody sees them, its locks hold, and a crash of the server changes
+//! nothing.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A standby that lags takes the primary's place: what it had not received is undone, rows, cursor, lease and all, and
-//! some of it is at the broker.
+//! A standby that lags takes the primary's place: what it had not received is undone, rows, cursor,
+//! lease and all, and some of it is at the broker.
 
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
@@ -22,9 +22,10 @@ use crate::faults::{Fault, Injected, millis, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::{Peer, Role, Service, Stage, Wire};
 
-/// A physical replica of the server follows it, then nobody, and is promoted in the end: `pg_promote`. Producers,
-/// relays and the storm itself reach the producers' database there from then on; consumers and theirs stay where they
-/// are. It happens once in a storm, for there is no standby of the new primary.
+/// A physical replica of the server follows it, then nobody, and is promoted in the end:
+/// `pg_promote`. Producers, relays and the storm itself reach the producers' database there from
+/// then on; consumers and theirs stay where they are. It happens once in a storm, for there is no
+/// standby of the new primary.
 #[derive(Debug, Default)]
 pub struct Promotion {
     standby: Option<Standby>,

@@ -1,5 +1,5 @@
-//! A backup takes the place of the producers' database while everything goes on: what was committed since is undone,
-//! rows, cursor, lease and all, and some of it is at the broker.
+//! A backup takes the place of the producers' database while everything goes on: what was committed
+//! since is undone, rows, cursor, lease and all, and some of it is at the broker.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use crate::faults::{Fault, Injected, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
-/// `pg_dump` at one moment, `pg_restore` at a later one: into a database beside the other one, which then gives its
-/// name away. Inboxes and effects are in a database of their own, and stay.
+/// `pg_dump` at one moment, `pg_restore` at a later one: into a database beside the other one,
+/// which then gives its name away. Inboxes and effects are in a database of their own, and stay.
 ///
-/// Nobody can connect from the moment at which the difference is written down to that at which the backup has the name.
-/// So everything that was committed and is not in the backup is in the list.
+/// Nobody can connect from the moment at which the difference is written down to that at which the
+/// backup has the name. So everything that was committed and is not in the backup is in the list.
 #[derive(Debug, Default)]
 pub struct Restore {
     dump: Option<PathBuf>,
@@ -67,7 +67,8 @@ impl Fault for Restore {
             Journal::open(&stage.folder.join(WENT_BACK))?.write(&[lost])?;
             session::end(present).await;
             session::end(backup).await;
-            // Not removed at once: a crash in the middle of that leaves a database that is neither there nor gone.
+            // Not removed at once: a crash in the middle of that leaves a database that is neither
+            // there nor gone.
             swap.run("ALTER DATABASE {present} RENAME TO {former}").await?;
         }
         swap.run("ALTER DATABASE {backup} RENAME TO {present}").await?;
@@ -78,7 +79,8 @@ impl Fault for Restore {
     }
 }
 
-/// The database, the one beside it that a backup is restored into, and the name under which it goes.
+/// The database, the one beside it that a backup is restored into, and the name under which it
+/// goes.
 struct Swap {
     fence: Fence,
     backup: Identifier,

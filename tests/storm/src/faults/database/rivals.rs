@@ -1,4 +1,5 @@
-//! Sessions that touch what producers touch: in the opposite order, or between their reading and their writing.
+//! Sessions that touch what producers touch: in the opposite order, or between their reading and
+//! their writing.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ fn descending(accounts: u32, rng: &mut StdRng) -> Vec<String> {
     chosen.into_iter().map(Database::account).collect()
 }
 
-/// Sessions that lock accounts in the opposite order: whoever loses, a producer or a rival, gets 40P01.
+/// Sessions that lock accounts in the opposite order: whoever loses, a producer or a rival, gets
+/// 40P01.
 #[derive(Debug, Default)]
 pub struct Deadlocks {
     rivals: JoinSet<()>,
@@ -92,8 +94,8 @@ async fn embrace(session: &mut PgConnection, names: &[String], pause_ms: u64) ->
     transaction.rollback().await
 }
 
-/// A session that updates accounts all the time, to what they are: transactions at REPEATABLE READ and above that read
-/// one before get 40001.
+/// A session that updates accounts all the time, to what they are: transactions at REPEATABLE READ
+/// and above that read one before get 40001.
 #[derive(Debug, Default)]
 pub struct Conflicts {
     rivals: JoinSet<()>,

@@ -1,4 +1,5 @@
-//! The sequence of the outbox goes back, as after a restore of data without it, or a logical upgrade.
+//! The sequence of the outbox goes back, as after a restore of data without it, or a logical
+//! upgrade.
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -10,8 +11,9 @@ use crate::faults::{Fault, Injected};
 use crate::journal::{Journal, SET_BACK, SetBack};
 use crate::stage::Stage;
 
-/// `setval` to an earlier id: new rows get ids that the relay has passed. Rows that it has not read yet may leave after
-/// new ones of their keys (`docs/operations/histories.md`), so the ids that are given out twice are written down.
+/// `setval` to an earlier id: new rows get ids that the relay has passed. Rows that it has not read
+/// yet may leave after new ones of their keys (`docs/operations/histories.md`), so the ids that are
+/// given out twice are written down.
 #[derive(Debug)]
 pub struct SequenceReset;
 

@@ -10,7 +10,8 @@ use crate::Failure;
 /// As which a fault's sessions are listed: other faults leave them alone.
 pub(super) const APPLICATION: &str = "storm-fault";
 
-/// Connects directly, past every proxy. No statement waits longer than three seconds, so that a inject returns.
+/// Connects directly, past every proxy. No statement waits longer than three seconds, so that a
+/// inject returns.
 pub(super) async fn connect(url: &str) -> Result<PgConnection, Failure> {
     Ok(options(url)?.connect().await?)
 }

@@ -12,8 +12,8 @@ use crate::Failure;
 use crate::faults::{Fault, Injected, seconds};
 use crate::stage::Stage;
 
-/// `commit_delay` of both databases, for sessions that begin from now on; the others are ended, so that they begin anew.
-/// `commit_siblings` is 0: a commit waits also when it is alone.
+/// `commit_delay` of both databases, for sessions that begin from now on; the others are ended, so
+/// that they begin anew. `commit_siblings` is 0: a commit waits also when it is alone.
 #[derive(Debug, Default)]
 pub struct SlowCommits {
     slowed: bool,

@@ -20,7 +20,8 @@ use super::protocol;
 use crate::Failure;
 use crate::journal::Journal;
 
-/// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided on its own.
+/// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided
+/// on its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Mood {
     /// By the server.
@@ -94,7 +95,7 @@ impl Gateway {
     }
 }
 
-/// What a connection needs.
+/// The state that a connection needs.
 #[derive(Clone)]
 struct Visit {
     server: Arc<str>,
@@ -199,7 +200,7 @@ impl Visit {
         Ok(if taken.is_empty() { answer } else { self.spoil(answer) })
     }
 
-    /// What the server says, on a connection of its own; written down entry by entry.
+    /// Asks the server on a connection of its own, and records the answer entry by entry.
     async fn forward(&self, mut request: Request<Bytes>) -> Result<Answer, Failure> {
         let stream = TcpStream::connect(&*self.server).await?;
         let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;

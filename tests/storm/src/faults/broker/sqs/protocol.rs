@@ -1,4 +1,4 @@
-//! What requests and answers of SQS say (AWS JSON 1.0). Pure.
+//! Requests and answers of SQS (AWS JSON 1.0). Pure.
 
 use serde_json::{Value, json};
 

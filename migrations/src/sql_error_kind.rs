@@ -1,0 +1,113 @@
+//! The one table of SQL errors: the meaning of a database client's error for its caller.
+
+use sqlx::Error;
+
+/// The kind of a sqlx error, decided by SQLSTATE (PostgreSQL) or result code (SQLite), never by its
+/// text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SqlErrorKind {
+    /// The connection is gone or the server is going away: what was under way may have happened.
+    /// Try again in a new connection.
+    Lost,
+    /// Lost against another transaction (serialization, deadlock, lock timeout, a busy SQLite): the
+    /// same work may succeed at once in a new transaction.
+    Conflict,
+    /// The server is up and cannot do it now: too many connections, a time limit, a full disk, a
+    /// standby. Wait and try again, without end.
+    Unavailable,
+    /// The statement was refused for its content, or somebody must repair something: a missing
+    /// table or permission, a value that does not fit.
+    Refused,
+}
+
+impl SqlErrorKind {
+    /// Classifies an error.
+    #[must_use]
+    pub fn of(error: &Error) -> Self {
+        match error {
+            Error::Io(_)
+            | Error::Protocol(_)
+            | Error::WorkerCrashed
+            | Error::PoolClosed
+            | Error::BeginFailed => Self::Lost,
+            Error::PoolTimedOut | Error::Tls(_) => Self::Unavailable,
+            Error::Database(error) => error.code().map_or(Self::Refused, |code| Self::of_code(&code)),
+            _ => Self::Refused,
+        }
+    }
+
+    /// Classifies a code: five characters are a SQLSTATE, a number is a result code of SQLite.
+    fn of_code(code: &str) -> Self {
+        match code.parse::<u32>() {
+            // https://www.sqlite.org/rescode.html; extended codes keep the primary one in the low
+            // byte, and have fewer than five digits.
+            Ok(number) if code.len() < SQLSTATE_LEN => Self::of_result_code(number & 0xff),
+            _ => Self::of_sqlstate(code),
+        }
+    }
+
+    fn of_result_code(primary: u32) -> Self {
+        match primary {
+            5 | 6 => Self::Conflict,      // BUSY, LOCKED
+            10 => Self::Lost,             // IOERR
+            13 | 14 => Self::Unavailable, // FULL, CANTOPEN
+            _ => Self::Refused,
+        }
+    }
+
+    /// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+    fn of_sqlstate(code: &str) -> Self {
+        match (code.get(..2).unwrap_or_default(), code) {
+            // serialization_failure, deadlock_detected; lock_not_available
+            (_, "40001" | "40P01" | "55P03") => Self::Conflict,
+            // statement_completion_unknown; idle_in_transaction_session_timeout; admin_shutdown,
+            // crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout
+            (_, "40003" | "25P03" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05") => Self::Lost,
+            // connection exceptions; system errors, above all of I/O
+            ("08" | "58", _) => Self::Lost,
+            // read_only_sql_transaction: a primary that became a standby
+            (_, "25006") => Self::Unavailable,
+            // insufficient resources; operator intervention, with query_canceled; internal errors
+            ("53" | "57" | "XX", _) => Self::Unavailable,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// The length of a SQLSTATE in ISO/IEC 9075.
+const SQLSTATE_LEN: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_without_a_code_have_a_kind() {
+        for (error, kind) in [
+            (Error::Io(std::io::ErrorKind::BrokenPipe.into()), SqlErrorKind::Lost),
+            (Error::BeginFailed, SqlErrorKind::Lost),
+            (Error::PoolTimedOut, SqlErrorKind::Unavailable),
+            (Error::Tls("expired".into()), SqlErrorKind::Unavailable),
+            (Error::RowNotFound, SqlErrorKind::Refused),
+        ] {
+            assert_eq!(SqlErrorKind::of(&error), kind, "{error}");
+        }
+    }
+
+    #[test]
+    fn every_code_of_the_table_has_its_kind() {
+        for (kind, codes) in [
+            (SqlErrorKind::Conflict, &["40001", "40P01", "55P03", "5", "6", "517"][..]),
+            (SqlErrorKind::Lost, &["08006", "58030", "57P01", "57P02", "57P03", "57P04", "57P05"]),
+            (SqlErrorKind::Lost, &["25P03", "40003", "10", "8458"]),
+            (SqlErrorKind::Unavailable, &["53300", "53100", "57014", "57000", "25006", "XX000"]),
+            (SqlErrorKind::Unavailable, &["13", "14"]),
+            (SqlErrorKind::Refused, &["23505", "42501", "42P01", "25P02", "22001", "40000"]),
+            (SqlErrorKind::Refused, &["1", "1555", "19", "nonsense", ""]),
+        ] {
+            for code in codes {
+                assert_eq!(SqlErrorKind::of_code(code), kind, "{code}");
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! How the project writes: words that a stranger finds by grep, comments that begin with their
+//! subject, short lines.
+
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Folders without texts of ours.
+const SKIPPED: [&str; 3] = ["target", "corpus", "node_modules"];
+
+/// Decisions and history keep the words of their time.
+const HISTORY: [&str; 2] = ["docs/adr", "CHANGELOG.md"];
+
+/// This file names the old words.
+const ITSELF: &str = "xtask/tests/tidy.rs";
+
+/// The longest comment, in columns.
+const COMMENT_MAX: usize = 100;
+
+/// The longest line of a document, in columns. Code, tables and addresses cannot be wrapped.
+const DOCUMENT_MAX: usize = 110;
+
+/// Private words of earlier days, and those that stand in their place.
+const WORDS: [(&str, &str); 30] = [
+    ("Host", "Runtime"),
+    ("LogKeeper", "CheckpointStore"),
+    ("PgKeeper", "PgCheckpointStore"),
+    ("SqliteKeeper", "SqliteCheckpointStore"),
+    ("KeeperEnd", "CheckpointerEnd"),
+    ("to_its_end", "shield"),
+    ("Tempest", "FaultInjector"),
+    ("tempest", "fault_injector"),
+    ("Strike", "PlannedFault"),
+    ("Struck", "Injected"),
+    ("Grave", "NewDeadLetter"),
+    ("bury", "store_dead_letter"),
+    ("Trouble", "ErrorKind"),
+    ("Fate", "TransactionStatus, or an outcome with a name of its own"),
+    ("IdTape", "ReplayedIds"),
+    ("Decree", "OperatorDecision"),
+    ("Mint", "IdGenerator"),
+    ("NodeMint", "NodeIdGenerator"),
+    ("WakeUp", "CommitNotify"),
+    ("KeyWindow", "MaxInFlightPerKey"),
+    ("key_window", "max_in_flight_per_key"),
+    ("Lanes", "KeyQueues"),
+    ("LinkEvent", "BrokerEvent"),
+    ("Tapped", "ReadTopic"),
+    ("learn_days", "learn_partitions"),
+    ("set_aside", "park_from_window"),
+    ("judge", "classify, decide, validate or check"),
+    ("judge_batch", "validate_batch"),
+    ("judge_commit", "classify_commit"),
+    ("NoScope", "NoTenant"),
+];
+
+/// Names of others that are spelled like old words.
+const OTHERS: [&str; 1] = ["Host:"];
+
+/// The texts below the root whose names end so, by their paths from it.
+fn texts(ends: &[&str]) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the workspace");
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of the checkout") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') && !SKIPPED.contains(&name.as_str()) {
+                folders.push(path);
+            } else if ends.iter().any(|end| name.ends_with(end)) {
+                let text = fs::read_to_string(&path).expect("a text");
+                let path = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
+                found.push((path, text));
+            }
+        }
+    }
+    assert!(found.len() > 10, "only {} texts end with {ends:?}", found.len());
+    found.sort();
+    found
+}
+
+/// A line's comment, without what begins it.
+fn comment(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("//")?;
+    Some(rest.trim_start_matches(['/', '!']).trim_start())
+}
+
+/// Whether a word stands in a line by itself.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + word.len()..]);
+        !before.ends_with(is_part)
+            && !after.starts_with(is_part)
+            && !OTHERS.iter().any(|other| line[at..].starts_with(other))
+    })
+}
+
+fn assert_none(found: &[String]) {
+    assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn names_are_those_of_the_field() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs", ".patch", ".md"]) {
+        if path == ITSELF || HISTORY.iter().any(|history| path.starts_with(history)) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            // A word of prose may be one of English.
+            let is_prose = path.ends_with(".md") && !line.contains('`') || comment(line).is_some();
+            for (old, new) in WORDS.iter().filter(|(old, _)| !is_prose && has_word(line, old)) {
+                found.push(format!("{path}:{}: {old:?} is called {new}", number + 1));
+            }
+        }
+    }
+    assert_none(&found);
+}
+
+#[test]
+fn comments_begin_with_their_subject() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs"]) {
+        let mut is_begun = false;
+        for (number, line) in text.lines().enumerate() {
+            let Some(comment) = comment(line) else {
+                is_begun = false;
+                continue;
+            };
+            let word = comment.split_whitespace().next().unwrap_or_default();
+            if !is_begun && ["What", "Whatever", "Whoever"].contains(&word) {
+                found.push(format!("{path}:{}: begins with {word:?}: {comment}", number + 1));
+            }
+            is_begun = !comment.is_empty();
+        }
+    }
+    assert_none(&found);
+}
+
+#[test]
+fn comments_are_short() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".rs"]) {
+        let mut is_code = false;
+        for (number, line) in text.lines().enumerate() {
+            let Some(comment) = comment(line) else {
+                is_code = false;
+                continue;
+            };
+            is_code ^= comment.starts_with("```");
+            // Code, tables and addresses cannot be wrapped.
+            let is_whole =
+                is_code || comment.starts_with('|') || comment.contains("](") || comment.contains("://");
+            let columns = line.chars().count();
+            if columns > COMMENT_MAX && !is_whole {
+                found.push(format!("{path}:{}: {columns} columns, at most {COMMENT_MAX}", number + 1));
+            }
+        }
+    }
+    assert_none(&found);
+}
+
+#[test]
+fn lines_of_documents_are_short() {
+    let mut found = Vec::new();
+    for (path, text) in texts(&[".md"]) {
+        let mut is_code = false;
+        for (number, line) in text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            let is_whole = is_code || line.trim_start().starts_with('|') || line.contains("](");
+            let columns = line.chars().count();
+            if columns > DOCUMENT_MAX && !is_whole {
+                found.push(format!("{path}:{}: {columns} columns, at most {DOCUMENT_MAX}", number + 1));
+            }
+        }
+    }
+    assert_none(&found);
+}
