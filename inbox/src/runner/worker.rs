@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Committed, Delivery, Malformed, Message, MessageId, Runtime};
+use migrations::SqlErrorKind;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -16,8 +17,6 @@ use super::crash::{CrashHook, CrashPoint};
 use super::failure::Limits;
 use super::overdue::Running;
 use super::store::Store;
-use migrations::SqlErrorKind;
-
 use crate::CommitError;
 use crate::attempts::error_text;
 use crate::backoff::Backoff;
