@@ -21,11 +21,11 @@ use super::held::{Held, HeldTransaction, LeasedKey};
 use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::stored::StoredResponse;
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::error::CommitError;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
 use crate::transaction::classify_commit;
+use message::Backoff;
 
 /// How often is asked for a key that somebody else holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };

@@ -29,10 +29,10 @@ use super::token::Dated;
 use super::transaction::KeyTransaction;
 use migrations::SqlErrorKind;
 
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::store_error::StoreError;
 use crate::telemetry;
+use message::Backoff;
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every
 /// step may be: the holder's number tells whether an earlier try of it was carried out.

@@ -13,12 +13,12 @@ use super::handle::IdempotencyKeys;
 use super::id::KeyId;
 use super::record::{Ending, Found, Record, State};
 use super::store::Ask;
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::error::CommitError;
 use crate::store_error::StoreError;
 use crate::telemetry;
 use crate::transaction::classify_commit;
+use message::Backoff;
 
 /// How long is asked what became of a commit whose answer got lost.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);

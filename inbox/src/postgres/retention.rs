@@ -8,10 +8,10 @@ use time::Date;
 use super::statements::Statements;
 use migrations::SqlErrorKind;
 
-use crate::backoff::Backoff;
 use crate::day::Day;
 use crate::dialect::{Reading, parts};
 use crate::store_error::StoreError;
+use message::Backoff;
 
 const PREFIX: &str = "inbox_message_";
 

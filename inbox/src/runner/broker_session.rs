@@ -11,7 +11,7 @@ use message::{Delivery, Fault, Runtime, Subscriber, Subscription, SubscriptionEr
 use tokio::time::Instant;
 
 use crate::attempts::error_text;
-use crate::backoff::Backoff;
+use message::Backoff;
 
 /// How long one `receive` waits; it is cancelled when something else is to be done.
 const RECEIVE_WAIT: Duration = Duration::from_secs(10);

@@ -17,12 +17,12 @@ use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
 use super::store::InboxStore;
 use super::worker::{Foreign, ScopeOf};
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::function::{EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, InvalidName, Tenant};
+use message::Backoff;
 
 /// Describes a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {

@@ -19,7 +19,6 @@ use super::overdue::Running;
 use super::store::Store;
 use crate::CommitError;
 use crate::attempts::error_text;
-use crate::backoff::Backoff;
 use crate::crash_points;
 use crate::dead_letter::Reason;
 use crate::handler::HandlerError;
@@ -27,6 +26,7 @@ use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
+use message::Backoff;
 
 /// Which scope a message belongs to.
 pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
