@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use message::{MessageId, shield};
+use message::{Backoff, MessageId, shield};
 use time::OffsetDateTime;
 
 use crate::dialect::{Dialect, Key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::store_error::StoreError;
-use message::Backoff;
 
 /// The failures of a message so far.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -96,7 +96,7 @@ pub use inbox::{
     RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
 pub use message::Backoff;
-pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Tenant};
+pub use name::{ConsumerName, Tenant};
 pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;

@@ -8,8 +8,8 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use message::Fingerprint;
 use message::crash_points::reached;
+use message::{Backoff, Fingerprint};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -25,7 +25,6 @@ use crate::dialect::Dialect;
 use crate::error::CommitError;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
 use crate::transaction::classify_commit;
-use message::Backoff;
 
 /// How often is asked for a key that somebody else holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::token::Drift;
-use message::{Fingerprint, shield};
+use message::{Backoff, Fingerprint, shield};
 use migrations::{Line, Migrator};
 use sqlx::Pool;
 use time::OffsetDateTime;
@@ -32,7 +32,6 @@ use migrations::SqlErrorKind;
 use crate::dialect::Dialect;
 use crate::store_error::StoreError;
 use crate::telemetry;
-use message::Backoff;
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every
 /// step may be: the holder's number tells whether an earlier try of it was carried out.

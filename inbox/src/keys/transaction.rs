@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::shield;
+use message::{Backoff, shield};
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -18,7 +18,6 @@ use crate::error::CommitError;
 use crate::store_error::StoreError;
 use crate::telemetry;
 use crate::transaction::classify_commit;
-use message::Backoff;
 
 /// How long is asked what became of a commit whose answer got lost.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);

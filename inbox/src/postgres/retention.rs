@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use message::Backoff;
 use sqlx::{PgConnection, PgPool, Postgres};
 use time::Date;
 
@@ -11,7 +12,6 @@ use migrations::SqlErrorKind;
 use crate::day::Day;
 use crate::dialect::{Reading, parts};
 use crate::store_error::StoreError;
-use message::Backoff;
 
 const PREFIX: &str = "inbox_message_";
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Committed, Delivery, Malformed, Message, MessageId, Runtime};
+use message::{Backoff, Committed, Delivery, Malformed, Message, MessageId, Runtime};
 use migrations::SqlErrorKind;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,6 @@ use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
-use message::Backoff;
 
 /// Which scope a message belongs to.
 pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;

@@ -56,8 +56,8 @@ pub struct EngineOptions {
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
     /// over a killed relay after at most this long.
     pub lease_ttl: Duration,
-    /// The pause after an empty poll while messages are coming; at most twice as long until a second
-    /// after the last.
+    /// The pause after an empty poll while messages are coming; at most twice as long until a
+    /// second after the last.
     pub poll_min: Duration,
     /// The pause to which an idle relay slows down.
     pub poll_max: Duration,
