@@ -65,7 +65,7 @@ pub enum BuildRelayError {
     NoBroker,
     /// The name cannot be used.
     #[error("the relay's name cannot be used: {0}")]
-    Name(#[source] outbox::log::lease::InvalidRelayName),
+    Name(#[source] message::InvalidText),
     /// The source cannot be used.
     #[error("the source cannot be used: {0}")]
     Source(#[source] message::InvalidText),
@@ -224,7 +224,7 @@ impl RelayBuilder {
     /// [`BuildRelayError`] says what is missing or wrong.
     pub fn build(self) -> Result<Relay, BuildRelayError> {
         let connector = self.connector.ok_or(BuildRelayError::NoBroker)?;
-        let name = RelayName::new(&self.name).map_err(BuildRelayError::Name)?;
+        let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));
         let source = Source::new(source).map_err(BuildRelayError::Source)?;
         let options = self.options;

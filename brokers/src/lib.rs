@@ -1,7 +1,8 @@
 //! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
 //! each. `kafka` alone has neither TLS nor SCRAM, which come with OpenSSL: `kafka-tls`.
 //!
-//! Every folder has the same files, so that a change has the same place in each:
+//! Every folder of a broker has these files, so that a change has the same place in each; others
+//! serve its publisher or its subscription, and say so in their first line:
 //!
 //! | file | what it holds |
 //! |---|---|

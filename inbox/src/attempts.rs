@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use message::{MessageId, shield};
+use message::{Backoff, MessageId, shield};
 use time::OffsetDateTime;
 
-use crate::backoff::Backoff;
 use crate::dialect::{Dialect, Key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};

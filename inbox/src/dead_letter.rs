@@ -441,7 +441,7 @@ impl<DB: Dialect> Inbox<DB> {
                 return Ok(None);
             }
         }
-        DB::forget_attempts(&mut tx, self.statements(), key)
+        DB::forget_attempts(&mut tx, self.statements(), key, true)
             .await
             .map_err(failed("forget the attempts of a dead letter"))?;
         // An error above ended this function, so the transaction is intact and COMMIT commits.

@@ -276,11 +276,12 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Attempt>>> + Send;
 
-        /// Forgets the failures of a message.
+        /// Forgets the failures of a message: all, or only where none of them was counted.
         fn forget_attempts(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
+            also_counted: bool,
         ) -> impl Future<Output = Result<()>> + Send;
 
         /// Forgets failures that began before a moment.

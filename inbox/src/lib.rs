@@ -44,7 +44,6 @@
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
 
 mod attempts;
-mod backoff;
 mod batch;
 mod chunks;
 #[cfg(not(feature = "testing"))]
@@ -81,7 +80,6 @@ mod transaction;
 pub mod window;
 
 pub use attempts::{Attempt, Failures};
-pub use backoff::Backoff;
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
 pub use dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
@@ -97,7 +95,8 @@ pub use inbox::{
     INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, RETENTION_DEFAULT,
     RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
-pub use name::{ConsumerName, InvalidName, NAME_BYTES_MAX, Tenant};
+pub use message::Backoff;
+pub use name::{ConsumerName, Tenant};
 pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};
 pub use refusal::Refusal;

@@ -13,6 +13,7 @@
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | [`loopback`] | whether a host is this machine |
+//! | [`backoff`] | [`Backoff`]: how long to wait before trying again |
 //! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination takes |
 //! | [`limits`] | [`SizeLimit`]: what a destination takes |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
@@ -24,6 +25,7 @@
 //! | `runtime` (feature `testing`) | [`Runtime`]: where tasks run and random numbers come from |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
+pub mod backoff;
 pub mod chunk;
 pub mod cloudevents;
 pub mod crash_points;
@@ -47,6 +49,7 @@ pub mod text;
 pub mod token;
 pub mod trace;
 
+pub use backoff::Backoff;
 pub use chunk::Chunk;
 pub use event::Event;
 pub use fault::{Fault, FaultScope};

@@ -5,7 +5,6 @@
 //! ids and header names as short strings of at most 255 bytes (AMQP 0-9-1 specification, section
 //! 4.2.5.3).
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -62,7 +61,11 @@ pub enum InvalidText {
 }
 
 /// Checks `value` as a name: 1 to `bytes_max` bytes, every character accepted by `accept`.
-pub(crate) fn check(
+///
+/// # Errors
+/// [`InvalidText`].
+#[doc(hidden)]
+pub fn check(
     what: &'static str,
     value: &str,
     bytes_max: usize,
@@ -86,7 +89,11 @@ impl InvalidText {
 }
 
 /// As [`check`], but an empty value passes.
-pub(crate) fn check_optional(
+///
+/// # Errors
+/// [`InvalidText`].
+#[doc(hidden)]
+pub fn check_optional(
     what: &'static str,
     value: &str,
     bytes_max: usize,
@@ -109,22 +116,25 @@ pub(crate) fn check_optional(
     }
 }
 
+/// Makes a type of validated names. Other crates use it as well, so that all names are checked
+/// and refused alike.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! name {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $allowed:literal, $accept:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $bytes_max:expr, $allowed:literal, $accept:expr) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(Arc<str>);
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(std::sync::Arc<str>);
 
         impl $name {
             /// Checks the text and takes it over.
             ///
             /// # Errors
-            /// [`InvalidText`] when it is empty, longer than [`TEXT_BYTES_MAX`] bytes or holds a
-            /// character that is not accepted.
-            pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidText> {
+            /// [`InvalidText`]($crate::InvalidText) when it is empty, longer than the limit or
+            /// holds a character that is not accepted.
+            pub fn new(value: impl Into<std::sync::Arc<str>>) -> Result<Self, $crate::InvalidText> {
                 let value = value.into();
-                check($what, &value, TEXT_BYTES_MAX, $allowed, $accept)?;
+                $crate::text::check($what, &value, $bytes_max, $allowed, $accept)?;
                 Ok(Self(value))
             }
 
@@ -135,15 +145,15 @@ macro_rules! name {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(&self.0)
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&*self.0, f)
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(&*self.0, f)
             }
         }
 
@@ -154,21 +164,21 @@ macro_rules! name {
         }
 
         impl std::str::FromStr for $name {
-            type Err = InvalidText;
+            type Err = $crate::InvalidText;
             fn from_str(value: &str) -> Result<Self, Self::Err> {
                 Self::new(value)
             }
         }
 
         impl TryFrom<String> for $name {
-            type Error = InvalidText;
+            type Error = $crate::InvalidText;
             fn try_from(value: String) -> Result<Self, Self::Error> {
                 Self::new(value)
             }
         }
 
         impl TryFrom<&str> for $name {
-            type Error = InvalidText;
+            type Error = $crate::InvalidText;
             fn try_from(value: &str) -> Result<Self, Self::Error> {
                 Self::new(value)
             }
@@ -187,8 +197,11 @@ name!(
     ///
     /// 1 to 255 bytes of `A–Z a–z 0–9 . _ - / : #`; a broker may accept less and then refuses the
     /// topic by name.
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
     Topic,
     "topic",
+    TEXT_BYTES_MAX,
     "allowed are ASCII letters, digits and . _ - / : #",
     |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '#')
 );
@@ -198,8 +211,11 @@ name!(
     /// customer.
     ///
     /// 1 to 255 bytes, no control characters.
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
     OrderingKey,
     "ordering key",
+    TEXT_BYTES_MAX,
     "control characters are not allowed",
     |c| !c.is_control()
 );
@@ -207,8 +223,11 @@ name!(
 name!(
     /// The kind of event, as the CloudEvents `type` attribute: `order.placed`. 1 to 255 bytes, no
     /// control characters.
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
     EventType,
     "event type",
+    TEXT_BYTES_MAX,
     "control characters are not allowed",
     |c| !c.is_control()
 );
@@ -217,8 +236,11 @@ name!(
     /// Which outbox a message comes from, as the CloudEvents `source` attribute, a URI reference:
     /// `/orders`. Source and id together identify a message. 1 to 255 bytes of printable ASCII
     /// without spaces.
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
     Source,
     "source",
+    TEXT_BYTES_MAX,
     "a URI reference has printable ASCII characters only and no spaces",
     |c| c.is_ascii_graphic()
 );
@@ -226,11 +248,20 @@ name!(
 name!(
     /// The media type of the payload (RFC 2046): `application/json`. 1 to 255 bytes of printable
     /// ASCII.
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
     ContentType,
     "content type",
+    TEXT_BYTES_MAX,
     "a media type has printable ASCII characters only",
     |c| c.is_ascii_graphic() || c == ' '
 );
+
+impl From<std::convert::Infallible> for InvalidText {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
 
 impl ContentType {
     /// `application/json`.

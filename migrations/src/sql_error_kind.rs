@@ -48,9 +48,10 @@ impl SqlErrorKind {
 
     fn of_result_code(primary: u32) -> Self {
         match primary {
-            5 | 6 => Self::Conflict,      // BUSY, LOCKED
-            10 => Self::Lost,             // IOERR
-            13 | 14 => Self::Unavailable, // FULL, CANTOPEN
+            5 | 6 => Self::Conflict, // BUSY, LOCKED
+            10 => Self::Lost,        // IOERR
+            13 => Self::Unavailable, // FULL
+            // CANTOPEN among them: most often a wrong path
             _ => Self::Refused,
         }
     }
@@ -101,9 +102,9 @@ mod tests {
             (SqlErrorKind::Lost, &["08006", "58030", "57P01", "57P02", "57P03", "57P04", "57P05"]),
             (SqlErrorKind::Lost, &["25P03", "40003", "10", "8458"]),
             (SqlErrorKind::Unavailable, &["53300", "53100", "57014", "57000", "25006", "XX000"]),
-            (SqlErrorKind::Unavailable, &["13", "14"]),
+            (SqlErrorKind::Unavailable, &["13"]),
             (SqlErrorKind::Refused, &["23505", "42501", "42P01", "25P02", "22001", "40000"]),
-            (SqlErrorKind::Refused, &["1", "1555", "19", "nonsense", ""]),
+            (SqlErrorKind::Refused, &["1", "14", "1555", "19", "nonsense", ""]),
         ] {
             for code in codes {
                 assert_eq!(SqlErrorKind::of_code(code), kind, "{code}");

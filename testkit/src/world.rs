@@ -6,7 +6,7 @@ use std::time::Duration;
 use brokers::memory::Broker;
 use inbox::{Inbox, InboxOptions};
 use message::token::DriftWindow;
-use message::{MaxInFlightPerKey, Source};
+use message::{Backoff, MaxInFlightPerKey, Source};
 use migrations::{Line, Migrator};
 use outbox::log::{LogOptions, LogStore, RelayName};
 use outbox::{Enqueued, NewMessage, Outbox};
@@ -135,8 +135,7 @@ impl World {
             checkpoint_interval: Duration::from_millis(20),
             poll_max: Duration::from_millis(5),
             retry: RetryPolicy {
-                initial: Duration::from_millis(5),
-                delay_max: Duration::from_millis(50),
+                backoff: Backoff { first: Duration::from_millis(5), max: Duration::from_millis(50) },
                 ..RetryPolicy::default()
             },
             outage_delay_max: Duration::from_millis(50),

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, StatusCode};
+use message::InvalidText;
+use message::text::TEXT_BYTES_MAX;
 use tower_layer::Layer;
 
 use super::service::Idempotent;
 use super::stored::is_stored_by_default;
 use crate::dialect::Dialect;
 use crate::keys::{ClaimOptions, IdempotencyKeys, Operation};
-use crate::name::{InvalidName, NAME_BYTES_MAX, Tenant};
+use crate::name::Tenant;
 
 /// The largest body of a request, and of a response that is stored, by default.
 pub const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
@@ -58,7 +60,7 @@ pub(super) struct LayerOptions<DB: Dialect> {
 /// A text that cannot name a route. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the route cannot be named so: {0}")]
-pub struct InvalidRoute(#[from] InvalidName);
+pub struct InvalidRoute(#[from] InvalidText);
 
 impl<DB: Dialect> IdempotencyLayer<DB> {
     /// For handlers whose effects are in the database of the keys: they get a
@@ -100,9 +102,10 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
         scope: Arc<ScopeOf>,
     ) -> Result<Self, InvalidRoute> {
         let bytes = route.len() + METHOD_BYTES_MAX;
-        if bytes > NAME_BYTES_MAX {
+        if bytes > TEXT_BYTES_MAX {
             let value = route.chars().take(32).collect();
-            return Err(InvalidRoute(InvalidName::TooLong { what: "route with its method", value, bytes }));
+            let what = "route with its method";
+            return Err(InvalidRoute(InvalidText::TooLong { what, value, bytes, bytes_max: TEXT_BYTES_MAX }));
         }
         Operation::new(route)?;
         Ok(Self(Arc::new(LayerOptions {

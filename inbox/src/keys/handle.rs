@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::token::Drift;
-use message::{Fingerprint, shield};
+use message::{Backoff, Fingerprint, shield};
 use migrations::{Line, Migrator};
 use sqlx::Pool;
 use time::OffsetDateTime;
@@ -29,7 +29,6 @@ use super::token::Dated;
 use super::transaction::KeyTransaction;
 use migrations::SqlErrorKind;
 
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::store_error::StoreError;
 use crate::telemetry;

@@ -1,67 +1,24 @@
 //! The name of a request, and its parts.
 
 use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
 
-use message::Fingerprint;
+use message::text::TEXT_BYTES_MAX;
+use message::{Fingerprint, InvalidText};
 use uuid::Uuid;
 
-use crate::name::{InvalidName, Tenant, check};
+use crate::name::Tenant;
 
-macro_rules! name {
-    ($(#[$doc:meta])* $name:ident $what:literal) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
-
-        impl $name {
-            /// Checks the text and takes it over.
-            ///
-            /// # Errors
-            /// [`InvalidName`] when it is empty, too long or holds a control character.
-            pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidName> {
-                let value = value.into();
-                if value.is_empty() {
-                    return Err(InvalidName::Empty { what: $what });
-                }
-                check($what, &value)?;
-                Ok(Self(value))
-            }
-
-            /// The text itself.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = InvalidName;
-            fn from_str(value: &str) -> Result<Self, InvalidName> {
-                Self::new(value)
-            }
-        }
-    };
-}
-
-name! {
+message::name! {
     /// The operation that is asked for: `POST /orders`, `charge`. It is part of the key's identity,
     /// so that one key used for two operations names two requests. 1 to 255 bytes, no control
     /// characters.
-    Operation "operation"
+    Operation, "operation", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
 }
 
-name! {
+message::name! {
     /// The key that a caller has made for one request, and sends again with each retry. 1 to 255
     /// bytes, no control characters.
-    IdempotencyKey "idempotency key"
+    IdempotencyKey, "idempotency key", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
 }
 
 /// The name of a request: its scope (for whom), its operation, and the caller's key.
@@ -76,11 +33,11 @@ impl KeyId {
     /// Puts the parts together.
     ///
     /// # Errors
-    /// [`InvalidName::Empty`] when the scope is: keys of nobody in particular would be everybody's,
+    /// [`InvalidText::Empty`] when the scope is: keys of nobody in particular would be everybody's,
     /// and one caller would get another one's answer. Name the scope also where there is only one.
-    pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidName> {
+    pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidText> {
         if scope.as_str().is_empty() {
-            return Err(InvalidName::Empty { what: "scope of an idempotency key" });
+            return Err(InvalidText::Empty { what: "tenant of an idempotency key" });
         }
         Ok(Self { scope, operation, key })
     }
@@ -88,8 +45,8 @@ impl KeyId {
     /// As [`new`](Self::new), of three texts.
     ///
     /// # Errors
-    /// [`InvalidName`] of the first text that is none.
-    pub fn of_texts(scope: &str, operation: &str, key: &str) -> Result<Self, InvalidName> {
+    /// [`InvalidText`] of the first text that is none.
+    pub fn of_texts(scope: &str, operation: &str, key: &str) -> Result<Self, InvalidText> {
         Self::new(Tenant::new(scope)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
     }
 

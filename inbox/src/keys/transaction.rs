@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::shield;
+use message::{Backoff, shield};
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -13,7 +13,6 @@ use super::handle::IdempotencyKeys;
 use super::id::KeyId;
 use super::record::{Ending, Found, Record, State};
 use super::store::Ask;
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::error::CommitError;
 use crate::store_error::StoreError;

@@ -69,11 +69,13 @@ impl parts::Attempts for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         key: Key<'_>,
+        also_counted: bool,
     ) -> Result<(), sqlx::Error> {
         sqlx::query(&statements.forget_attempts)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
+            .bind(also_counted)
             .execute(connection)
             .await?;
         Ok(())

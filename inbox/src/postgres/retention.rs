@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use message::Backoff;
 use sqlx::{PgConnection, PgPool, Postgres};
 use time::Date;
 
 use super::statements::Statements;
 use migrations::SqlErrorKind;
 
-use crate::backoff::Backoff;
 use crate::day::Day;
 use crate::dialect::{Reading, parts};
 use crate::store_error::StoreError;

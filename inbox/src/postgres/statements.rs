@@ -121,7 +121,8 @@ statements! {
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+        AND ($4 OR attempts = 0)";
     purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE first_failed_at < $1";
 
     /// One letter of a delivery, unless the one there is was given up: then nobody waits for that

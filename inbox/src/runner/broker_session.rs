@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use message::{Delivery, Fault, Runtime, Subscriber, Subscription, SubscriptionError};
+use message::{Backoff, Delivery, Fault, Runtime, Subscriber, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
 use crate::attempts::error_text;
-use crate::backoff::Backoff;
 
 /// How long one `receive` waits; it is cancelled when something else is to be done.
 const RECEIVE_WAIT: Duration = Duration::from_secs(10);

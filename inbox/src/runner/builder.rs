@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Event, Malformed, Message, Subscriber};
+use message::{Backoff, Event, InvalidText, Malformed, Message, Subscriber};
 use serde::de::DeserializeOwned;
 
 use super::broker_session::SubscriptionFactory;
@@ -17,17 +17,16 @@ use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
 use super::store::InboxStore;
 use super::worker::{Foreign, ScopeOf};
-use crate::backoff::Backoff;
 use crate::dialect::Dialect;
 use crate::function::{EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::name::{ConsumerName, InvalidName, Tenant};
+use crate::name::{ConsumerName, Tenant};
 
 /// Describes a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {
     inbox: Inbox<DB>,
-    consumer: Result<ConsumerName, InvalidName>,
+    consumer: Result<ConsumerName, InvalidText>,
     factory: Option<SubscriptionFactory>,
     handler: Option<Arc<dyn Handler<DB>>>,
     kinds: Kinds<DB>,
@@ -51,7 +50,7 @@ pub enum BuildError {
     NoHandler,
     /// The name of the consumer cannot be used.
     #[error("the consumer cannot have this name")]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidText),
     /// Two handlers for one kind: one of them would never be called.
     #[error("the kind {kind:?} has two handlers; register one")]
     DuplicateKind {
@@ -128,7 +127,7 @@ impl<DB: Dialect> Consumer<DB> {
     #[must_use]
     pub fn builder<N>(inbox: Inbox<DB>, consumer: N) -> ConsumerBuilder<DB>
     where
-        N: TryInto<ConsumerName, Error: Into<InvalidName>>,
+        N: TryInto<ConsumerName, Error: Into<InvalidText>>,
     {
         ConsumerBuilder {
             inbox,

@@ -249,7 +249,7 @@ impl<S: Store> Worker<S> {
         };
         let stored = async {
             if redelivered {
-                self.store.forget_attempts(tx, scope, message.id).await?;
+                self.store.forget_attempts(tx, scope, message.id, true).await?;
             }
             match result {
                 Some(result) => self.store.complete(tx, guard, &result).await,

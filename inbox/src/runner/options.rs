@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use message::Backoff;
 
 /// How a consumer behaves; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
 #[derive(Debug, Clone, Copy)]

@@ -177,6 +177,12 @@ impl<S: Store> Worker<S> {
                 }
             }
             Ok(Gathered::Kept { held, count }) => {
+                // A set with a failure on record is one that is tried again, and does not expire.
+                if failed_before.is_some()
+                    && let Err(error) = self.store.forget_attempts(&mut tx, scope, chunk.id, false).await
+                {
+                    return Step::Failed((FailureKind::Chunk, None), error.into(), None);
+                }
                 let step = self.commit(tx).await.of_chunk();
                 if let Step::Settle(_) = &step {
                     self.meter.chunk();
@@ -215,7 +221,7 @@ impl<S: Store> Worker<S> {
             Err(error) => return self.failed(tx, error).await,
         };
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id).await
+            && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id, true).await
         {
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         }

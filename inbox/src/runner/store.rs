@@ -86,12 +86,14 @@ pub trait Store: Send + Sync + 'static {
     /// Stores what the handler returned.
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError>;
 
-    /// Forgets the failures of a message that succeeds in this transaction.
+    /// Forgets the failures of a message that succeeds in this transaction, or, without those that
+    /// were counted, of one of its chunks, which says nothing about its handler.
     async fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
         scope: &Tenant,
         id: MessageId,
+        also_counted: bool,
     ) -> Result<(), StoreError>;
 
     /// Commits: one proof per admitted message, in the order of admission.
@@ -271,9 +273,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         tx: &mut Self::Tx,
         scope: &Tenant,
         id: MessageId,
+        also_counted: bool,
     ) -> Result<(), StoreError> {
         let key = Key { consumer: self.consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
-        DB::forget_attempts(tx, self.inbox.statements(), key)
+        DB::forget_attempts(tx, self.inbox.statements(), key, also_counted)
             .await
             .map_err(StoreError::during("forget the attempts of a message that succeeded"))
     }

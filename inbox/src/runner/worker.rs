@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Committed, Delivery, Malformed, Message, MessageId, Runtime};
+use message::{Backoff, Committed, Delivery, Malformed, Message, MessageId, Runtime};
+use migrations::SqlErrorKind;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -16,11 +17,8 @@ use super::crash::{CrashHook, CrashPoint};
 use super::failure::Limits;
 use super::overdue::Running;
 use super::store::Store;
-use migrations::SqlErrorKind;
-
 use crate::CommitError;
 use crate::attempts::error_text;
-use crate::backoff::Backoff;
 use crate::crash_points;
 use crate::dead_letter::Reason;
 use crate::handler::HandlerError;

@@ -67,11 +67,13 @@ impl parts::Attempts for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         key: Key<'_>,
+        also_counted: bool,
     ) -> Result<(), sqlx::Error> {
         sqlx::query(FORGET_ATTEMPTS)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
+            .bind(also_counted)
             .execute(connection)
             .await?;
         Ok(())

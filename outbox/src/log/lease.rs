@@ -1,46 +1,16 @@
 //! Who may move the cursor.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::log::cursor::Cursor;
 
-/// The name under which a relay keeps its cursor: 1 to 63 characters of `a–z 0–9 - _`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RelayName(String);
+/// The longest name of a relay in bytes.
+const RELAY_NAME_BYTES_MAX: usize = 63;
 
-/// A text that cannot name a relay.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("relay name {0:?} is not usable; give it 1 to 63 characters of a-z, 0-9, - and _")]
-pub struct InvalidRelayName(String);
-
-impl RelayName {
-    /// Checks the text and takes it over.
-    ///
-    /// # Errors
-    /// [`InvalidRelayName`] with the text.
-    pub fn new(name: impl Into<String>) -> Result<Self, InvalidRelayName> {
-        let name = name.into();
-        let fits = (1..=63).contains(&name.len());
-        let accepted = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-        if fits && name.bytes().all(accepted) {
-            Ok(Self(name))
-        } else {
-            Err(InvalidRelayName(name.chars().take(64).collect()))
-        }
-    }
-
-    /// The text itself.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for RelayName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+message::name! {
+    /// The name under which a relay keeps its cursor: 1 to 63 characters of `a–z 0–9 - _`.
+    RelayName, "relay name", RELAY_NAME_BYTES_MAX, "allowed are a-z, 0-9, - and _",
+    |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_'
 }
 
 /// A granted lease. Its epoch fences every write: a later holder has a larger one.

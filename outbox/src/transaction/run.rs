@@ -126,7 +126,7 @@ impl<DB: Dialect> Runner<DB> {
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again(error) if attempt >= policy.attempts_max => return Err(error),
                 Attempt::Again(error) => {
-                    let delay = policy.delay(attempt, rand::random());
+                    let delay = policy.backoff.delay(attempt, rand::random());
                     tracing::debug!(attempt, ?delay, %error, "the transaction is run again");
                     tokio::time::sleep(delay).await;
                     attempt += 1;

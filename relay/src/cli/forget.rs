@@ -27,7 +27,7 @@ pub struct Forget {
 impl Forget {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
         let pipeline = self.pipeline.read()?;
-        let name = RelayName::new(&self.relay).map_err(|error| Failure::new(Exit::Usage, error))?;
+        let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
         match database::retention(&pipeline)?.forget(&name, self.discard_parked).await {
             Ok(()) => {
                 eprintln!("relay {name} is forgotten");

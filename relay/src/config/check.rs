@@ -87,7 +87,7 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
 }
 
 fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Option<PipelineConfig> {
-    let name = RelayName::new(&section.name)
+    let name = RelayName::new(section.name.as_str())
         .map_err(|error| problems.add(format!("{path}.name"), error.to_string(), None))
         .ok();
     let source = Source::new(section.source.unwrap_or_else(|| format!("/{}", section.name)))

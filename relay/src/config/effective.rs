@@ -66,8 +66,8 @@ fn fill_engine(engine: &mut Table, settings: &EngineOptions) {
         ("checkpoint_interval", settings.checkpoint_interval),
         ("shutdown_grace", settings.shutdown_grace),
         ("silent_after", settings.silent_after),
-        ("retry_initial", settings.retry.initial),
-        ("retry_max", settings.retry.delay_max),
+        ("retry_initial", settings.retry.backoff.first),
+        ("retry_max", settings.retry.backoff.max),
     ] {
         add(engine, name, Value::Text(Time(time).to_string()));
     }

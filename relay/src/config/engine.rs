@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use message::SizeLimit;
 use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, Encoding, Splitter};
+use message::{Backoff, SizeLimit};
 
 use super::broker::MESSAGE_BYTES_MIN;
 use super::file::{EngineSection, Oversize};
@@ -60,8 +60,10 @@ pub(crate) fn settings(
         checkpoint_interval: time(section.checkpoint_interval, base.checkpoint_interval),
         shutdown_grace: time(section.shutdown_grace, base.shutdown_grace),
         retry: RetryPolicy {
-            initial: time(section.retry_initial, base.retry.initial),
-            delay_max: time(section.retry_max, base.retry.delay_max),
+            backoff: Backoff {
+                first: time(section.retry_initial, base.retry.backoff.first),
+                max: time(section.retry_max, base.retry.backoff.max),
+            },
             attempts_max: section.attempts_max.unwrap_or(base.retry.attempts_max),
         },
         silent_after: time(section.silent_after, base.silent_after),
@@ -123,15 +125,15 @@ fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
     );
     time("shutdown_grace", settings.shutdown_grace, Duration::ZERO, GRACE_MAX);
     time("silent_after", settings.silent_after, SILENT_MIN, GRACE_MAX);
-    time("retry_initial", settings.retry.initial, RETRY_MIN, RETRY_MAX);
-    time("retry_max", settings.retry.delay_max, RETRY_MIN, RETRY_MAX);
+    time("retry_initial", settings.retry.backoff.first, RETRY_MIN, RETRY_MAX);
+    time("retry_max", settings.retry.backoff.max, RETRY_MIN, RETRY_MAX);
     let mut refuse = |setting, problem| refusals.push((setting, problem));
     if settings.poll_min > settings.poll_max {
         let (min, max) = (Time(settings.poll_min), Time(settings.poll_max));
         refuse("poll_min", format!("{min} is longer than poll_max, which is {max}"));
     }
-    if settings.retry.initial > settings.retry.delay_max {
-        let (initial, max) = (Time(settings.retry.initial), Time(settings.retry.delay_max));
+    if settings.retry.backoff.first > settings.retry.backoff.max {
+        let (initial, max) = (Time(settings.retry.backoff.first), Time(settings.retry.backoff.max));
         refuse("retry_initial", format!("{initial} is longer than retry_max, which is {max}"));
     }
     if settings.retry.attempts_max == 0 {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Capabilities, Connector, PublishError, Publisher, Receipt, Receipts, Runtime, Submission};
+use message::{
+    Backoff, Capabilities, Connector, PublishError, Publisher, Receipt, Receipts, Runtime, Submission,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
-use crate::engine::backoff;
-use crate::engine::options::RetryPolicy;
 
 /// How long connecting may take: DNS, TCP, TLS, authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ enum State {
 pub(crate) struct BrokerSession {
     connector: Arc<dyn Connector>,
     state: State,
-    retry: RetryPolicy,
+    retry: Backoff,
     failures: u32,
     trusted_until: watch::Receiver<Instant>,
     host: Runtime,
@@ -74,7 +74,7 @@ impl BrokerSession {
     /// Starts connecting at once.
     pub(crate) fn new(
         connector: Arc<dyn Connector>,
-        retry: RetryPolicy,
+        retry: Backoff,
         trusted_until: watch::Receiver<Instant>,
         host: Runtime,
     ) -> Self {
@@ -146,8 +146,8 @@ impl BrokerSession {
 
     fn pause(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let quick = RetryPolicy { initial: Duration::from_millis(100), ..self.retry };
-        backoff::delay(&quick, self.failures, self.host.uniform()).min(OUTAGE_PAUSE_MAX)
+        let quick = Backoff { first: Duration::from_millis(100), max: self.retry.max.min(OUTAGE_PAUSE_MAX) };
+        quick.delay(self.failures, self.host.uniform())
     }
 
     fn connected(&mut self, outcome: Result<Connected, PublishError>) -> BrokerEvent {

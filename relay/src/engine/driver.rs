@@ -121,7 +121,7 @@ impl Lead {
             machine: Machine::new(settings.clone(), self.cursor, self.blocks),
             broker_session: BrokerSession::new(
                 self.connector,
-                settings.retry,
+                settings.retry.backoff,
                 trusted.clone(),
                 self.host.clone(),
             ),

@@ -14,7 +14,7 @@
 //! | [`silence`] | which destinations have stopped answering, and how far that reaches |
 //! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
 //! | [`decide`](mod@decide) | whose fault a failure is and what follows |
-//! | [`backoff`], [`failures`] | how long to wait, and after how many failures |
+//! | [`failures`] | after how many failures an entry waits how long |
 //! | [`wake`] | how often to poll |
 //!
 //! and around them, each its own task with its own connection:
@@ -30,7 +30,6 @@
 //! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
 
 pub mod awaited;
-pub mod backoff;
 pub mod blocks;
 pub mod broker_session;
 pub mod checkpointer;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use message::chunk::Splitter;
 use message::limits::Oversize;
-use message::{Message, SizeLimit};
+use message::{Backoff, Message, SizeLimit};
 
 /// The treatment of a key whose entry is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
@@ -18,20 +18,18 @@ pub enum DeadPolicy {
     Pass,
 }
 
-/// How failed attempts are spaced: exponential with full jitter.
+/// How often and when a failed message is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The first delay at most.
-    pub initial: Duration,
-    /// Every delay at most.
-    pub delay_max: Duration,
+    /// How long to wait before the next attempt.
+    pub backoff: Backoff,
     /// Attempts that count (the message's own fault) before an entry is dead.
     pub attempts_max: u32,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { initial: Duration::from_secs(1), delay_max: Duration::from_secs(300), attempts_max: 10 }
+        Self { backoff: Backoff::MESSAGES, attempts_max: 10 }
     }
 }
 
@@ -58,7 +56,7 @@ pub struct EngineOptions {
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
     /// over a killed relay after at most this long.
     pub lease_ttl: Duration,
-    /// The pause after an empty poll while messages are coming; at most three times as long until a
+    /// The pause after an empty poll while messages are coming; at most twice as long until a
     /// second after the last.
     pub poll_min: Duration,
     /// The pause to which an idle relay slows down.

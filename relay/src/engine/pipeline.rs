@@ -11,16 +11,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Connector, Fault, Runtime};
+use message::{Backoff, Connector, Fault, Runtime};
 use outbox::log::{Acquired, LogError, LogStore, RelayName};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::backoff;
 use crate::engine::chunking::Chunking;
 use crate::engine::driver::{Ended, Lead, Observer};
-use crate::engine::options::{EngineOptions, RetryPolicy};
+use crate::engine::options::EngineOptions;
 use crate::engine::takeover::Takeover;
 use crate::telemetry::Telemetry;
 
@@ -239,12 +238,7 @@ const STANDBY_PAUSE_MAX: Duration = Duration::from_secs(1);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 fn pause(failures: u32, uniform: f64) -> Duration {
-    let policy = RetryPolicy {
-        initial: Duration::from_millis(200),
-        delay_max: Duration::from_secs(5),
-        attempts_max: u32::MAX,
-    };
-    backoff::delay(&policy, failures, uniform)
+    Backoff { max: Duration::from_secs(5), ..Backoff::OUTAGES }.delay(failures, uniform)
 }
 
 /// Names this process for operators: host, process id, and a random part, because process ids

@@ -1,4 +1,4 @@
-//! Properties of the pure parts that hold for any input: window, key_queues, blocks, backoff, the
+//! Properties of the pure parts that hold for any input: window, key_queues, blocks, the
 //! lease's times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,9 +9,8 @@ use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, Ticket, Topic}
 use outbox::log::{Cursor, Difference, EntryId, Mark};
 use proptest::prelude::*;
 
-use super::backoff;
 use super::key_queues::KeyQueues;
-use super::options::{EngineOptions, RetryPolicy};
+use super::options::EngineOptions;
 use super::window::{Item, Origin, Window};
 
 fn key(number: u8) -> OrderingKey {
@@ -132,19 +131,6 @@ proptest! {
             key_queues.settled(of.map(key).as_ref());
         }
         prop_assert_eq!(left, 0);
-    }
-
-    #[test]
-    fn a_delay_lies_within_its_ceiling_and_is_never_nothing(
-        initial in 1_u64..100_000, delay_max in 1_u64..1_000_000, attempt in any::<u32>(), uniform in -1.0..2.0_f64,
-    ) {
-        let [initial, delay_max] = [initial, delay_max].map(Duration::from_millis);
-        let policy = RetryPolicy { initial, delay_max, attempts_max: 1 };
-        let ceiling = backoff::delay(&policy, attempt, 1.0);
-        let delay = backoff::delay(&policy, attempt, uniform);
-        prop_assert!(ceiling <= delay_max && ceiling >= initial.min(delay_max));
-        prop_assert!(delay <= ceiling && delay >= ceiling.mul_f64(0.099));
-        prop_assert!(backoff::delay(&policy, attempt.saturating_add(1), 1.0) >= ceiling);
     }
 
     /// Two renewals can fail before the relay stops, and it stops before the database gives the

@@ -173,8 +173,7 @@ fn settings(schedule: &Schedule) -> EngineOptions {
         checkpoint_interval: Duration::from_millis(80),
         shutdown_grace: Duration::from_millis(800),
         retry: RetryPolicy {
-            initial: Duration::from_millis(40),
-            delay_max: Duration::from_millis(800),
+            backoff: Backoff { first: Duration::from_millis(40), max: Duration::from_millis(800) },
             attempts_max: 3,
         },
         outage_delay_max: Duration::from_millis(400),

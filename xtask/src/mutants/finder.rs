@@ -13,13 +13,16 @@ use std::{
 pub(super) struct Finder {
     kind: Kind,
     arguments: Vec<String>,
+    /// The feature of the crate that its unit tests need.
+    feature: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// The random schedules of the simulation.
     Simulation,
-    /// Unit tests: a crate, and what the names of its tests contain.
+    /// Unit tests: a crate, with `/` and a feature where they need one, and what the names of its
+    /// tests contain.
     Unit,
     /// The cases of the conformance suite whose names contain the argument.
     Conformance,
@@ -90,10 +93,16 @@ impl Finder {
         if !expected.contains(&arguments.len()) {
             return Err(format!("{word} takes {} to {} arguments", expected.start(), expected.end()));
         }
+        let mut feature = None;
         if kind == Kind::Unit {
-            arguments[0] = package::name(&arguments[0]);
+            let (folder, of_folder) = match arguments[0].split_once('/') {
+                Some((folder, feature)) => (folder, Some(feature.to_owned())),
+                None => (&*arguments[0], None),
+            };
+            feature = of_folder;
+            arguments[0] = package::name(folder);
         }
-        Ok(Self { kind, arguments })
+        Ok(Self { kind, arguments, feature })
     }
 
     /// Its word.
@@ -115,6 +124,9 @@ impl Finder {
         }
         let begun_at = Instant::now();
         let output = run(copy.cargo(&self.command()), backends)?;
+        if self.kind.runs_tests() && !has_run_a_test(&output) {
+            return Err(format!("{self}: no test has run; is it named otherwise, or behind a feature?"));
+        }
         let verdict = if output.status.success() { Verdict::Quiet } else { Verdict::Found };
         let report: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
         let schedules = report.and_then(|report| report["schedules"].as_u64());
@@ -135,6 +147,7 @@ impl Finder {
         let mut build: Vec<&str> = words.split(' ').collect();
         if self.kind == Kind::Unit {
             build.extend(self.arguments.first().map(String::as_str));
+            build.extend(self.features());
         }
         build
     }
@@ -158,12 +171,22 @@ impl Finder {
             }
             (_, arguments) => command.extend(arguments.iter().map(String::as_str)),
         }
+        command.extend(self.features());
         command
+    }
+
+    fn features(&self) -> impl Iterator<Item = &str> {
+        self.feature.iter().flat_map(|feature| ["--features", feature])
     }
 }
 
 impl Kind {
     const ALL: [Self; 5] = [Self::Simulation, Self::Unit, Self::Conformance, Self::Brokers, Self::Storm];
+
+    /// Whether it prints as Rust's test harness does.
+    fn runs_tests(self) -> bool {
+        matches!(self, Self::Unit | Self::Conformance | Self::Brokers)
+    }
 
     const fn word(self) -> &'static str {
         match self {
@@ -185,6 +208,12 @@ fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, Stri
     command.output().map_err(|error| format!("cannot run cargo: {error}"))
 }
 
+/// Whether at least one test has begun: what is not compiled finds nothing, and passes.
+fn has_run_a_test(output: &Output) -> bool {
+    let begun = |line: &str| line.starts_with("running ") && !line.starts_with("running 0 ");
+    String::from_utf8_lossy(&output.stdout).lines().any(begun)
+}
+
 fn printed(output: &Output) -> String {
     [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
@@ -192,6 +221,18 @@ fn printed(output: &Output) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_without_a_test_is_noticed() {
+        let of = |stdout: &str| Output {
+            status: std::process::ExitStatus::default(),
+            stdout: stdout.into(),
+            stderr: Vec::new(),
+        };
+        assert!(has_run_a_test(&of("\nrunning 1 test\ntest a ... ok\n")));
+        assert!(!has_run_a_test(&of("\nrunning 0 tests\n\ntest result: ok.")));
+        assert!(!has_run_a_test(&of("")));
+    }
 
     #[test]
     fn a_notation_is_a_known_word_with_its_arguments() {
@@ -204,6 +245,9 @@ mod tests {
         assert_eq!(finder.build(), ["test", "--lib", "--no-run", "--package", "storm"]);
         let finder = Finder::read("unit relay due").expect("read");
         assert_eq!(finder.command(), ["test", "--lib", "--package", "outbox-toolkit-relay", "due"]);
+        let finder = Finder::read("unit brokers/kafka-tls kafka::reading").expect("read");
+        let command = "test --lib --package outbox-toolkit-brokers kafka::reading --features kafka-tls";
+        assert_eq!(finder.command().join(" "), command);
         assert!(Finder::read("storm postgres").is_err());
         assert!(Finder::read("luck").unwrap_err().contains("luck"));
         assert!(Finder::read("").is_err());

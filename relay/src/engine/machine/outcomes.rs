@@ -6,7 +6,6 @@ use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticke
 use outbox::log::{EntryId, ExceptionState, Parked};
 
 use super::{Event, Machine, SessionEnd};
-use crate::engine::backoff;
 use crate::engine::decide::{NextStep, decide};
 use crate::engine::window::Origin;
 
@@ -114,10 +113,10 @@ impl Machine {
     /// When to try again after a failure; `attempts` are those that counted.
     pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
         if fault == Fault::Message {
-            return backoff::delay(&self.settings.retry, attempts, uniform);
+            return self.settings.retry.backoff.delay(attempts, uniform);
         }
         // Outages end without notice: look again soon.
-        let delay = backoff::delay(&self.settings.retry, self.failures.count(id), uniform);
+        let delay = self.settings.retry.backoff.delay(self.failures.count(id), uniform);
         delay.min(self.settings.outage_delay_max)
     }
 

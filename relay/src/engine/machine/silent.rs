@@ -188,7 +188,7 @@ impl Machine {
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
                 self.retry_in(id, Fault::Broker, exception.attempts, uniform)
             } else {
-                self.settings.retry.delay_max
+                self.settings.retry.backoff.max
             };
             let failure = Some((Fault::Broker, String::from("the broker has still not answered for it")));
             let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);

@@ -226,7 +226,7 @@ fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
 #[test]
 fn an_entry_that_is_waited_for_is_put_off_for_long_and_without_a_word() {
     let (mut bench, silent, ticket) = with_a_silent_topic();
-    let delay_max = settings().retry.delay_max;
+    let delay_max = settings().retry.backoff.max;
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
     let told = bench.machine.take_events();
     assert!(told.iter().all(|event| !matches!(event, Event::Parked(_))));

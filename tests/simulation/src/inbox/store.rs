@@ -281,7 +281,13 @@ impl Store for SimulatedInbox {
         Ok(())
     }
 
-    async fn forget_attempts(&self, tx: &mut Self::Tx, _: &Tenant, id: MessageId) -> Result<(), StoreError> {
+    async fn forget_attempts(
+        &self,
+        tx: &mut Self::Tx,
+        _: &Tenant,
+        id: MessageId,
+        _also_counted: bool,
+    ) -> Result<(), StoreError> {
         self.call("forget attempts", |_| tx.forgotten.push(id)).await
     }
 

@@ -30,6 +30,7 @@ cases! { "inbox/chunks":
         a_crash_between_chunks_is_harmless,
         chunks_of_two_splits_do_not_mix,
         a_whole_that_is_tried_again_does_not_expire,
+        a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure,
         missing_chunks_expire_for_all_to_see,
         hostile_chunks_are_refused_and_harm_nobody,
         a_damaged_whole_is_dead_lettered_before_any_effect,
@@ -301,6 +302,47 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     DB::sql(&mut tx, "DELETE FROM inbox_attempt").await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1, "nobody tries it any more");
+}
+
+/// The table of chunks is away for longer than a failing message would live, while others succeed.
+async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let rename = async |statement: &'static str| {
+        let mut tx = database.admin.begin().await.unwrap();
+        DB::sql(&mut tx, statement).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    let inbox = database.inbox().await;
+    let (whole, billing, scope) = (large("one"), consumer("billing"), Tenant::none());
+    let chunks = chunks_of(&whole);
+    rename("ALTER TABLE inbox_chunk RENAME TO inbox_chunk_away").await;
+    // One chunk, so that it is kept alone later: the whole does not clear its failures.
+    let broker =
+        Broker::new(std::iter::once(chunks[0].clone()).chain((0..40).map(|n| message(&n.to_string()))));
+    let handler = Effect::new(|_, _| {
+        std::thread::sleep(Duration::from_millis(25));
+        Ok(())
+    });
+    let quick = builder(&inbox, &broker, handler).attempts_max(1);
+    let running = start(quick.concurrency(NonZeroUsize::new(2).unwrap()));
+    broker.settled_at_least(40).await;
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while inbox.attempt(&billing, &scope, whole.id).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("the failure is on record");
+    rename("ALTER TABLE inbox_chunk_away RENAME TO inbox_chunk").await;
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(inbox.attempt(&billing, &scope, whole.id).await.unwrap().map(|a| a.attempts), None);
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().len(), 0);
+    for chunk in &chunks[1..] {
+        let _ = consume(&inbox, chunk).await.unwrap();
+    }
+    assert_eq!(DB::effects(&database.pool, "billing").await.len(), 41);
 }
 
 async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: &Database<DB>) {

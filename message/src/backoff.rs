@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Exponential backoff with full jitter: a random part of `first × 2^(attempt − 1)`, bounded by
-/// `max`.
+/// Exponential backoff with jitter: a random part of `first × 2^(attempt − 1)`, bounded by `max`.
 ///
-/// Full jitter spreads the retries of many consumers over the whole interval, so that they do not
-/// arrive together at what they all failed on.
+/// Full jitter spreads the retries of many processes over the whole interval, so that they do not
+/// arrive together at what they all failed on (Exponential Backoff and Jitter, AWS Architecture
+/// Blog, 2015). A tenth of the bound is the floor, so that no wait is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The bound of the first wait.
@@ -32,7 +32,7 @@ impl Backoff {
     /// The wait after the `attempt`th failure; `random` lies in 0..1.
     #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
-        self.bound(attempt).mul_f64(random.clamp(0.0, 1.0))
+        self.bound(attempt).mul_f64(FLOOR + (1.0 - FLOOR) * random.clamp(0.0, 1.0))
     }
 }
 
@@ -41,6 +41,9 @@ impl Default for Backoff {
         Self::MESSAGES
     }
 }
+
+/// The part of its bound that each wait has at least.
+const FLOOR: f64 = 0.1;
 
 #[cfg(test)]
 mod tests {
@@ -56,9 +59,9 @@ mod tests {
     }
 
     #[test]
-    fn jitter_covers_the_whole_interval_and_no_more() {
-        assert_eq!(Backoff::MESSAGES.delay(3, 0.0), Duration::ZERO);
-        assert_eq!(Backoff::MESSAGES.delay(3, 0.5), Duration::from_secs(2));
-        assert_eq!(Backoff::MESSAGES.delay(3, 7.0), Duration::from_secs(4));
+    fn jitter_covers_the_interval_from_its_floor_and_no_more() {
+        for (random, millis) in [(-1.0, 400), (0.0, 400), (0.5, 2_200), (1.0, 4_000), (7.0, 4_000)] {
+            assert_eq!(Backoff::MESSAGES.delay(3, random), Duration::from_millis(millis), "{random}");
+        }
     }
 }
