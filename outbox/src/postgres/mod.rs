@@ -65,7 +65,9 @@
 //! above all of the mark's, and is logged.
 //!
 //! **Other histories.** At every grant of a lease the stored cursor is compared with the server
-//! (`history`), and a poll that finds the sequence behind the mark's floor ends the term.
+//! (`history`). A sequence that is set back makes both sentences above untrue, so three findings
+//! end the term: a poll that sees the sequence behind the mark's floor, a mark whose snapshot shows
+//! a row above its ceiling, and a row that is younger than the base and yet not above its floor.
 //!
 //! **Long transactions.** Their rows come in the difference after their commit; nothing waits for
 //! them. A poll would walk their invisible rows above the floor again and again: when the sequence

@@ -129,18 +129,30 @@ impl PgReader {
         Ok(polled)
     }
 
-    /// A mark of now, and the largest id that is visible in it.
-    async fn take_mark(&mut self) -> Result<(PgMark, i64), LogError> {
+    /// A mark of now for the difference from `base`, and the largest id that is visible in it.
+    async fn take_mark(&mut self, base: &PgMark) -> Result<(PgMark, i64), LogError> {
+        // A snapshot that sees nothing says nothing about the rows below its floor.
+        let xmax = (!base.sees_nothing()).then(|| base.xmax.to_string());
         let mut attempt = 1;
         loop {
             let (floor, _): (i64, String) = sqlx::query_as(&self.statements.mark_floor)
                 .fetch_one(&mut self.connection)
                 .await
                 .map_err(LogError::during("read its position"))?;
-            let (snapshot, ceiling): (String, i64) = sqlx::query_as(&self.statements.mark_snapshot)
-                .fetch_one(&mut self.connection)
-                .await
-                .map_err(LogError::during("take a snapshot"))?;
+            let (snapshot, ceiling, astray): (String, i64, Option<i64>) =
+                sqlx::query_as(&self.statements.mark_snapshot)
+                    .bind(&xmax)
+                    .bind(base.floor)
+                    .fetch_one(&mut self.connection)
+                    .await
+                    .map_err(LogError::during("take a snapshot"))?;
+            if let Some(id) = astray {
+                return Err(other_history(format!(
+                    "the row {id} does not lie between the ids {} and {ceiling} of new rows: outbox_message_id_seq was \
+                     set back",
+                    base.floor
+                )));
+            }
             if ceiling - floor <= STALE_AFTER_IDS || attempt == MARK_ATTEMPTS {
                 return Ok((PgMark::new(floor, snapshot)?, ceiling));
             }
@@ -158,7 +170,7 @@ impl PgReader {
             self.advanced = Some((base.clone(), mark));
             return Ok(None);
         }
-        let (head, ceiling) = self.take_mark().await?;
+        let (head, ceiling) = self.take_mark(&mark).await?;
         if head.floor < mark.floor {
             return Err(set_back(head.floor, mark.floor));
         }

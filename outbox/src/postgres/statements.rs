@@ -76,7 +76,8 @@ pub(super) struct Statements {
     /// Mark, first half: the floor is read before the transaction id is taken (see the module's
     /// proof).
     pub(super) mark_floor: Statement,
-    /// Mark, second half: the snapshot is taken before the ceiling is read.
+    /// $1 xmax of the base, unless it sees nothing, $2 its floor. Mark, second half: the snapshot is taken before the ceiling
+    /// is read; with a row, if any, that shows that the sequence was set back.
     pub(super) mark_snapshot: Statement,
     /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is
     /// anything new, whether anything in flight has ended, whether the run lasts. A scalar subquery
@@ -178,10 +179,20 @@ const MARK_FLOOR: &str = concat!(
     " AS floor) SELECT floor, pg_current_xact_id()::text FROM position"
 );
 
-// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says.
+// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says. A row
+// that is visible above it, or below the base's floor although it is younger than the base, has an
+// id from before or after the sequence was set back. The first 10,000 rows are looked at: a relay
+// that keeps up has fewer to read.
 const MARK_SNAPSHOT: &str = "
-SELECT pg_current_snapshot()::text, CASE WHEN is_called THEN last_value ELSE last_value - 1 END
-FROM {schema}outbox_message_id_seq";
+WITH sequence AS MATERIALIZED (
+    SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS ceiling
+    FROM {schema}outbox_message_id_seq)
+SELECT pg_current_snapshot()::text, (SELECT ceiling FROM sequence), coalesce(
+    (SELECT id FROM {schema}outbox_message WHERE id > (SELECT ceiling FROM sequence) ORDER BY id LIMIT 1),
+    (SELECT min(id) FROM (
+        SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
+        ORDER BY xid, id LIMIT 10000) AS young
+    WHERE id <= $2))";
 
 // While the sequence stands at the floor there is no id above it to look for: an idle poll looks
 // into no segment.

@@ -95,7 +95,8 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
             );
         }
         eprintln!("buffers per page of 1,000 of 2,000 and of 100,000: {pages:?}");
-        assert!(pages.iter().all(|page| *page < 80), "{pages:?}");
+        // A tenth of a mark, which looks into all eight segments, is among them.
+        assert!(pages.iter().all(|page| *page < 90), "{pages:?}");
 
         let mut head = Mark::new("");
         let setup = buffers(&db, async |reader| {

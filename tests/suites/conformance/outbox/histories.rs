@@ -19,6 +19,8 @@ cases! { "outbox/histories":
         rows_after_a_truncate_that_restarted_the_sequence_are_read,
         rows_are_read_when_the_sequence_has_overtaken_the_cursor_again,
         a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term,
+        rows_above_a_sequence_that_was_set_back_are_read,
+        a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back,
         a_sequence_behind_the_rows_is_set_forward_for_the_producers,
         a_cursor_of_another_server_is_not_believed,
         a_cursor_of_another_server_is_told_by_that_servers_name,
@@ -100,6 +102,43 @@ async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
         assert!(error.to_string().contains("outbox_message_id_seq"), "{error}");
         drop((checkpoint_store, follower));
         assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
+        db
+    })
+    .await;
+}
+
+/// The sequence goes back to what is still ahead of the relay, which was busy meanwhile.
+async fn rows_above_a_sequence_that_was_set_back_are_read() {
+    each(async |db: Database<Postgres>| {
+        let (checkpoint_store, _, mut follower) = after_ten(&db).await;
+        db.enqueue(orders(10..30)).await;
+        db.run("SELECT setval('outbox_message_id_seq', 15)").await;
+        let base = follower.cursor().base;
+        let error = follower.reader.next_difference(&base).await.unwrap_err();
+        assert!(error.to_string().contains("outbox_message_id_seq"), "{error}");
+        drop((checkpoint_store, follower));
+        let expected: Vec<String> = (10..30).map(|n: i32| n.to_string()).collect();
+        assert_eq!(read_anew(&db).await, expected);
+        db
+    })
+    .await;
+}
+
+/// The sequence goes back and overtakes the relay again between two looks.
+async fn a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back() {
+    each(async |db: Database<Postgres>| {
+        // Ids that were given out to nobody.
+        db.run("SELECT setval('outbox_message_id_seq', 5)").await;
+        let (checkpoint_store, _, mut follower) = after_ten(&db).await;
+        db.run("SELECT setval('outbox_message_id_seq', 1)").await;
+        db.enqueue(orders(10..12)).await;
+        db.run("SELECT setval('outbox_message_id_seq', 15)").await;
+        db.enqueue(orders(12..14)).await;
+        let base = follower.cursor().base;
+        let error = follower.reader.next_difference(&base).await.unwrap_err();
+        assert!(error.to_string().contains("the row 2 "), "{error}");
+        drop((checkpoint_store, follower));
+        assert_eq!(read_anew(&db).await, ["10", "11", "12", "13"]);
         db
     })
     .await;
