@@ -87,7 +87,7 @@ pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
 #[doc(hidden)]
-pub use function::{EventFunction, MessageFunction};
+pub use function::{BatchFunction, EventFunction, MessageFunction};
 pub use function::{IntoResult, Tx};
 pub use guard::{Admission, Duplicate, Guard};
 pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
