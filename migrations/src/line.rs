@@ -101,9 +101,9 @@ macro_rules! line {
 static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes", 5 "0005_histories", 6 "0006_parked", 7 "0007_retention_histories");
 static SQLITE_OUTBOX: &[Migration] =
     line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes", 4 "0004_parked");
-static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks", 4 "0004_decisions", 5 "0005_days_give_way");
+static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks", 4 "0004_decisions", 5 "0005_days_give_way", 6 "0006_canonical_json");
 static SQLITE_INBOX: &[Migration] =
-    line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks", 3 "0003_decisions");
+    line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks", 3 "0003_decisions", 4 "0004_canonical_json");
 static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys", 4 "0004_one_table");
 static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys", 2 "0002_one_table");
 
