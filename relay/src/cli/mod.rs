@@ -10,6 +10,7 @@
 //! | `status` | `relay status` |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
+//! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
@@ -24,6 +25,7 @@ mod database;
 mod dead;
 #[cfg(feature = "demo")]
 mod demo;
+mod doctor;
 mod exit;
 mod failure;
 mod forget;
@@ -84,6 +86,13 @@ pub enum Command {
     /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are
     /// shown all the same.
     Status(status::Status),
+    /// Check database, broker and inboxes: one line a check with the measured value and the remedy,
+    /// and the go-live checklist.
+    ///
+    /// Changes nothing. Exits with 0 when nothing failed, with 2 when something has to be changed
+    /// (with --strict also for warnings), with 3 when something does not answer and nothing else
+    /// failed.
+    Doctor(doctor::Doctor),
     /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those
     /// that did not.
     ///
@@ -143,6 +152,7 @@ impl Cli {
             Command::Run(run) => run.execute().await,
             Command::Migrate(migrate) => migrate.execute(format).await,
             Command::Status(status) => status.execute(format).await,
+            Command::Doctor(doctor) => doctor.execute(format).await,
             Command::Verify(verify) => verify.execute(format).await,
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
