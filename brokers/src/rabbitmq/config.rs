@@ -23,15 +23,18 @@ pub(super) const SHORT_BYTES_MAX: usize = 255;
 /// password_file = "/run/secrets/rabbitmq"
 /// exchange = "events"
 /// ```
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// `amqp[s]://[user[:password]@]host[:port][/vhost]`; no path means the virtual host `/`. A secret, because
     /// it may hold a password.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub url: SecretString,
     /// The user; instead of the one in `url`. Without any, RabbitMQ's `guest` (loopback only).
     pub username: Option<String>,
     /// The password; instead of the one in `url`.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,
     /// The file that holds the password, read at every connect.
     pub password_file: Option<PathBuf>,
@@ -78,6 +81,7 @@ pub struct Config {
 }
 
 /// How to log in.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -61,22 +61,22 @@ impl Doctor {
         let pipelines = join_all(looks).await;
         let report = Report { go_live: checklist(&pipelines), pipelines };
         format.print(&report, Report::shown)?;
-        Ok(self.exit(&report.pipelines))
+        Ok(exit_of(&report.pipelines, self.strict))
     }
+}
 
-    fn exit(&self, pipelines: &[PipelineReport]) -> Exit {
-        let of = |report: &PipelineReport| match report.worst() {
-            CheckState::Fail if report.is_only_unavailable() => Exit::Unavailable,
-            CheckState::Fail => Exit::Usage,
-            CheckState::Warn if self.strict => Exit::Usage,
-            _ => Exit::Success,
-        };
-        let exits: Vec<Exit> = pipelines.iter().map(of).collect();
-        // What has to be changed goes before what may pass.
-        match exits.contains(&Exit::Usage) {
-            true => Exit::Usage,
-            false => exits.into_iter().max().unwrap_or(Exit::Success),
-        }
+/// How a command ends after these reports. What has to be changed goes before what may pass.
+pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
+    let of = |report: &PipelineReport| match report.worst() {
+        CheckState::Fail if report.is_only_unavailable() => Exit::Unavailable,
+        CheckState::Fail => Exit::Usage,
+        CheckState::Warn if strict => Exit::Usage,
+        _ => Exit::Success,
+    };
+    let exits: Vec<Exit> = reports.iter().map(of).collect();
+    match exits.contains(&Exit::Usage) {
+        true => Exit::Usage,
+        false => exits.into_iter().max().unwrap_or(Exit::Success),
     }
 }
 

@@ -15,6 +15,7 @@
 //! | [`kafka`], [`rabbitmq`], [`sqs`] | checks of brokers |
 //! | [`horizon`] | how long a broker can redeliver, against what inboxes remember |
 //! | [`checklist`] | the go-live checklist |
+//! | `reach` | the quick part: whether database and broker let the relay in |
 //! | [`examine`] | one pipeline from end to end |
 
 mod activity;
@@ -29,6 +30,7 @@ pub mod kafka;
 pub mod postgres;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+mod reach;
 pub mod report;
 pub mod sqlite;
 #[cfg(feature = "sqs")]
@@ -37,4 +39,5 @@ mod text;
 
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};
+pub use reach::{reach, reach_broker, reach_database};
 pub use report::{CheckState, Finding, PipelineReport};

@@ -130,10 +130,10 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
         Ok(())
     });
     let name = database.texts("SELECT current_database()").await?.remove(0);
-    let others = [gid.clone(), name.clone()];
+    let left = gid.clone();
     let admin = database.admin.clone();
     stage.afterwards(format!("prepared transaction {gid}"), async move {
-        let rollback = format!("ROLLBACK PREPARED '{}'", others[0]);
+        let rollback = format!("ROLLBACK PREPARED '{left}'");
         sqlx::raw_sql(sqlx::AssertSqlSafe(rollback)).execute(&admin).await?;
         Ok(())
     });

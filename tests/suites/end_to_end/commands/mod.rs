@@ -6,6 +6,7 @@ mod doctor;
 mod history;
 mod migrate;
 mod once;
+mod setup;
 mod several;
 
 use libtest_mimic::Trial;
@@ -56,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         several::pipelines_of_one_process_do_not_wait_for_each_other,
     }
     trials.extend(doctor::trials());
+    trials.extend(setup::trials());
     trials
 }
 
