@@ -66,13 +66,16 @@ pub struct QueueSettings {
 /// # Errors
 /// [`InspectError`]: unreachable, wrong credentials or settings.
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<TopicFacts>, InspectError> {
-    if let Some(management) = Management::new(config).map_err(|e| InspectError::operator(e.to_string()))? {
+    // Also where the management API answers: messages go over AMQP.
+    let endpoint = Endpoint::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
+    let connection = endpoint.open("doctor").await.map_err(SubscriptionError::from)?;
+    let management = Management::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
+    if let Some(management) = management {
+        say_goodbye(&connection, Instant::now() + GOODBYE).await;
         let (exchange, topics) = (config.exchange.clone(), topics.to_vec());
         let asked = spawn_blocking(move || management.inspect(&exchange, &topics)).await;
         return asked.map_err(|error| InspectError::broker(format!("asking rabbitmq broke off: {error}")))?;
     }
-    let endpoint = Endpoint::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
-    let connection = endpoint.open("doctor").await.map_err(SubscriptionError::from)?;
     let mut inspected = Vec::new();
     for topic in topics {
         let facts = look(&connection, &config.exchange, topic).await.map_err(|error| InspectError {

@@ -16,7 +16,7 @@ pub fn check(
     recorded: &BTreeMap<String, usize>,
 ) -> Vec<Finding> {
     let nodes = facts.nodes.unwrap_or_default();
-    let mut findings = vec![Finding::pass("server", "broker", format!("Kafka, {nodes} brokers"))];
+    let mut findings = vec![Finding::pass("server", "broker", format!("Kafka, brokers: {nodes}"))];
     for Inspected { topic, facts } in &facts.topics {
         let subject = format!("topic {topic}");
         let facts = match facts {

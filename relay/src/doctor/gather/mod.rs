@@ -48,6 +48,7 @@ impl Unreachable {
         Self { reason: format!("it could not be asked: {error}"), unavailable }
     }
 
+    #[cfg(feature = "postgres")]
     fn late() -> Self {
         Self { reason: format!("no answer within {} s", TIME_LIMIT.as_secs()), unavailable: true }
     }
