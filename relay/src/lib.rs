@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
+//! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | [`maintenance`] | history that every relay has passed goes |
@@ -27,6 +28,8 @@ pub mod config;
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
+#[cfg(feature = "program")]
+pub mod doctor;
 pub mod engine;
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]

@@ -10,26 +10,34 @@
 //! | `status` | `relay status` |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
+//! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
 //! | `keys` | `relay keys list`, `release`, `discard` |
-//! | `config` | `relay config check`, and where the configuration comes from |
+//! | `init` | `relay init`: a configuration from flags or questions |
+//! | `check` | `relay check`: configuration and connections |
+//! | `man` | `relay man`: man pages |
+//! | `config` | `relay config check`, `show`, `schema`, and where the configuration comes from |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
 //! | `failure`, `exit` | why a command failed, and the exit codes |
 
+mod check;
 mod config;
 mod database;
 mod dead;
 #[cfg(feature = "demo")]
 mod demo;
+mod doctor;
 mod exit;
 mod failure;
 mod forget;
 mod inbox;
+mod init;
 mod keys;
 mod log;
+mod man;
 mod migrate;
 mod once;
 mod output;
@@ -84,6 +92,23 @@ pub enum Command {
     /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are
     /// shown all the same.
     Status(status::Status),
+    /// Write a commented configuration from flags or questions, tested against database and broker
+    /// while it asks.
+    ///
+    /// Overwrites nothing. What it writes passes `relay check`.
+    Init(init::Init),
+    /// Check the configuration, and whether databases and brokers let the relay in.
+    ///
+    /// Quick, for CI and before a start: publishes nothing. Exits with 2 when something has to be
+    /// changed, with 3 when something does not answer.
+    Check(check::Check),
+    /// Check database, broker and inboxes: one line a check with the measured value and the remedy,
+    /// and the go-live checklist.
+    ///
+    /// Changes nothing. Exits with 0 when nothing failed, with 2 when something has to be changed
+    /// (with --strict also for warnings), with 3 when something does not answer and nothing else
+    /// failed.
+    Doctor(doctor::Doctor),
     /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those
     /// that did not.
     ///
@@ -122,7 +147,7 @@ pub enum Command {
         /// The file that says what it is to do.
         task: std::path::PathBuf,
     },
-    /// Check the configuration and show what is in force.
+    /// Check the configuration, show what is in force, print its schema.
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Print a completion script for a shell.
@@ -130,6 +155,8 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write man pages, one for each command.
+    Man(man::Man),
 }
 
 impl Cli {
@@ -143,6 +170,9 @@ impl Cli {
             Command::Run(run) => run.execute().await,
             Command::Migrate(migrate) => migrate.execute(format).await,
             Command::Status(status) => status.execute(format).await,
+            Command::Init(init) => init.execute().await,
+            Command::Check(check) => check.execute(format).await,
+            Command::Doctor(doctor) => doctor.execute(format).await,
             Command::Verify(verify) => verify.execute(format).await,
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
@@ -155,6 +185,7 @@ impl Cli {
             Command::DemoConsumer { task } => demo::execute_consumer(&task).await,
             Command::Config(command) => command.execute(format),
             Command::Completions { shell } => completions(shell),
+            Command::Man(man) => man.execute(),
         }
     }
 }

@@ -35,10 +35,56 @@ impl Effective {
         Self(tree)
     }
 
+    /// One row for each setting, in the order of their paths, with its origin. Secrets are masked.
+    #[must_use]
+    pub fn settings(&self) -> Vec<EffectiveSetting> {
+        let mut settings = Vec::new();
+        collect(&self.0, String::new(), &mut Vec::new(), &mut settings);
+        settings
+    }
+
     /// The same for machines.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json(&self.0, &mut Vec::new())
+    }
+}
+
+/// A setting in force.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct EffectiveSetting {
+    /// Its path: `pipeline[0].engine.window`.
+    pub setting: String,
+    /// Its value; a secret is masked.
+    pub value: Json,
+    /// `file`, `default`, or the name of the variable or flag.
+    pub origin: String,
+}
+
+fn collect<'a>(node: &'a Node, shown: String, path: &mut Vec<&'a str>, out: &mut Vec<EffectiveSetting>) {
+    match &node.value {
+        Value::Table(table) => {
+            for (key, entry) in table {
+                let dot = if shown.is_empty() { "" } else { "." };
+                path.push(key);
+                collect(&entry.node, format!("{shown}{dot}{}", quoted(key)), path, out);
+                path.pop();
+            }
+        }
+        Value::List(items) if items.iter().any(|item| matches!(item.value, Value::Table(_))) => {
+            for (index, item) in items.iter().enumerate() {
+                collect(item, format!("{shown}[{index}]"), path, out);
+            }
+        }
+        _ => {
+            let origin = match &node.origin {
+                Origin::File(_) => String::from("file"),
+                Origin::Default => String::from("default"),
+                Origin::Env(name) => name.clone(),
+                Origin::Flag(name) => (*name).to_owned(),
+            };
+            out.push(EffectiveSetting { setting: shown, value: json(node, path), origin });
+        }
     }
 }
 

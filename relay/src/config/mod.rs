@@ -14,6 +14,8 @@
 //! | `retention` | how long history is kept |
 //! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
+//! | `schema` | the JSON Schema of the file, for editors |
+//! | `starter` | the configuration to begin with |
 //! | `effective` | what is in force, for people and machines |
 //! | `error` | what is wrong, shown with its place |
 
@@ -29,6 +31,8 @@ mod file;
 mod inbox;
 pub(crate) mod redact;
 mod retention;
+mod schema;
+mod starter;
 mod tree;
 pub(crate) mod units;
 
@@ -41,11 +45,13 @@ use crate::engine::EngineOptions;
 
 pub use broker::Broker;
 pub use database::Database;
-pub use effective::Effective;
+pub use effective::{Effective, EffectiveSetting};
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
 pub use inbox::InboxConfig;
 pub use retention::Retention;
+pub use schema::schema;
+pub use starter::{Starter, StarterBroker};
 
 use tree::{Node, Origin};
 

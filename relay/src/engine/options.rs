@@ -7,6 +7,7 @@ use message::limits::Oversize;
 use message::{Backoff, Message, SizeLimit};
 
 /// The treatment of a key whose entry is dead.
+#[cfg_attr(feature = "program", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeadPolicy {
