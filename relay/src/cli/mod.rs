@@ -76,7 +76,7 @@ pub enum Command {
     /// A database or broker that is away is waited for. A database that does not fit, or refuses,
     /// at the start ends the command with 2 and what to do.
     Run(run::Run),
-    /// Create and update the tables of outbox, inbox and idempotency keys.
+    /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
     /// Show who leads, what waits and what is parked. Reads only.
