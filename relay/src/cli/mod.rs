@@ -14,6 +14,7 @@
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
 //! | `keys` | `relay keys list`, `release`, `discard` |
+//! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `config` | `relay config check`, and where the configuration comes from |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
@@ -37,6 +38,7 @@ mod preflight;
 mod retention;
 mod roles;
 mod run;
+mod sagas;
 mod status;
 mod verify;
 
@@ -112,6 +114,9 @@ pub enum Command {
     /// Look at idempotency keys whose holder is gone, and decide about them.
     #[command(subcommand)]
     Keys(keys::Keys),
+    /// Look at sagas, and decide about those that are stuck.
+    #[command(subcommand)]
+    Sagas(sagas::Sagas),
     /// See exactly-once effects survive crashes, on this machine, with nothing installed.
     #[cfg(feature = "demo")]
     Demo(::demo::Args),
@@ -149,6 +154,7 @@ impl Cli {
             Command::Dead(dead) => dead.execute(format).await,
             Command::Inbox(inbox) => inbox.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
+            Command::Sagas(sagas) => sagas.execute(format).await,
             #[cfg(feature = "demo")]
             Command::Demo(args) => demo::execute(args, format).await,
             #[cfg(feature = "demo")]
