@@ -26,11 +26,11 @@
 //!     let charge: String = saga
 //!         .call("charge", async |key| bank.charge(key, order.cents).await)
 //!         .undo(async |key, _: Option<&String>| bank.refund(key).await)
-//!         .retry(Retry::times(5).within(Duration::from_secs(600)))
+//!         .retry(Retry::times(5).within(Duration::from_mins(10)))
 //!         .await?;
 //!     let parcel: String =
-//!         saga.request("ship", &ShipOrder { hold }).within(Duration::from_secs(172_800)).await?;
-//!     saga.sleep("grace", Duration::from_secs(3_600)).await?;
+//!         saga.request("ship", &ShipOrder { hold }).within(Duration::from_hours(48)).await?;
+//!     saga.sleep("grace", Duration::from_hours(1)).await?;
 //!     Ok(format!("{charge} {parcel}"))
 //! }
 //!

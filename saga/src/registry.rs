@@ -99,9 +99,12 @@ pub(crate) fn problem<T>(error: &serde_json::Error) -> String {
     format!("it is not the JSON of {} at line {line} column {column}", std::any::type_name::<T>())
 }
 
-/// The versions of each type; those without a function run elsewhere.
+/// The versions of a type; those without a function run elsewhere.
+type Versions<DB> = BTreeMap<u16, Option<Box<dyn AnySaga<DB>>>>;
+
+/// The versions of each type.
 pub(crate) struct Registry<DB: Dialect> {
-    types: HashMap<String, BTreeMap<u16, Option<Box<dyn AnySaga<DB>>>>>,
+    types: HashMap<String, Versions<DB>>,
 }
 
 impl<DB: Dialect> Registry<DB> {

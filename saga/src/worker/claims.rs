@@ -46,7 +46,8 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             let claimed = claimed.await.map_err(StoreError::during("take sagas that are due"));
             match claimed {
                 Ok(sagas) => {
-                    taken.extend(sagas.into_iter().map(|saga| (saga, Lease::granted(asked_at, lease))))
+                    let leased = sagas.into_iter().map(|saga| (saga, Lease::granted(asked_at, lease)));
+                    taken.extend(leased);
                 }
                 // Those that are taken are run.
                 Err(error) if taken.is_empty() => return Err(error),
