@@ -1,4 +1,4 @@
-//! What operators look at, and decide.
+//! Lists and decisions for operators.
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! What can go wrong outside of a saga's own code.
+//! Errors outside of a saga's own code.
 
 use std::error::Error;
 

@@ -39,8 +39,8 @@ impl<DB: Dialect> Sagas<DB> {
         Replies { sagas: self.clone(), late: None }
     }
 
-    /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga. For
-    /// replies that come in another way than as messages.
+    /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
+    /// For replies that come in another way than as messages.
     ///
     /// # Errors
     /// [`StoreError`]; roll the transaction back then.

@@ -112,7 +112,7 @@ impl<DB: Dialect> Sagas<DB> {
         }
         let found = DB::find_saga(tx, statements, &id).await;
         let found = found.map_err(StoreError::during("look for a saga that was started before"))?;
-        // Another transaction that this one cannot see has started it, or it was forgotten just now.
+        // A transaction that this one cannot see has started it, or it was forgotten just now.
         let found = found.ok_or(sqlx::Error::RowNotFound);
         let found = found.map_err(StoreError::during("see the saga that was started before"))?;
         let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();

@@ -1,5 +1,5 @@
-//! What steps and undos do, as closures. Implemented for every closure of the form; they promise
-//! that the futures can be sent to another thread, which async closures alone do not.
+//! The work of steps and undos, as closures. Implemented for every closure of the form; they
+//! promise that the futures can be sent to another thread, which async closures alone do not.
 
 use std::future::Future;
 

@@ -24,7 +24,7 @@ const CONFLICTS_MAX: u32 = 20;
 /// The pauses between them.
 const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// What follows a run.
+/// The next step after a run.
 #[derive(Debug)]
 enum Next {
     /// The saga is let go, or is somebody else's.

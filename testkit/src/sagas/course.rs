@@ -12,9 +12,9 @@ use saga::{SagaId, SagaRecord, Sagas, SagasBuilder, StepKey, WorkerOptions};
 use sqlx::{Pool, Sqlite};
 use tokio_util::sync::CancellationToken;
 
+use super::ends::End;
 use super::everywhere::Check;
 use super::faults::Fault;
-use super::judge::End;
 use crate::failure::Failure;
 
 /// How long one run may take.

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use sqlx::{Pool, Sqlite};
 
 use super::course::{Course, Register};
+use super::ends::{End, compare};
 use super::faults::{Fault, PASSES};
-use super::judge::{End, compare};
 use crate::failure::Failure;
 
 type Checking = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;

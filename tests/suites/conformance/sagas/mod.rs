@@ -63,7 +63,7 @@ trait Tables: Dialect {
     /// Every turn, lease and timer has come.
     const NOW: &str;
     const EFFECTS: &str;
-    /// What ended did so a year ago.
+    /// Every end is a year ago.
     const AGE: &str;
     /// Writes an effect.
     fn apply(

@@ -1,4 +1,4 @@
-//! What operators decide, and who may.
+//! Decisions of operators, and who may take them.
 
 use super::*;
 use saga::{Action, DecideError, Run, SagaQuery, Signature, UndoState, crash_points};

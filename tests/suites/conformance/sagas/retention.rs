@@ -1,4 +1,4 @@
-//! What has ended is forgotten after a while, and nothing else.
+//! Ended sagas are forgotten after a while, and nothing else.
 
 use super::*;
 use saga::{Run, Stop};

@@ -1,4 +1,4 @@
-//! What each end must look like.
+//! The end of a saga, and how two ends differ.
 
 use saga::{SagaRecord, StepKind, StepRecord, StepState, UndoState};
 
