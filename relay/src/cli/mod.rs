@@ -19,6 +19,7 @@
 //! | `check` | `relay check`: configuration and connections |
 //! | `man` | `relay man`: man pages |
 //! | `config` | `relay config check`, `show`, `schema`, and where the configuration comes from |
+//! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
 //! | `failure`, `exit` | why a command failed, and the exit codes |
@@ -45,6 +46,7 @@ mod preflight;
 mod retention;
 mod roles;
 mod run;
+mod sagas;
 mod status;
 mod verify;
 
@@ -84,7 +86,7 @@ pub enum Command {
     /// A database or broker that is away is waited for. A database that does not fit, or refuses,
     /// at the start ends the command with 2 and what to do.
     Run(run::Run),
-    /// Create and update the tables of outbox, inbox and idempotency keys.
+    /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
     /// Show who leads, what waits and what is parked. Reads only.
@@ -137,6 +139,9 @@ pub enum Command {
     /// Look at idempotency keys whose holder is gone, and decide about them.
     #[command(subcommand)]
     Keys(keys::Keys),
+    /// Look at sagas, and decide about those that are stuck.
+    #[command(subcommand)]
+    Sagas(sagas::Sagas),
     /// See exactly-once effects survive crashes, on this machine, with nothing installed.
     #[cfg(feature = "demo")]
     Demo(::demo::Args),
@@ -179,6 +184,7 @@ impl Cli {
             Command::Dead(dead) => dead.execute(format).await,
             Command::Inbox(inbox) => inbox.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
+            Command::Sagas(sagas) => sagas.execute(format).await,
             #[cfg(feature = "demo")]
             Command::Demo(args) => demo::execute(args, format).await,
             #[cfg(feature = "demo")]

@@ -13,6 +13,7 @@ mod inbox_dead;
 mod keys;
 mod leadership;
 mod rotation;
+mod sagas;
 mod silence;
 mod verify;
 
@@ -84,6 +85,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(configuration::trials());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
+    trials.extend(sagas::trials());
     trials.extend(silence::trials());
     trials
 }
