@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use message::Fault;
 
-/// What a broker told of itself and of the destinations that it was asked for. Gathering changes
+/// A broker's answers about itself and the destinations that it was asked for. Gathering changes
 /// nothing on the broker.
 #[derive(Debug, Clone)]
 pub struct BrokerFacts<D> {
@@ -23,7 +23,7 @@ pub struct BrokerFacts<D> {
 pub struct Inspected<D> {
     /// The topic, as producers name it.
     pub topic: String,
-    /// What the broker told of it, or why it told nothing.
+    /// The broker's answer, or why it told nothing.
     pub facts: Result<D, InspectError>,
 }
 
@@ -44,7 +44,7 @@ pub struct InspectError {
     /// [`Fault::Broker`]: it did not answer. [`Fault::Operator`]: what was asked for is missing, or
     /// not permitted.
     pub fault: Fault,
-    /// What happened, and what to do. Holds no secret.
+    /// The cause, and what to do. Holds no secret.
     pub reason: String,
 }
 

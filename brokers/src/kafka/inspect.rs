@@ -1,4 +1,4 @@
-//! What a cluster tells of its topics: metadata and settings. Reads only.
+//! The answers of a cluster about its topics: metadata and settings. Reads only.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::config::Config;
 use super::fault;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
-/// What is known of a topic. A setting is missing when the cluster does not let this user describe
+/// The known facts of a topic. A setting is missing when the cluster does not let this user see
 /// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFacts {

@@ -1,10 +1,10 @@
-//! What the broker tells of its topics.
+//! The answers of the broker about its topics.
 
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
 use super::broker::Broker;
 
-/// What is known of a topic.
+/// The known facts of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicFacts {
     /// The messages in its log.

@@ -1,5 +1,5 @@
-//! What the broker tells of the queues of a topic: all their settings over the management API where
-//! one is configured, else over AMQP that they exist. Reads only.
+//! The answers of the broker about the queues of a topic: all their settings over the management
+//! API where one is configured, else over AMQP that they exist. Reads only.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::management::Management;
 use super::publisher::{GOODBYE, say_goodbye};
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
-/// What is known of a topic.
+/// The known facts of a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFacts {
     /// The queues that get its messages; not known for an exchange without the management API.
@@ -27,7 +27,7 @@ pub struct TopicFacts {
     pub exchange_durable: Option<bool>,
 }
 
-/// What is known of a queue.
+/// The known facts of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueFacts {
     /// Its name.

@@ -1,4 +1,4 @@
-//! What the attributes of queues say. Reads only.
+//! The attributes of queues. Reads only.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::fault::{Failure, Kind};
 use super::queues::{Queues, is_fifo, queue_url};
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
-/// What is known of the queue of a topic. An attribute is missing when the server does not tell it.
+/// The known facts of a topic's queue. An attribute is missing when the server does not tell it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueFacts {
     /// Its name or URL, as configured.

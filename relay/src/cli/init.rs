@@ -112,7 +112,7 @@ impl Init {
         Failure::with_help(Exit::Usage, format_args!("{} exists", self.out.display()), help)
     }
 
-    /// What a flag gives, or somebody answers.
+    /// Returns the value of a flag, or asks for one.
     fn asked(
         &self,
         given: Option<&String>,

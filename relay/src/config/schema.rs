@@ -9,8 +9,8 @@ use super::file::FileSection;
 use super::retention::Retention;
 use super::units::{Size, Time};
 
-/// The schema of the file. It knows names, types and words; bounds, and what settings mean together,
-/// are checked when the file is read.
+/// Returns the schema of the file. It knows names, types and words; bounds, and what settings mean
+/// together, are checked when the file is read.
 #[must_use]
 pub fn schema() -> Value {
     schemars::schema_for!(FileSection).to_value()

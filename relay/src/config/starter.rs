@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// What has to be known of a pipeline.
+/// The answers that a pipeline needs.
 #[derive(Debug, Clone)]
 pub struct Starter {
     /// The pipeline's name.
@@ -59,7 +59,7 @@ const KAFKA_MORE: &str = "\
 # At or below max.message.bytes of every topic.
 # message_bytes_max = 1000000
 # compression = \"none\"
-# Other machines need a section [pipeline.kafka.tls], and users with a password [pipeline.kafka.sasl].
+# Other machines need a section [pipeline.kafka.tls], users with a password [pipeline.kafka.sasl].
 ";
 
 const RABBITMQ: &str = "
@@ -68,9 +68,9 @@ const RABBITMQ: &str = "
 ";
 
 const RABBITMQ_MORE: &str = "\
-# The exchange to publish on; the topic is the routing key. Without one, the topic is the queue's name.
+# The exchange to publish on; the topic is the routing key. Without one, it is the queue's name.
 # exchange = \"\"
-# relay doctor asks the management API for the settings of queues: management_url = <http[s]://host:port>.
+# relay doctor asks the management API for settings: management_url = <http[s]://host:port>
 ";
 
 const SQS: &str = "

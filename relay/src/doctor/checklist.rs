@@ -8,7 +8,7 @@ use super::report::{CheckState, PipelineReport};
 /// One item of the checklist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChecklistItem {
-    /// What has to be true.
+    /// The condition.
     pub item: &'static str,
     /// `pass` when it was verified, `unknown` when somebody has to see to it.
     pub state: CheckState,

@@ -20,7 +20,7 @@ use crate::config::{Broker, InboxConfig, PipelineConfig};
 /// All questions to a broker together may take this long.
 const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// What an operator tells the doctor beside the configuration.
+/// Things that an operator tells the doctor beside the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct DoctorOptions {
     /// Topics to look at, beside those of the latest messages and of the inboxes.

@@ -1,4 +1,4 @@
-//! What was gathered from databases. Plain values: the checks look at nothing else.
+//! Facts gathered from databases. Plain values: the checks look at nothing else.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub struct RoleFacts {
     pub part: String,
     /// The role's name.
     pub role: String,
-    /// What differs from the roles of least privilege.
+    /// The differences from the roles of least privilege.
     pub wrong: Vec<WrongGrant>,
 }
 
@@ -85,7 +85,7 @@ pub struct Slot {
     pub transactions: u64,
 }
 
-/// What a PostgreSQL server told.
+/// The answers of a PostgreSQL server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PostgresFacts {
     /// `version()`.
@@ -136,7 +136,7 @@ pub struct PostgresFacts {
     pub database_bytes: u64,
 }
 
-/// What a SQLite file told.
+/// The answers of a SQLite file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SqliteFacts {
     /// The file.
@@ -155,7 +155,7 @@ pub struct SqliteFacts {
     pub database_bytes: u64,
 }
 
-/// What an inbox told.
+/// The answers of an inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxFacts {
     /// The consumer.

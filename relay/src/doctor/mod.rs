@@ -1,8 +1,8 @@
 //! `relay doctor`: looks at a pipeline's database, its broker and the inboxes behind it, and says
 //! of each check whether it passes, with the measured value and the remedy.
 //!
-//! Facts are gathered first, and checked by pure functions. Nothing is written anywhere. The command
-//! line prints the report; other skins may as well.
+//! Facts are gathered first, and checked by pure functions. Nothing is written anywhere. The
+//! command line prints the report; other skins may as well.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What a check found.
+//! The findings of checks.
 
 use serde::Serialize;
 
@@ -34,13 +34,13 @@ impl CheckState {
 pub struct Finding {
     /// The check's name, as `docs/operations/doctor.md` explains it.
     pub check: &'static str,
-    /// What it looked at: `database`, `topic orders`, `inbox billing`.
+    /// The thing that it looked at: `database`, `topic orders`, `inbox billing`.
     pub subject: String,
     /// How it ended.
     pub state: CheckState,
     /// The measured value.
     pub measured: String,
-    /// What to do, unless it passed.
+    /// The remedy, unless it passed.
     pub remedy: Option<String>,
     /// Whether it failed because something did not answer, which may pass by itself.
     pub unavailable: bool,
@@ -113,7 +113,7 @@ impl Finding {
     }
 }
 
-/// What was found of one pipeline.
+/// The findings of one pipeline.
 #[derive(Debug, Clone, Serialize)]
 pub struct PipelineReport {
     /// The pipeline's name.

@@ -28,7 +28,7 @@ const TOPICS: &str = include_str!("../sql/topics.sql");
 const GRANTS: &str = include_str!("../sql/grants.sql");
 const PUBLIC: &str = include_str!("../sql/public.sql");
 
-/// What the server told, and the topics of its latest messages.
+/// The facts of the server, and the topics of its latest messages.
 pub(in crate::doctor) struct Gathered {
     pub(in crate::doctor) facts: PostgresFacts,
     pub(in crate::doctor) topics: Vec<String>,

@@ -10,7 +10,7 @@ use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
 use crate::doctor::facts::SqliteFacts;
 
-/// What the file told, and the topics of its latest messages.
+/// The facts of the file, and the topics of its latest messages.
 pub(in crate::doctor) struct Gathered {
     pub(in crate::doctor) facts: SqliteFacts,
     pub(in crate::doctor) topics: Vec<String>,
@@ -58,7 +58,7 @@ async fn text(connection: &mut SqliteConnection, question: &'static str) -> Resu
     sqlx::query_scalar(question).fetch_one(connection).await.map_err(Unreachable::asking)
 }
 
-/// What a process without privileges may still write to the file's disk.
+/// Returns the bytes that a process without privileges may still write to the file's disk.
 fn free_bytes(file: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(file).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))

@@ -1,5 +1,6 @@
--- What the roles of least privilege need and must not have (migrations/sql/postgres/roles), for the role that asks and
--- for those with the standard names, where they exist. A right on some columns counts as the right.
+-- Rights that the roles of least privilege need or must not have (migrations/sql/postgres/roles): of
+-- the role that asks, and of those with the standard names, where they exist. A right on some columns
+-- counts as the right.
 WITH roles (part, role_name) AS (
     SELECT 'relay', current_user::text
     UNION ALL

@@ -167,7 +167,7 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     report.has("schema", "fail", "inbox version 4");
     report.has("transactions", "pass", "open for");
     assert_eq!(report.code, Some(2));
-    // What others do is hidden from the role of least privilege; their pids are not.
+    // Sessions of others are hidden from the role of least privilege; their pids are not.
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
     let report = Report::of(&config, &[]).await?;
     report.has("transactions", "unknown", &pid.to_string());
@@ -352,8 +352,8 @@ async fn what_is_wrong_in_sqs(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an outage is told apart from a mistake. Oracle: exit code 3, and 2 as soon as something has
-/// to be changed as well.
+/// Goal: an outage is told apart from a mistake. Oracle: exit code 3, and 2 as soon as something
+/// has to be changed as well.
 async fn a_broker_that_is_away(stage: Stage) -> Outcome {
     let database = Database::<Sqlite>::migrated(&stage).await?;
     let section = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\nconnect_timeout_ms = 1000\n";
