@@ -12,6 +12,7 @@
 //! | `check` | what the sections mean together |
 //! | `database`, `broker` | where messages come from and where they go |
 //! | `retention` | how long history is kept |
+//! | `http` | where metrics and health are served |
 //! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
 //! | `effective` | what is in force, for people and machines |
@@ -26,6 +27,7 @@ mod engine;
 mod env;
 mod error;
 mod file;
+mod http;
 mod inbox;
 pub(crate) mod redact;
 mod retention;
@@ -44,6 +46,7 @@ pub use database::Database;
 pub use effective::Effective;
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
+pub use http::Http;
 pub use inbox::InboxConfig;
 pub use retention::Retention;
 
@@ -56,6 +59,8 @@ pub struct Config {
     pub pipelines: Vec<PipelineConfig>,
     /// How the relay logs.
     pub log: Log,
+    /// Where metrics and health are served.
+    pub http: Http,
     /// Inboxes that `relay verify` compares with.
     pub verify: Vec<InboxConfig>,
 }

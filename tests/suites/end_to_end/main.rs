@@ -12,6 +12,7 @@ mod holding;
 mod inbox_dead;
 mod keys;
 mod leadership;
+mod observability;
 mod rotation;
 mod silence;
 mod verify;
@@ -84,6 +85,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(configuration::trials());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
+    trials.extend(observability::trials());
     trials.extend(silence::trials());
     trials
 }
