@@ -33,13 +33,18 @@ pub(crate) fn reloading() {
     }
 }
 
+/// The time of the watchdog in microseconds, as `sd_watchdog_enabled(3)` finds it: it is for this
+/// process, unless another one is named.
+fn watchdog_limit(limit: Option<&str>, process: Option<&str>) -> Option<u64> {
+    let is_ours = process.is_none_or(|id| id.parse() == Ok(std::process::id()));
+    limit.filter(|_| is_ours)?.parse().ok().filter(|limit| *limit > 0)
+}
+
 /// Tells the watchdog, where there is one, that tasks of this process still have their turns; twice
 /// in its time. Ends when the handle is dropped.
 pub(crate) fn watchdog() -> Option<AbortOnDropHandle<()>> {
-    let mut limit = 0;
-    if !sd_notify::watchdog_enabled(false, &mut limit) || limit == 0 {
-        return None;
-    }
+    let variable = |name| std::env::var(name).ok();
+    let limit = watchdog_limit(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref())?;
     let task: JoinHandle<()> = tokio::spawn(async move {
         let mut tick = interval(Duration::from_micros((limit / 2).max(1)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -49,4 +54,19 @@ pub(crate) fn watchdog() -> Option<AbortOnDropHandle<()>> {
         }
     });
     Some(AbortOnDropHandle::new(task))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_of_another_process_is_not_ours() {
+        let own = std::process::id().to_string();
+        assert_eq!(watchdog_limit(Some("30000000"), None), Some(30_000_000));
+        assert_eq!(watchdog_limit(Some("30000000"), Some(&own)), Some(30_000_000));
+        for (limit, process) in [(Some("1"), Some("0")), (None, None), (Some("0"), None), (Some("x"), None)] {
+            assert_eq!(watchdog_limit(limit, process), None, "{limit:?} {process:?}");
+        }
+    }
 }
