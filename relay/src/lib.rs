@@ -10,7 +10,9 @@
 //! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
+//! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | [`maintenance`] | history that every relay has passed goes |
+//! | [`monitor`] | looks at the database for metrics |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
@@ -35,5 +37,8 @@ pub mod engine;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(feature = "metrics-endpoint")]
+pub mod http;
 pub mod maintenance;
+pub mod monitor;
 pub mod telemetry;

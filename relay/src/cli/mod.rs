@@ -3,6 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `run` | `relay run`: the daemon |
+//! | `reload` | SIGHUP: which settings apply at once |
+//! | `systemd` | what the service manager is told |
 //! | `preflight` | what is looked at before anything starts |
 //! | `once` | `relay run --once`: when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
@@ -43,11 +45,13 @@ mod migrate;
 mod once;
 mod output;
 mod preflight;
+mod reload;
 mod retention;
 mod roles;
 mod run;
 mod sagas;
 mod status;
+mod systemd;
 mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -81,7 +85,7 @@ pub enum Command {
     ///
     /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations
     /// (shutdown_grace), stores the cursors and gives the leases back. A second one ends the
-    /// process at once.
+    /// process at once. SIGHUP reads the configuration again.
     ///
     /// A database or broker that is away is waited for. A database that does not fit, or refuses,
     /// at the start ends the command with 2 and what to do.
@@ -91,8 +95,8 @@ pub enum Command {
     Migrate(migrate::Migrate),
     /// Show who leads, what waits and what is parked. Reads only.
     ///
-    /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are
-    /// shown all the same.
+    /// Exits with 3 when a database is unreachable, or when messages are held, retrying or dead;
+    /// with 2 when a database does not fit. The others are shown all the same.
     Status(status::Status),
     /// Write a commented configuration from flags or questions, tested against database and broker
     /// while it asks.

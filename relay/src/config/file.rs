@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::http::HttpSection;
 use super::retention::Retention;
 use super::units::{Size, Time};
 use crate::engine::DeadPolicy;
@@ -21,6 +22,9 @@ pub(crate) struct FileSection {
     /// The log.
     #[serde(default)]
     pub(crate) log: Log,
+    /// Metrics and health.
+    #[serde(default)]
+    pub(crate) http: HttpSection,
     /// The section `[verify]`.
     #[serde(default)]
     pub(crate) verify: VerifySection,

@@ -12,6 +12,7 @@
 //! | `check` | what the sections mean together |
 //! | `database`, `broker` | where messages come from and where they go |
 //! | `retention` | how long history is kept |
+//! | `http` | where metrics and health are served |
 //! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
 //! | `schema` | the JSON Schema of the file, for editors |
@@ -28,6 +29,7 @@ mod engine;
 mod env;
 mod error;
 mod file;
+mod http;
 mod inbox;
 pub(crate) mod redact;
 mod retention;
@@ -48,6 +50,7 @@ pub use database::Database;
 pub use effective::{Effective, EffectiveSetting};
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
+pub use http::Http;
 pub use inbox::InboxConfig;
 pub use retention::Retention;
 pub use schema::schema;
@@ -62,6 +65,8 @@ pub struct Config {
     pub pipelines: Vec<PipelineConfig>,
     /// How the relay logs.
     pub log: Log,
+    /// Where metrics and health are served.
+    pub http: Http,
     /// Inboxes that `relay verify` compares with.
     pub verify: Vec<InboxConfig>,
 }

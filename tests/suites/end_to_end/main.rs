@@ -12,6 +12,7 @@ mod holding;
 mod inbox_dead;
 mod keys;
 mod leadership;
+mod observability;
 mod rotation;
 mod sagas;
 mod silence;
@@ -86,6 +87,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
     trials.extend(sagas::trials());
+    trials.extend(observability::trials());
     trials.extend(silence::trials());
     trials
 }

@@ -16,6 +16,7 @@ mod postgres;
 mod probe;
 mod process;
 mod progress;
+pub(crate) mod promtool;
 mod rabbitmq;
 mod settings;
 mod sqs;
