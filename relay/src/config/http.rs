@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::check::Problems;
@@ -11,7 +12,7 @@ use crate::monitor::INTERVAL_DEFAULT;
 use crate::telemetry::TOPICS_MAX_DEFAULT;
 
 /// The section as it is written.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpSection {
     listen: Option<String>,

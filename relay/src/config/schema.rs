@@ -63,6 +63,7 @@ impl JsonSchema for Retention {
 }
 
 #[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

@@ -138,6 +138,7 @@ impl Starter {
 }
 
 #[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::path::Path;
 

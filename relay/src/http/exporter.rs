@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// The upper bounds of the buckets of every histogram of seconds.
-pub const BUCKETS: [f64; 14] =
+pub(super) const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
 /// How old the text of a scrape may be: any number of scrapers costs two renderings a second.

@@ -82,6 +82,7 @@ impl Topics {
 }
 
 #[cfg(all(test, feature = "metrics-endpoint"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
 

@@ -70,8 +70,7 @@ async fn ask(
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
     let (mut sequence_cache, mut topics, mut roles, mut public) = (None, Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
-        sequence_cache =
-            rows(connection, schema, SEQUENCE).await?.first().map(|row| first(row)).transpose()?;
+        sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
         roles = grants(&rows(connection, schema, GRANTS).await?)?;
         public = texts(&rows(connection, schema, PUBLIC).await?)?;
         // A role that may not read the log is told by its grants.
