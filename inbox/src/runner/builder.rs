@@ -198,11 +198,11 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Handles the events of one type, by their [`KIND`](Event::KIND), many in one call, with a
-    /// function `async fn(&mut Tx, Vec<E>) -> Result<(), HandlerError>`, which can take the facts of
-    /// each delivery as its third argument: `&[Received]`. It gets those that follow each other in
-    /// one [batch](Self::batch), in their order, each of them fresh; stored results there are none.
-    /// When it fails, all is rolled back and tried again in halves, until the event that fails is
-    /// alone; that one is retried and dead-lettered as any other.
+    /// function `async fn(&mut Tx, Vec<E>) -> Result<(), HandlerError>`, which can take the facts
+    /// of each delivery as its third argument: `&[Received]`. It gets those that follow each other
+    /// in one [batch](Self::batch), in their order, each of them fresh; stored results there are
+    /// none. When it fails, all is rolled back and tried again in halves, until the event that
+    /// fails is alone; that one is retried and dead-lettered as any other.
     #[must_use]
     pub fn on_batch<E, Form>(mut self, function: impl BatchFunction<DB, E, Form>) -> Self
     where

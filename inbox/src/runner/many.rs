@@ -248,8 +248,8 @@ impl<S: Store> Worker<S> {
         Ok(failures)
     }
 
-    /// Applies fresh messages that belong together: one, or as many of one kind as follow each other
-    /// where the handler takes many.
+    /// Applies fresh messages that belong together: one, or as many of one kind as follow each
+    /// other where the handler takes many.
     async fn apply_run(&self, tx: &mut S::Tx, run: &mut Vec<Fresh<'_, S::Guard>>) -> Result<(), Attempt> {
         let mut run = std::mem::take(run);
         let Some(last) = run.pop() else { return Ok(()) };

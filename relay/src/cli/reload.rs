@@ -1,5 +1,5 @@
-//! SIGHUP: the configuration is read again. The level of the log applies at once; everything else is
-//! named, and applies with the next start. A configuration with an error changes nothing.
+//! SIGHUP: the configuration is read again. The level of the log applies at once; everything else
+//! is named, and applies with the next start. A configuration with an error changes nothing.
 
 use tracing::{error, info, warn};
 

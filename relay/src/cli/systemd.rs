@@ -1,4 +1,4 @@
-//! What the service manager is told: a unit of `Type=notify`, with or without `WatchdogSec`. Nothing
+//! Tells the service manager: a unit of `Type=notify`, with or without `WatchdogSec`. Nothing
 //! happens where no manager listens.
 
 use std::time::Duration;

@@ -6,8 +6,8 @@
 //! | `health` | whether the process is ready |
 //! | `serve` | the listener, its bounds, the routes |
 //!
-//! Everybody who reaches the address may read: it needs no credentials and tells no payload, no key and
-//! no secret, but names of topics.
+//! Everybody who reaches the address may read: it needs no credentials and tells no payload, no key
+//! and no secret, but names of topics.
 
 mod exporter;
 mod health;

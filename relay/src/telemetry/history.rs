@@ -1,4 +1,4 @@
-//! What maintenance tells.
+//! The events of maintenance.
 
 use std::sync::Arc;
 

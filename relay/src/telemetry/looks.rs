@@ -1,4 +1,4 @@
-//! What a look at the database tells.
+//! The gauges that a look at the database sets.
 
 use std::collections::HashMap;
 use std::sync::Arc;

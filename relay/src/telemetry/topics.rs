@@ -1,5 +1,5 @@
-//! The metrics that are told by topic. Their handles are kept, so that a message costs a look into a
-//! map and no allocation; topics beyond a limit share one series.
+//! The metrics that are told by topic. Their handles are kept, so that a message costs a look into
+//! a map and no allocation; topics beyond a limit share one series.
 
 use std::collections::HashMap;
 use std::sync::Arc;

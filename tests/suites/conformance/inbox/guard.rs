@@ -244,7 +244,7 @@ async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase
     assert!(matches!(admit(&mut tx, "billing", &one).await.unwrap(), Admission::Duplicate(_)));
     assert!(admit(&mut tx, "billing", &same).await.is_err(), "bytes are what is promised");
     tx.rollback().await.unwrap();
-    // What was admitted by its bytes has no content to compare with.
+    // A message that was admitted by its bytes has no content to compare with.
     let before = json(r#"{"a":1,"b":2}"#);
     consume(&by_bytes, "billing", &before).await;
     let mut tx = by_content.begin().await.unwrap();
