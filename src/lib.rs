@@ -16,6 +16,7 @@
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
 //! | `Relay` | a relay inside a service | `relay` |
+//! | `saga` | operations over several services, as async functions | `saga` |
 //! | `testkit` | a pipeline in one process, with faults on demand | `testkit` |
 //!
 //! Databases are features too: `postgres` (the default) and `sqlite`.
@@ -27,6 +28,8 @@ mod relay;
 mod shutdown;
 
 pub use ::outbox::{pool, pool_options};
+#[cfg(feature = "saga")]
+pub use ::saga;
 #[cfg(feature = "kafka")]
 pub use brokers::kafka;
 #[cfg(feature = "memory")]

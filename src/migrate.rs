@@ -3,8 +3,8 @@
 use migrations::{Backend, Line, MigrateError, Migrator};
 use sqlx::Pool;
 
-/// Creates the tables of outbox, inbox and idempotency keys by the `search_path`, or brings them up
-/// to date. Several processes may do it at once: one does, the others wait.
+/// Creates the tables of outbox, inbox, idempotency keys and sagas by the `search_path`, or brings
+/// them up to date. Several processes may do it at once: one does, the others wait.
 ///
 /// Where services may not change their schema, run `relay migrate up` instead, or print the SQL
 /// with `relay migrate sql`; [`Migrator`] does one line at a time, in a schema of your choice.

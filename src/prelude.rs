@@ -5,6 +5,8 @@ pub use message::{Event, Message, MessageId};
 pub use outbox::{
     CommitError, EnqueueError, Enqueued, NewMessage, Outbox, OutboxTransaction, Rollback, TransactionError,
 };
+#[cfg(feature = "saga")]
+pub use saga::{Retry, Run, Sagas, Started, StepError, Stop};
 #[cfg(feature = "postgres")]
 pub use sqlx::Postgres;
 #[cfg(feature = "sqlite")]

@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::rig::Published;
 use crate::{
     Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle,
-    relay_memory, relay_parked, retention,
+    relay_memory, relay_parked, retention, saga_steps,
 };
 
 /// Runs benchmarks, all of them unless one is named; the services' addresses come from the
@@ -85,6 +85,8 @@ enum Bench {
     Inbox(inbox_guard::Args),
     /// A web service with idempotency keys against the same without.
     Idempotency(idempotency::Args),
+    /// Sagas of local steps against the same statements by hand.
+    Saga(saga_steps::Args),
     /// Latency and throughput of producers while a segment is emptied, against rows deleted.
     Retention,
     /// Other ways to relay an outbox: status column, xmin horizon, id cursor.
@@ -104,6 +106,7 @@ impl Bench {
             Self::Enqueue(enqueue::Args::default()),
             Self::Inbox(inbox_guard::Args::default()),
             Self::Idempotency(idempotency::Args::default()),
+            Self::Saga(saga_steps::Args::default()),
             Self::Retention,
             Self::Peers(peers::Args::default()),
         ]
@@ -120,6 +123,7 @@ impl Bench {
             Self::Enqueue(args) => enqueue::run(run, &args).await,
             Self::Inbox(args) => inbox_guard::run(run, &args).await,
             Self::Idempotency(args) => idempotency::run(run, &args).await,
+            Self::Saga(args) => saga_steps::run(run, &args).await,
             Self::Retention => retention::run(run).await,
             Self::Peers(args) => peers::run(run, &args).await,
         }

@@ -18,6 +18,7 @@ mod relay_parked;
 mod report;
 mod retention;
 mod rig;
+mod saga_steps;
 mod target;
 
 use std::process::ExitCode;

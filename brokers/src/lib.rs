@@ -13,12 +13,14 @@
 //! | `subscription.rs` | [`message::Subscription`]: one consuming session |
 //! | `wire.rs` | a message as the broker's record, and back; pure |
 //! | `fault.rs` | the client library's errors classified: whose fault, how far; pure |
+//! | `inspect.rs` | what a broker tells of its topics and queues, for `relay doctor`; reads only |
 //! | `admin.rs` | topics and queues made for tests, examples and the demo |
 
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inspect;
 #[cfg(any(feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
@@ -36,6 +38,7 @@ pub mod rabbitmq;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 
+pub use inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
 pub use secret::Secret;
 pub use settings::InvalidSetting;
 pub use tls::Tls;

@@ -10,7 +10,7 @@ use crate::crash_points;
 use crate::day::Day;
 use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
 use crate::error::AdmitError;
-use crate::guard::{Admission, Guard, compare, key};
+use crate::guard::{Admission, Guard, key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
@@ -101,6 +101,13 @@ impl<DB: Dialect> Inbox<DB> {
         if inserted.iter().any(|row| matches!(row, Inserted::New { .. })) {
             reached(crash_points::AFTER_ADMIT);
         }
+        let fresh = candidates.iter().zip(&places).filter_map(|(candidate, place)| match place {
+            Ok((row, true)) if matches!(inserted[*row], Inserted::New { .. }) => {
+                Some((rows[*row].0, candidate.message))
+            }
+            _ => None,
+        });
+        self.note_contents(tx, fresh).await?;
         let mut admissions = Vec::with_capacity(candidates.len());
         for (Candidate { scope, message }, place) in candidates.iter().zip(places) {
             let (row, is_first) = match place {
@@ -131,7 +138,8 @@ impl<DB: Dialect> Inbox<DB> {
                     error => return Err(error),
                 },
             };
-            admissions.push(compare(stored, consumer, message).map(Admission::Duplicate));
+            let compared = self.duplicate(tx, stored, consumer, scope, message).await?;
+            admissions.push(compared.map(Admission::Duplicate));
         }
         Ok(admissions)
     }

@@ -173,6 +173,20 @@ pub mod parts {
             mark: Mark,
         ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
 
+        /// Notes the fingerprints of canonical JSON in rows that this transaction has inserted.
+        fn note_canonical(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            rows: &[(Key<'_>, Fingerprint)],
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// Reads the fingerprint of a row's canonical JSON.
+        fn canonical(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+        ) -> impl Future<Output = Result<Option<Fingerprint>>> + Send;
+
         /// Reads a row.
         fn find(
             connection: &mut Self::Connection,

@@ -79,28 +79,29 @@ where
     }
 }
 
-/// As [`Call2`], with the facts of the delivery.
+/// As [`Call2`], with facts: of the delivery, or of each of many.
 #[doc(hidden)]
-pub trait Call3<'t, DB: Dialect, T>: Send + Sync {
+pub trait Call3<'t, DB: Dialect, T, R: ?Sized>: Send + Sync {
     /// The future of the call.
     type Calling: Future<Output = Result<Self::Done, HandlerError>> + Send + 't;
     /// The value that the function returns.
     type Done: IntoResult;
     /// Calls the function.
-    fn call(&self, tx: &'t mut Tx<DB>, input: T, received: &'t Received) -> Self::Calling;
+    fn call(&self, tx: &'t mut Tx<DB>, input: T, received: &'t R) -> Self::Calling;
 }
 
-impl<'t, DB, T, F, Fut, R> Call3<'t, DB, T> for F
+impl<'t, DB, T, R, F, Fut, D> Call3<'t, DB, T, R> for F
 where
     DB: Dialect,
-    F: Fn(&'t mut Tx<DB>, T, &'t Received) -> Fut + Send + Sync,
-    Fut: Future<Output = Result<R, HandlerError>> + Send + 't,
-    R: IntoResult,
+    R: ?Sized + 't,
+    F: Fn(&'t mut Tx<DB>, T, &'t R) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<D, HandlerError>> + Send + 't,
+    D: IntoResult,
 {
     type Calling = Fut;
-    type Done = R;
+    type Done = D;
 
-    fn call(&self, tx: &'t mut Tx<DB>, input: T, received: &'t Received) -> Fut {
+    fn call(&self, tx: &'t mut Tx<DB>, input: T, received: &'t R) -> Fut {
         self(tx, input, received)
     }
 }
@@ -146,7 +147,7 @@ impl<DB, E, F> EventFunction<DB, E, WithFacts> for F
 where
     DB: Dialect,
     E: Send + 'static,
-    F: for<'t> Call3<'t, DB, E> + 'static,
+    F: for<'t> Call3<'t, DB, E, Received> + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, event: E, received: &Received) -> Handled {
         Ok(self.call(tx, event, received).await?.into_result())
@@ -181,10 +182,47 @@ where
 impl<DB, F> MessageFunction<DB, WithFacts> for F
 where
     DB: Dialect,
-    F: for<'t> Call3<'t, DB, &'t Message> + 'static,
+    F: for<'t> Call3<'t, DB, &'t Message, Received> + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {
         Ok(self.call(tx, message, received).await?.into_result())
+    }
+}
+
+/// An `async fn(&mut Tx, Vec<E>)` or `async fn(&mut Tx, Vec<E>, &[Received])`.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no handler of many events",
+    note = "write `async fn(&mut Tx<DB>, Vec<E>) -> Result<(), HandlerError>`, optionally with a third argument \
+            `&[Received]`; `E` implements `Event` and `DeserializeOwned`, and the future is `Send`"
+)]
+#[async_trait]
+pub trait BatchFunction<DB: Dialect, E, Form>: Send + Sync + 'static {
+    /// Calls the function.
+    async fn run(&self, tx: &mut Tx<DB>, events: Vec<E>, received: &[Received]) -> Result<(), HandlerError>;
+}
+
+#[async_trait]
+impl<DB, E, F> BatchFunction<DB, E, Plain> for F
+where
+    DB: Dialect,
+    E: Send + 'static,
+    F: for<'t> Call2<'t, DB, Vec<E>, Done = ()> + 'static,
+{
+    async fn run(&self, tx: &mut Tx<DB>, events: Vec<E>, _received: &[Received]) -> Result<(), HandlerError> {
+        self.call(tx, events).await
+    }
+}
+
+#[async_trait]
+impl<DB, E, F> BatchFunction<DB, E, WithFacts> for F
+where
+    DB: Dialect,
+    E: Send + 'static,
+    F: for<'t> Call3<'t, DB, Vec<E>, [Received], Done = ()> + 'static,
+{
+    async fn run(&self, tx: &mut Tx<DB>, events: Vec<E>, received: &[Received]) -> Result<(), HandlerError> {
+        self.call(tx, events, received).await
     }
 }
 
@@ -193,6 +231,71 @@ where
 pub(crate) trait Route<DB: Dialect>: Send + Sync {
     /// Applies the effect.
     async fn apply(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled;
+
+    /// Whether [`apply_many`](Self::apply_many) is one call of the function.
+    fn takes_many(&self) -> bool {
+        false
+    }
+
+    /// Applies the effects of many messages in their order, without results of their own.
+    async fn apply_many(
+        &self,
+        tx: &mut Tx<DB>,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        for (message, received) in messages.iter().zip(received) {
+            self.apply(tx, message, received).await?;
+        }
+        Ok(())
+    }
+}
+
+fn event_of<E: Event + DeserializeOwned>(message: &Message) -> Result<E, HandlerError> {
+    serde_json::from_slice(&message.payload).map_err(|error| {
+        let (kind, event) = (&message.kind, std::any::type_name::<E>());
+        let problem = json_problem(&error);
+        HandlerError::reject(format!(
+            "the payload of kind {kind} is not the JSON of {event}: {problem}; correct the producer or the type"
+        ))
+    })
+}
+
+/// A route to a function that takes many events at once.
+pub(crate) struct BatchRoute<F, E, Form>(F, PhantomData<fn() -> (E, Form)>);
+
+impl<F, E, Form> BatchRoute<F, E, Form> {
+    pub(crate) fn new(function: F) -> Self {
+        Self(function, PhantomData)
+    }
+}
+
+#[async_trait]
+impl<DB, F, E, Form> Route<DB> for BatchRoute<F, E, Form>
+where
+    DB: Dialect,
+    F: BatchFunction<DB, E, Form>,
+    E: Event + DeserializeOwned + Send + 'static,
+    Form: 'static,
+{
+    async fn apply(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {
+        self.0.run(tx, vec![event_of(message)?], std::slice::from_ref(received)).await?;
+        Ok(None)
+    }
+
+    fn takes_many(&self) -> bool {
+        true
+    }
+
+    async fn apply_many(
+        &self,
+        tx: &mut Tx<DB>,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        let events = messages.iter().map(|message| event_of(message)).collect::<Result<Vec<E>, _>>()?;
+        self.0.run(tx, events, received).await
+    }
 }
 
 /// A route to a function that takes the event.
@@ -213,14 +316,7 @@ where
     Form: 'static,
 {
     async fn apply(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {
-        let event: E = serde_json::from_slice(&message.payload).map_err(|error| {
-            let (kind, event) = (&message.kind, std::any::type_name::<E>());
-            let problem = json_problem(&error);
-            HandlerError::reject(format!(
-                "the payload of kind {kind} is not the JSON of {event}: {problem}; correct the producer or the type"
-            ))
-        })?;
-        self.0.run(tx, event, received).await
+        self.0.run(tx, event_of(message)?, received).await
     }
 }
 

@@ -12,12 +12,13 @@ use migrations::SqlErrorKind;
 use sqlx::{Connection as _, Transaction};
 use time::OffsetDateTime;
 
+use crate::canonical_json::canonical;
 use crate::crash_points;
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Dialect, Inserted, Key, Mark, Session, Stored};
 use crate::error::{AdmitError, ConfirmError};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, PayloadComparison};
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
@@ -138,7 +139,63 @@ pub(crate) fn compare(
     Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
 }
 
+/// The fingerprint of a whole message's content, where that is JSON.
+fn content_of(message: &Message) -> Option<Fingerprint> {
+    if message.chunk.is_some() || !message.content_type.is_json() {
+        return None;
+    }
+    let content = canonical(&message.payload)?;
+    Some(Fingerprint::of_parts(message.kind.as_str(), message.content_type.as_str(), &content))
+}
+
 impl<DB: Dialect> Inbox<DB> {
+    /// Notes the content of messages that this transaction has admitted, where contents are
+    /// compared.
+    pub(crate) async fn note_contents<'a>(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        admitted: impl Iterator<Item = (Key<'a>, &'a Message)>,
+    ) -> Result<(), StoreError> {
+        if self.options().payloads == PayloadComparison::Bytes {
+            return Ok(());
+        }
+        let rows: Vec<_> = admitted.filter_map(|(key, message)| Some((key, content_of(message)?))).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        DB::note_canonical(tx, self.statements(), &rows)
+            .await
+            .map_err(StoreError::during("note the content of a message"))
+    }
+
+    /// Compares what is stored with what came: by its bytes, then by its content where contents are
+    /// compared.
+    pub(crate) async fn duplicate(
+        &self,
+        connection: &mut DB::Connection,
+        stored: Stored,
+        consumer: &ConsumerName,
+        scope: &Tenant,
+        message: &Message,
+    ) -> Result<Result<Duplicate, Refusal>, StoreError> {
+        let same = Duplicate {
+            processed_at: stored.processed_at,
+            result: stored.result.clone().map(Bytes::from),
+            dead_letter: stored.dead_letter,
+        };
+        let refusal = match compare(stored, consumer, message) {
+            Ok(duplicate) => return Ok(Ok(duplicate)),
+            Err(refusal) => refusal,
+        };
+        if self.options().payloads == PayloadComparison::Bytes {
+            return Ok(Err(refusal));
+        }
+        let noted = DB::canonical(connection, self.statements(), key(consumer, scope, message.id))
+            .await
+            .map_err(StoreError::during("look for the content of a message"))?;
+        Ok(if noted.is_some() && noted == content_of(message) { Ok(same) } else { Err(refusal) })
+    }
+
     /// Admits a message in the caller's own transaction. Apply the effect in the same transaction
     /// only when it is fresh; after the commit, [`confirm`](Self::confirm) gives the proof that
     /// settles the delivery. [`begin`](Self::begin) offers a transaction that gives the proof
@@ -196,10 +253,13 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("admit a message"))?;
         match inserted {
             Inserted::New { session, .. } => {
+                self.note_contents(tx, std::iter::once((key, message))).await?;
                 reached(crash_points::AFTER_ADMIT);
                 Ok(Admission::Fresh(Guard::new(self, consumer, scope, message, session)))
             }
-            Inserted::Exists(stored) => Ok(Admission::Duplicate(compare(stored, consumer, message)?)),
+            Inserted::Exists(stored) => {
+                Ok(Admission::Duplicate(self.duplicate(tx, stored, consumer, scope, message).await??))
+            }
             Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
         }
     }
@@ -265,7 +325,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look for an inbox row"))?;
         let proven = match (stored, message.chunk.as_deref()) {
             (Some(stored), _) => {
-                compare(stored, consumer, message)?;
+                self.duplicate(&mut connection, stored, consumer, scope, message).await??;
                 true
             }
             (None, Some(chunk)) => self.keeps(&mut connection, consumer, scope, message.id, chunk).await?,

@@ -41,6 +41,32 @@ pub trait Handler<DB: Dialect>: Send + Sync {
         true
     }
 
+    /// Whether it applies the effects of many messages of this kind in one call,
+    /// [`handle_many`](Self::handle_many), where a consumer gathers
+    /// [batches](crate::ConsumerBuilder::batch); not by default.
+    fn takes_many(&self, _kind: &EventType) -> bool {
+        false
+    }
+
+    /// Applies the effects of many messages of one kind, in their order; none of them has a result
+    /// of its own. `received` has the facts of each delivery. By default it calls
+    /// [`handle_delivery`](Self::handle_delivery) with one after the other.
+    ///
+    /// # Errors
+    /// [`HandlerError`] rolls back all of them: they are tried again in smaller batches, until the
+    /// one that fails is alone.
+    async fn handle_many(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        for (message, received) in messages.iter().zip(received) {
+            self.handle_delivery(tx, message, received).await?;
+        }
+        Ok(())
+    }
+
     /// As [`handle`](Self::handle), with the facts of the delivery: attempt, tenant, times. The
     /// consumer calls this one; by default it calls `handle`.
     ///

@@ -33,6 +33,22 @@ pub const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// The shortest time for which they wait.
 pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
 
+/// When two payloads under one id are the same message. Another payload is refused
+/// ([`Refusal::KeyReused`](crate::Refusal::KeyReused)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PayloadComparison {
+    /// When their bytes are: a relay sends what was enqueued, and never anything else.
+    #[default]
+    Bytes,
+    /// Also when both are JSON of the same content: for producers that write a message anew when
+    /// they send it again, with members in another order or with other white space. Numbers count
+    /// as they are written (`1.0` is not `1`); JSON that names a member twice or is deeper than 64
+    /// levels counts byte by byte, and so do chunks of a message. Costs a statement for each
+    /// message of a JSON content type.
+    CanonicalJson,
+}
+
 /// Options with which an inbox is opened.
 #[derive(Debug, Clone)]
 pub struct InboxOptions {
@@ -53,6 +69,8 @@ pub struct InboxOptions {
     /// The largest payload that is put together from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
     pub chunked_bytes_max: usize,
+    /// When two payloads under one id are the same: [`PayloadComparison::Bytes`] by default.
+    pub payloads: PayloadComparison,
     /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has
     /// none.
     pub schema: Option<Identifier>,
@@ -66,6 +84,7 @@ impl Default for InboxOptions {
             dead_letter_retention: Duration::from_secs(30 * 86_400),
             incomplete_retention: INCOMPLETE_RETENTION_DEFAULT,
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
+            payloads: PayloadComparison::Bytes,
             schema: None,
         }
     }

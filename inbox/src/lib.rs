@@ -45,6 +45,8 @@ compile_error!("choose a database: switch the feature `postgres` or `sqlite` on"
 
 mod attempts;
 mod batch;
+#[doc(hidden)]
+pub mod canonical_json;
 mod chunks;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
@@ -87,13 +89,13 @@ pub use decision::{Action, Decision, Requested, Signature};
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
 #[doc(hidden)]
-pub use function::{EventFunction, MessageFunction};
+pub use function::{BatchFunction, EventFunction, MessageFunction};
 pub use function::{IntoResult, Tx};
 pub use guard::{Admission, Duplicate, Guard};
 pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
 pub use inbox::{
-    INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, RETENTION_DEFAULT,
-    RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
+    INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, PayloadComparison,
+    RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
 pub use message::Backoff;
 pub use name::{ConsumerName, Tenant};

@@ -1,34 +1,9 @@
-//! The one table of every metric of the inbox.
-//!
-//! | name | kind | labels | counts |
-//! |---|---|---|---|
-//! | `inbox_received_total` | counter | consumer | deliveries taken from the broker |
-//! | `inbox_applied_total` | counter | consumer | messages whose effect was committed |
-//! | `inbox_duplicates_total` | counter | consumer | deliveries suppressed as duplicates |
-//! | `inbox_skipped_total` | counter | consumer | calls for messages of unknown kinds that were skipped |
-//! | `inbox_chunks_total` | counter | consumer | chunks kept until the others come |
-//! | `inbox_incomplete_total` | counter | consumer | messages dead-lettered because chunks did not come in time |
-//! | `inbox_refused_total` | counter | consumer, reason | messages refused before any effect; by their time: `too_old`, `from_the_future` |
-//! | `inbox_failed_total` | counter | consumer | failed attempts that were counted |
-//! | `inbox_timed_out_total` | counter | consumer | calls of handlers that did not end in time |
-//! | `inbox_handlers_blocked` | gauge | consumer | handlers that block their thread and cannot be ended |
-//! | `inbox_dead_total` | counter | consumer, reason | deliveries dead-lettered |
-//! | `inbox_settled_total` | counter | consumer | deliveries acknowledged to the broker |
-//! | `inbox_released_total` | counter | consumer | deliveries handed back to the broker |
-//! | `inbox_outages_total` | counter | consumer | failed attempts that were not counted: the database was away, or what a handler needs |
-//! | `inbox_sessions_lost_total` | counter | consumer | broker sessions lost |
-//! | `inbox_held_deliveries` | gauge | consumer | deliveries received and not settled yet |
-//! | `inbox_handle_seconds` | histogram | consumer | from admission to commit of one message or batch |
-//! | `inbox_days_created_total` | counter | – | partitions created |
-//! | `inbox_expired_total` | counter | – | days (PostgreSQL) or rows (SQLite) forgotten |
-//! | `idempotency_claims_total` | counter | operation, result | claims of keys, by what they came to; refused by their time: `too_old`, `too_far_ahead` |
-//! | `idempotency_completed_total` | counter | operation, ending | requests whose outcome was stored |
-//! | `idempotency_not_completed_total` | counter | operation | outcomes that were not stored: late holders, failed commits |
-//! | `idempotency_forgotten_total` | counter | – | expired keys deleted |
-//! | `idempotency_leases_expired_total` | counter | operation, on_expired | holders on lease that are gone; with `refuse` an operator has to decide |
+//! The one table of every metric of the inbox and of idempotency keys, [`METRICS`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use message::{Metric, MetricKind};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
 use crate::dead_letter::Reason;
@@ -36,51 +11,96 @@ use crate::keys::{Ending, OnExpired, Operation};
 use crate::name::ConsumerName;
 use crate::refusal::Refusal;
 
+/// Every metric of this crate.
+pub const METRICS: &[Metric] = &[
+    Metric::counter("inbox_received_total", &["consumer"], "deliveries taken from the broker"),
+    Metric::counter("inbox_applied_total", &["consumer"], "messages whose effect was committed"),
+    Metric::counter("inbox_duplicates_total", &["consumer"], "deliveries suppressed as duplicates"),
+    Metric::counter(
+        "inbox_skipped_total",
+        &["consumer"],
+        "calls for messages of unknown kinds that were skipped",
+    ),
+    Metric::counter("inbox_chunks_total", &["consumer"], "chunks kept until the others come"),
+    Metric::counter(
+        "inbox_incomplete_total",
+        &["consumer"],
+        "messages dead-lettered because chunks did not come in time",
+    ),
+    Metric::counter(
+        "inbox_refused_total",
+        &["consumer", "reason"],
+        "messages refused before any effect; by their time: `too_old`, `from_the_future`",
+    ),
+    Metric::counter("inbox_failed_total", &["consumer"], "failed attempts that were counted"),
+    Metric::counter("inbox_timed_out_total", &["consumer"], "calls of handlers that did not end in time"),
+    Metric::gauge(
+        "inbox_handlers_blocked",
+        &["consumer"],
+        "handlers that block their thread and cannot be ended",
+    ),
+    Metric::counter("inbox_dead_total", &["consumer", "reason"], "deliveries dead-lettered"),
+    Metric::counter("inbox_settled_total", &["consumer"], "deliveries acknowledged to the broker"),
+    Metric::counter("inbox_released_total", &["consumer"], "deliveries handed back to the broker"),
+    Metric::counter(
+        "inbox_outages_total",
+        &["consumer"],
+        "failed attempts that were not counted: the database was away, or what a handler \
+         needs",
+    ),
+    Metric::counter("inbox_sessions_lost_total", &["consumer"], "broker sessions lost"),
+    Metric::gauge("inbox_held_deliveries", &["consumer"], "deliveries received and not settled yet"),
+    Metric::histogram(
+        "inbox_handle_seconds",
+        &["consumer"],
+        "from admission to commit of one message or batch",
+    ),
+    Metric::counter("inbox_days_created_total", &[], "partitions created"),
+    Metric::counter("inbox_expired_total", &[], "days (PostgreSQL) or rows (SQLite) forgotten"),
+    Metric::counter(
+        "idempotency_claims_total",
+        &["operation", "result"],
+        "claims of keys, by what they came to; refused by their time: `too_old`, \
+         `too_far_ahead`",
+    ),
+    Metric::counter(
+        "idempotency_completed_total",
+        &["operation", "ending"],
+        "requests whose outcome was stored",
+    ),
+    Metric::counter(
+        "idempotency_not_completed_total",
+        &["operation"],
+        "outcomes that were not stored: late holders, failed commits",
+    ),
+    Metric::counter("idempotency_forgotten_total", &[], "expired keys deleted"),
+    Metric::counter(
+        "idempotency_leases_expired_total",
+        &["operation", "on_expired"],
+        "holders on lease that are gone; with `refuse` an operator has to decide",
+    ),
+];
+
 /// Registers the descriptions; call it once, after the recorder is installed.
 pub fn describe() {
-    for (name, text) in [
-        ("inbox_received_total", "Deliveries taken from the broker"),
-        ("inbox_applied_total", "Messages whose effect was committed"),
-        ("inbox_duplicates_total", "Deliveries suppressed as duplicates"),
-        ("inbox_skipped_total", "Messages of unknown kinds that were skipped"),
-        ("inbox_chunks_total", "Chunks kept until the others come"),
-        ("inbox_incomplete_total", "Messages of which chunks did not come in time"),
-        ("inbox_refused_total", "Messages refused before any effect"),
-        ("inbox_failed_total", "Failed attempts that were counted"),
-        ("inbox_timed_out_total", "Calls of handlers that did not end in time"),
-        ("inbox_dead_total", "Deliveries dead-lettered"),
-        ("inbox_settled_total", "Deliveries acknowledged to the broker"),
-        ("inbox_released_total", "Deliveries handed back to the broker"),
-        ("inbox_outages_total", "Failed attempts that were not counted"),
-        ("inbox_sessions_lost_total", "Broker sessions lost"),
-        ("inbox_days_created_total", "Partitions created"),
-        ("inbox_expired_total", "Days or rows forgotten"),
-        ("idempotency_claims_total", "Claims of idempotency keys"),
-        ("idempotency_completed_total", "Requests whose outcome was stored"),
-        ("idempotency_not_completed_total", "Outcomes of requests that were not stored"),
-        ("idempotency_forgotten_total", "Expired idempotency keys deleted"),
-        ("idempotency_leases_expired_total", "Holders of idempotency keys that are gone"),
-    ] {
-        describe_counter!(name, text);
+    for metric in METRICS {
+        match metric.kind {
+            MetricKind::Counter => describe_counter!(metric.name, metric.text),
+            MetricKind::Gauge => describe_gauge!(metric.name, metric.text),
+            MetricKind::Histogram => describe_histogram!(metric.name, metric.text),
+        }
     }
-    describe_gauge!("inbox_held_deliveries", "Deliveries received and not settled yet");
-    describe_gauge!("inbox_handlers_blocked", "Handlers that block their thread and cannot be ended");
-    describe_histogram!(
-        "inbox_handle_seconds",
-        metrics::Unit::Seconds,
-        "From admission to commit of one message or batch"
-    );
 }
 
 /// The counters of one consumer.
 #[derive(Debug, Clone)]
 pub(crate) struct Meter {
-    consumer: String,
+    consumer: Arc<str>,
 }
 
 impl Meter {
     pub(crate) fn new(consumer: &ConsumerName) -> Self {
-        Self { consumer: consumer.as_str().to_owned() }
+        Self { consumer: consumer.as_str().into() }
     }
 
     pub(crate) fn received(&self, deliveries: usize) {
@@ -89,7 +109,7 @@ impl Meter {
 
     pub(crate) fn applied(&self, messages: usize, took: Duration) {
         self.count("inbox_applied_total", messages);
-        histogram!("inbox_handle_seconds", "consumer" => self.consumer.clone()).record(took);
+        histogram!("inbox_handle_seconds", "consumer" => Arc::clone(&self.consumer)).record(took);
     }
 
     pub(crate) fn duplicates(&self, deliveries: usize) {
@@ -117,7 +137,7 @@ impl Meter {
     }
 
     pub(crate) fn blocked(&self, handlers: usize) {
-        gauge!("inbox_handlers_blocked", "consumer" => self.consumer.clone()).set(handlers as f64);
+        gauge!("inbox_handlers_blocked", "consumer" => Arc::clone(&self.consumer)).set(handlers as f64);
     }
 
     pub(crate) fn dead(&self, reason: Reason) {
@@ -141,15 +161,15 @@ impl Meter {
     }
 
     pub(crate) fn held(&self, deliveries: usize) {
-        gauge!("inbox_held_deliveries", "consumer" => self.consumer.clone()).set(deliveries as f64);
+        gauge!("inbox_held_deliveries", "consumer" => Arc::clone(&self.consumer)).set(deliveries as f64);
     }
 
     fn count(&self, name: &'static str, by: usize) {
-        counter!(name, "consumer" => self.consumer.clone()).increment(by as u64);
+        counter!(name, "consumer" => Arc::clone(&self.consumer)).increment(by as u64);
     }
 
     fn count_reason(&self, name: &'static str, reason: Reason) {
-        counter!(name, "consumer" => self.consumer.clone(), "reason" => reason.as_str()).increment(1);
+        counter!(name, "consumer" => Arc::clone(&self.consumer), "reason" => reason.as_str()).increment(1);
     }
 }
 

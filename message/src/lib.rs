@@ -20,6 +20,7 @@
 //! | [`crash_points`] | places at which a test ends the process |
 //! | [`event`] | [`Event`]: a payload of a type that knows its topic and kind |
 //! | [`fault`] | [`Fault`] and [`FaultScope`]: whose fault a failure is, and how far it reaches |
+//! | [`metric`] | [`Metric`]: one row of a table of metrics |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` (feature `testing`) | [`Runtime`]: where tasks run and random numbers come from |
@@ -37,6 +38,7 @@ pub mod id;
 pub mod limits;
 pub mod loopback;
 pub mod message;
+pub mod metric;
 pub mod proof;
 pub mod publisher;
 #[cfg(not(feature = "testing"))]
@@ -58,6 +60,7 @@ pub use header::{HeaderName, HeaderValue, Headers};
 pub use id::MessageId;
 pub use limits::SizeLimit;
 pub use message::Message;
+pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
 pub use publisher::{
     Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt, Receipts, Submission,

@@ -17,16 +17,18 @@ pub enum Line {
     Inbox,
     /// The tables of idempotency keys in the `inbox` crate.
     Idempotency,
+    /// The tables of the `saga` crate.
+    Saga,
 }
 
 /// A word that names no line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a line of migrations; known are outbox, inbox and idempotency")]
+#[error("{0:?} is not a line of migrations; known are outbox, inbox, idempotency and saga")]
 pub struct UnknownLine(String);
 
 impl Line {
     /// All lines.
-    pub const ALL: [Self; 3] = [Self::Outbox, Self::Inbox, Self::Idempotency];
+    pub const ALL: [Self; 4] = [Self::Outbox, Self::Inbox, Self::Idempotency, Self::Saga];
 
     /// The lower-case word for the command line and the bookkeeping table.
     #[must_use]
@@ -35,6 +37,7 @@ impl Line {
             Self::Outbox => "outbox",
             Self::Inbox => "inbox",
             Self::Idempotency => "idempotency",
+            Self::Saga => "saga",
         }
     }
 
@@ -45,9 +48,11 @@ impl Line {
             (Dialect::Postgres, Self::Outbox) => POSTGRES_OUTBOX,
             (Dialect::Postgres, Self::Inbox) => POSTGRES_INBOX,
             (Dialect::Postgres, Self::Idempotency) => POSTGRES_IDEMPOTENCY,
+            (Dialect::Postgres, Self::Saga) => POSTGRES_SAGA,
             (Dialect::Sqlite, Self::Outbox) => SQLITE_OUTBOX,
             (Dialect::Sqlite, Self::Inbox) => SQLITE_INBOX,
             (Dialect::Sqlite, Self::Idempotency) => SQLITE_IDEMPOTENCY,
+            (Dialect::Sqlite, Self::Saga) => SQLITE_SAGA,
         }
     }
 }
@@ -101,11 +106,13 @@ macro_rules! line {
 static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_log", 2 "0002_least_privilege", 3 "0003_segments", 4 "0004_nodes", 5 "0005_histories", 6 "0006_parked", 7 "0007_retention_histories");
 static SQLITE_OUTBOX: &[Migration] =
     line!("sqlite", "outbox": 1 "0001_log", 2 "0002_retention", 3 "0003_nodes", 4 "0004_parked");
-static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks", 4 "0004_decisions", 5 "0005_days_give_way");
+static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox", 2 "0002_days", 3 "0003_chunks", 4 "0004_decisions", 5 "0005_days_give_way", 6 "0006_canonical_json");
 static SQLITE_INBOX: &[Migration] =
-    line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks", 3 "0003_decisions");
+    line!("sqlite", "inbox": 1 "0001_inbox", 2 "0002_chunks", 3 "0003_decisions", 4 "0004_canonical_json");
 static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys", 2 "0002_index_scans", 3 "0003_new_keys", 4 "0004_one_table");
 static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys", 2 "0002_one_table");
+static POSTGRES_SAGA: &[Migration] = line!("postgres", "saga": 1 "0001_sagas");
+static SQLITE_SAGA: &[Migration] = line!("sqlite", "saga": 1 "0001_sagas");
 
 #[cfg(test)]
 mod tests {

@@ -19,13 +19,15 @@ pub struct Roles {
     pub consumer: Identifier,
     /// Claims and completes idempotency keys.
     pub claimant: Identifier,
+    /// Starts and runs sagas.
+    pub worker: Identifier,
     /// Looks at states, ids and names; sees no payload, header or result.
     pub observer: Identifier,
 }
 
 impl Roles {
     /// `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`,
-    /// `idempotency_claimant`, `outbox_observer`.
+    /// `idempotency_claimant`, `saga_worker`, `outbox_observer`.
     #[must_use]
     pub fn standard() -> Self {
         let name = Identifier::of_program;
@@ -35,13 +37,14 @@ impl Roles {
             relay: name("outbox_relay"),
             consumer: name("inbox_consumer"),
             claimant: name("idempotency_claimant"),
+            worker: name("saga_worker"),
             observer: name("outbox_observer"),
         }
     }
 
-    /// As [`standard`](Self::standard), with a consumer and a claimant of one service:
-    /// `<service>_inbox_consumer` and `<service>_idempotency_claimant`. With tables in a schema of
-    /// its own, no other service can touch its records.
+    /// As [`standard`](Self::standard), with a consumer, a claimant and a worker of one service:
+    /// `<service>_inbox_consumer`, `<service>_idempotency_claimant` and `<service>_saga_worker`.
+    /// With tables in a schema of its own, no other service can touch its records.
     ///
     /// # Errors
     /// [`InvalidIdentifier`] when the service's name is too long for that.
@@ -50,6 +53,7 @@ impl Roles {
         Ok(Self {
             consumer: Identifier::new(format!("{service}_inbox_consumer"))?,
             claimant: Identifier::new(format!("{service}_idempotency_claimant"))?,
+            worker: Identifier::new(format!("{service}_saga_worker"))?,
             ..Self::standard()
         })
     }
@@ -62,6 +66,7 @@ impl Roles {
             Line::Outbox => include_str!("../sql/postgres/roles/outbox.sql"),
             Line::Inbox => include_str!("../sql/postgres/roles/inbox.sql"),
             Line::Idempotency => include_str!("../sql/postgres/roles/idempotency.sql"),
+            Line::Saga => include_str!("../sql/postgres/roles/saga.sql"),
         };
         Template::new(template)
             .schema(schema)
@@ -70,6 +75,7 @@ impl Roles {
             .identifier("relay", &self.relay)
             .identifier("consumer", &self.consumer)
             .identifier("claimant", &self.claimant)
+            .identifier("worker", &self.worker)
             .identifier("observer", &self.observer)
             .render()
     }

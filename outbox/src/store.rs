@@ -11,6 +11,7 @@ use crate::enqueue_error::EnqueueError;
 use crate::failure::is_missing_table;
 use crate::new_message::Prepared;
 use crate::producer::{Enqueued, OnDuplicate, ProducerOptions};
+use crate::telemetry;
 
 /// Bounds of one statement: PostgreSQL refuses messages of 1 GiB, and both sides hold the whole of
 /// it.
@@ -63,6 +64,7 @@ pub(crate) async fn store_one<DB: Dialect>(
             Enqueued::Duplicate(id)
         }
     };
+    telemetry::enqueued(usize::from(matches!(answer, Enqueued::Stored(_))));
     reached(crash_points::AFTER_ENQUEUE);
     Ok(Single { answer, transaction })
 }
@@ -85,6 +87,7 @@ pub(crate) async fn store_all<DB: Dialect>(
         inserted.ids.extend(part.ids);
         inserted.transaction = inserted.transaction.or(part.transaction);
     }
+    telemetry::enqueued(inserted.ids.len());
     let mut new: HashSet<MessageId> = inserted.ids.into_iter().collect();
     let old: Vec<&Prepared> = unique.into_iter().filter(|p| !new.contains(&p.message.id)).collect();
     if let Some(minted) = old.iter().find(|prepared| !prepared.is_supplied) {

@@ -7,9 +7,12 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
+//! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
+//! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | [`maintenance`] | history that every relay has passed goes |
+//! | [`monitor`] | looks at the database for metrics |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
@@ -27,10 +30,15 @@ pub mod config;
 mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
+#[cfg(feature = "program")]
+pub mod doctor;
 pub mod engine;
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(feature = "metrics-endpoint")]
+pub mod http;
 pub mod maintenance;
+pub mod monitor;
 pub mod telemetry;

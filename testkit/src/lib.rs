@@ -56,6 +56,7 @@
 //! | `recorded` | a handler whose effects are written down in its own transaction |
 //! | `quiet` | waiting until nothing is on its way |
 //! | `observed` | what the stores hold, as a history |
+//! | [`sagas`] | a saga with a crash everywhere |
 //! | `verdict` | what became of the promises |
 //! | `clock` | ids of another time |
 //! | `failure` | [`Failure`] |
@@ -68,6 +69,7 @@ mod failure;
 mod observed;
 mod quiet;
 mod recorded;
+pub mod sagas;
 mod verdict;
 mod world;
 

@@ -33,6 +33,8 @@ pub enum Backend {
     KafkaSasl,
     /// RabbitMQ with TLS.
     RabbitmqTls,
+    /// The management API of RabbitMQ.
+    RabbitmqManagement,
 }
 
 impl Backend {
@@ -54,6 +56,7 @@ impl Backend {
             Self::KafkaTls => "kafka-tls",
             Self::KafkaSasl => "kafka-sasl",
             Self::RabbitmqTls => "rabbitmq-tls",
+            Self::RabbitmqManagement => "rabbitmq-management",
         }
     }
 
@@ -72,6 +75,7 @@ impl Backend {
             Self::KafkaTls => Some("OUTBOX_KAFKA_TLS_BROKERS"),
             Self::KafkaSasl => Some("OUTBOX_KAFKA_SASL_BROKERS"),
             Self::RabbitmqTls => Some("OUTBOX_RABBITMQ_TLS_URL"),
+            Self::RabbitmqManagement => Some("OUTBOX_RABBITMQ_MANAGEMENT_URL"),
         }
     }
 

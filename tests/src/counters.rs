@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use message::{Metric, MetricKind};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
 };
@@ -41,23 +42,18 @@ pub struct Emitted {
     pub labels: Vec<String>,
 }
 
-/// The table of metrics in the comment that a source file begins with: `| name | kind | labels |
-/// …`.
-fn documented(source: &str) -> BTreeSet<Emitted> {
-    let rows = source.lines().filter_map(|line| line.strip_prefix("//! | `"));
-    rows.filter_map(|row| {
-        let mut cells = row.split('|').map(str::trim);
-        let (name, kind, labels) = (cells.next()?.strip_suffix('`')?, cells.next()?, cells.next()?);
-        let kind = match kind {
-            "counter" => Kind::Counter,
-            "gauge" => Kind::Gauge,
-            "histogram" => Kind::Histogram,
-            _ => return None,
-        };
-        let labels = labels.split(", ").filter(|label| *label != "–").map(str::to_owned).collect();
-        Some(Emitted { name: name.to_owned(), kind, labels })
-    })
-    .collect()
+/// The rows of a table of metrics.
+fn documented(table: &[Metric]) -> BTreeSet<Emitted> {
+    let row = |metric: &Metric| Emitted {
+        name: metric.name.to_owned(),
+        kind: match metric.kind {
+            MetricKind::Counter => Kind::Counter,
+            MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Histogram => Kind::Histogram,
+        },
+        labels: metric.labels.iter().map(|label| (*label).to_owned()).collect(),
+    };
+    table.iter().map(row).collect()
 }
 
 /// Counts the samples of a histogram.
@@ -144,16 +140,16 @@ impl Counters {
         emitted
     }
 
-    /// Demands that the metrics whose names begin so are the same in the table of a source file, in
-    /// its descriptions, and in what was emitted.
+    /// Demands that the metrics whose names begin so are the same in a table of metrics, in its
+    /// descriptions, and in what was emitted.
     ///
     /// # Panics
     /// They differ.
-    pub fn assert_all_emitted(&self, source: &str, prefix: &str, describe: fn()) {
+    pub fn assert_all_emitted(&self, table: &[Metric], prefix: &str, describe: fn()) {
         let of_prefix = |metrics: BTreeSet<Emitted>| -> BTreeSet<Emitted> {
             metrics.into_iter().filter(|metric| metric.name.starts_with(prefix)).collect()
         };
-        let documented = of_prefix(documented(source));
+        let documented = of_prefix(documented(table));
         assert!(!documented.is_empty(), "no table of metrics");
         let described = Self::default();
         metrics::with_local_recorder(&described, describe);

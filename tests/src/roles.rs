@@ -20,7 +20,7 @@ pub enum Role {
     Relay,
     /// Consumes.
     Consumer,
-    /// Takes idempotency keys, and enqueues.
+    /// Takes idempotency keys, runs sagas, and enqueues.
     Service,
     /// Looks.
     Observer,
@@ -74,6 +74,7 @@ fn names() -> Result<Roles, Failure> {
     roles.relay = Identifier::new(Role::Relay.user())?;
     roles.consumer = Identifier::new(Role::Consumer.user())?;
     roles.claimant = Identifier::new(Role::Service.user())?;
+    roles.worker = Identifier::new(Role::Service.user())?;
     roles.observer = Identifier::new(Role::Observer.user())?;
     Ok(roles)
 }

@@ -14,6 +14,9 @@ const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 /// The file of libfaketime, for tests that give a process another wall clock.
 const CLOCK_VARIABLE: &str = "OUTBOX_FAKETIME";
 
+/// The file of promtool, for tests of the alert rules.
+const PROMTOOL_VARIABLE: &str = "OUTBOX_PROMTOOL";
+
 /// One component and how the tests get it.
 struct Backend {
     name: Name,
@@ -28,6 +31,8 @@ pub(crate) struct Backends {
     all: Vec<Backend>,
     /// The file of libfaketime, or why there is none.
     clock: Result<PathBuf, String>,
+    /// The file of promtool, or why there is none.
+    promtool: Result<PathBuf, String>,
     /// Looked up before anything is built: building the workspace replaces the file, and from then
     /// on this process's own program is a deleted one.
     xtask: PathBuf,
@@ -39,7 +44,13 @@ impl Backends {
         let xtask = own_program()?;
         let all = services::up(&Name::ALL).into_iter().map(Backend::from).collect();
         let clock = services::faketime::library(&|phase| eprintln!("libfaketime: {phase}"));
-        Ok(Self { all, clock: clock.map_err(|fault| fault.to_string()), xtask })
+        let promtool = services::promtool::program(&|phase| eprintln!("promtool: {phase}"));
+        Ok(Self {
+            all,
+            clock: clock.map_err(|fault| fault.to_string()),
+            promtool: promtool.map_err(|fault| fault.to_string()),
+            xtask,
+        })
     }
 
     /// Starts nothing: only what the environment names.
@@ -52,7 +63,9 @@ impl Backends {
         };
         let clock = std::env::var_os(CLOCK_VARIABLE).map(PathBuf::from);
         let clock = clock.ok_or_else(|| format!("--no-services, and {CLOCK_VARIABLE} is not set"));
-        Ok(Self { all: Name::ALL.into_iter().map(look).collect(), clock, xtask: own_program()? })
+        let promtool = std::env::var_os(PROMTOOL_VARIABLE).map(PathBuf::from);
+        let promtool = promtool.ok_or_else(|| format!("--no-services, and {PROMTOOL_VARIABLE} is not set"));
+        Ok(Self { all: Name::ALL.into_iter().map(look).collect(), clock, promtool, xtask: own_program()? })
     }
 
     pub(crate) fn table(&self) -> String {
@@ -75,7 +88,11 @@ impl Backends {
             Ok(library) => ["clock jumps".to_owned(), "real".to_owned(), library.display().to_string()],
             Err(why) => ["clock jumps".to_owned(), "ignored".to_owned(), why.lines().take(1).collect()],
         };
-        let rows = self.all.iter().map(row).chain([restarts, clock]);
+        let promtool = match &self.promtool {
+            Ok(program) => ["alert rules".to_owned(), "real".to_owned(), program.display().to_string()],
+            Err(why) => ["alert rules".to_owned(), "ignored".to_owned(), why.lines().take(1).collect()],
+        };
+        let rows = self.all.iter().map(row).chain([restarts, clock, promtool]);
         report::table(["backend", "tests", "address or reason"], rows)
     }
 
@@ -87,6 +104,8 @@ impl Backends {
     pub(crate) fn require(&self, require: &Require) -> Result<(), String> {
         let clock = self.clock.as_ref().err().filter(|_| *require == Require::All);
         let clock = clock.map(|why| format!("libfaketime is required: {why}"));
+        let promtool = self.promtool.as_ref().err().filter(|_| *require == Require::All);
+        let promtool = promtool.map(|why| format!("promtool is required: {why}"));
         let missing: Vec<String> = self
             .all
             .iter()
@@ -95,6 +114,7 @@ impl Backends {
                 Some(format!("{} is required: {}", backend.name, backend.address.as_ref().err()?))
             })
             .chain(clock)
+            .chain(promtool)
             .collect();
         if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
     }
@@ -124,6 +144,10 @@ impl Backends {
         match &self.clock {
             Ok(library) => command.env(CLOCK_VARIABLE, library),
             Err(_) => command.env_remove(CLOCK_VARIABLE),
+        };
+        match &self.promtool {
+            Ok(program) => command.env(PROMTOOL_VARIABLE, program),
+            Err(_) => command.env_remove(PROMTOOL_VARIABLE),
         };
         let folder = services::services_dir().map_err(|fault| fault.to_string())?;
         if !self.all.iter().any(|backend| backend.external) {
@@ -195,7 +219,13 @@ mod tests {
             backend(Name::Kafka, Err("no java".to_owned())),
             backend(Name::Sqs, Ok("http://127.0.0.1:1".to_owned())),
         ];
-        Backends { all, clock: Ok(PathBuf::from("/lib/clock.so")), xtask: PathBuf::from("/bin/xtask") }
+        let promtool = Ok(PathBuf::from("/bin/promtool"));
+        Backends {
+            all,
+            clock: Ok(PathBuf::from("/lib/clock.so")),
+            promtool,
+            xtask: PathBuf::from("/bin/xtask"),
+        }
     }
 
     fn handed_over(backends: &Backends, key: &str) -> Option<Option<OsString>> {

@@ -136,7 +136,7 @@ impl Check {
 }
 
 /// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
-const FEATURES: [&str; 9] = [
+const FEATURES: [&str; 11] = [
     "postgres",
     "sqlite",
     "postgres,kafka",
@@ -145,6 +145,8 @@ const FEATURES: [&str; 9] = [
     "sqlite,memory",
     "sqlite,http",
     "postgres,relay",
+    "postgres,saga",
+    "sqlite,saga",
     "testkit",
 ];
 

@@ -14,7 +14,7 @@ use std::{
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 12] = [
+const LIBRARIES: [&str; 13] = [
     "brokers",
     "checker",
     "conformance",
@@ -26,6 +26,7 @@ const LIBRARIES: [&str; 12] = [
     "outbox",
     "proxy",
     "relay",
+    "saga",
     "testkit",
 ];
 

@@ -32,6 +32,7 @@ const QUEUE_BYTES_MAX: usize = 256 << 20;
 /// config.check()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -80,10 +81,12 @@ pub struct Config {
     /// Any other librdkafka property by its own name. Those on which the guarantees rest are
     /// refused.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, String>"))]
     pub properties: BTreeMap<String, SecretString>,
 }
 
 /// SASL authentication.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sasl {
@@ -94,6 +97,7 @@ pub struct Sasl {
     pub username: String,
     /// The password; or `password_file`.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,
     /// The file that holds the password, read at every connect.
     #[serde(default)]
@@ -101,6 +105,7 @@ pub struct Sasl {
 }
 
 /// A SASL mechanism.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Mechanism {
     /// The password itself crosses the connection: refused without TLS, except on this machine.
@@ -116,6 +121,7 @@ pub enum Mechanism {
 }
 
 /// How a batch is compressed.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {

@@ -8,6 +8,7 @@ use message::SizeLimit;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use super::management;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
@@ -22,15 +23,18 @@ pub(super) const SHORT_BYTES_MAX: usize = 255;
 /// password_file = "/run/secrets/rabbitmq"
 /// exchange = "events"
 /// ```
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// `amqp[s]://[user[:password]@]host[:port][/vhost]`; no path means the virtual host `/`. A secret, because
     /// it may hold a password.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub url: SecretString,
     /// The user; instead of the one in `url`. Without any, RabbitMQ's `guest` (loopback only).
     pub username: Option<String>,
     /// The password; instead of the one in `url`.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,
     /// The file that holds the password, read at every connect.
     pub password_file: Option<PathBuf>,
@@ -38,6 +42,9 @@ pub struct Config {
     pub auth: Auth,
     /// Certificates for `amqps`.
     pub tls: Option<Tls>,
+    /// `http[s]://host[:port]` of the management API, which `relay doctor` asks for the settings of
+    /// queues, with the same user. Without it they are not known.
+    pub management_url: Option<String>,
     /// Accept `amqp` to another machine. Default no: the password and every message would cross the
     /// network in the clear. Connections with `amqps` are verified all the same.
     pub allow_plaintext: bool,
@@ -74,6 +81,7 @@ pub struct Config {
 }
 
 /// How to log in.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -95,6 +103,7 @@ impl Default for Config {
             password_file: None,
             auth: Auth::Plain,
             tls: None,
+            management_url: None,
             allow_plaintext: false,
             connection_name: String::from("outbox"),
             heartbeat_secs: 20,
@@ -133,6 +142,9 @@ impl Config {
         within("payload_bytes_max", self.payload_bytes_max, 1..=512 << 20)?;
         within("confirm_timeout_ms", self.confirm_timeout_ms, 100..=600_000)?;
         within("prefetch", self.prefetch, 1..=u16::MAX)?;
+        if let Some(url) = &self.management_url {
+            management::check(url, self.allow_plaintext)?;
+        }
         InvalidSetting::unless_name("rabbitmq", "connection_name", &self.connection_name, 200)?;
         // The empty name is the default exchange.
         let named = [("exchange", Some(&self.exchange)), ("app_id", self.app_id.as_ref())];

@@ -134,6 +134,13 @@ impl Endpoint {
         }
     }
 
+    /// Returns user, password and virtual host, for the management API. Reads the password's file.
+    pub(super) fn login(&self) -> Result<(String, SecretString, String), InvalidSetting> {
+        let (uri, _) = self.with_secrets()?;
+        let password = SecretString::from(uri.authority.userinfo.password);
+        Ok((uri.authority.userinfo.username, password, uri.vhost))
+    }
+
     /// Files are read at every connect, so that a rotated password or certificate is picked up.
     fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
         let mut uri = self.uri.clone();

@@ -15,6 +15,8 @@
 //! | `ledger.rs` | delivery tags and the fewest acknowledgements for them |
 //! | `wire.rs` | message to AMQP record and back (CloudEvents AMQP binding, binary mode) |
 //! | `fault.rs` | the client's errors classified |
+//! | `inspect.rs` | what the broker tells of its queues, for `relay doctor` |
+//! | `management.rs` | the management API: settings of queues, which AMQP does not tell |
 //! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
 //!
 //! # Publishing
@@ -65,8 +67,10 @@ mod confirm;
 mod connector;
 mod endpoint;
 mod fault;
+mod inspect;
 mod lane;
 mod ledger;
+mod management;
 mod publisher;
 mod subscription;
 mod suspects;
@@ -76,6 +80,7 @@ pub(crate) mod wire;
 pub use admin::{Admin, QueueOptions};
 pub use config::{Auth, Config};
 pub use connector::Connector;
+pub use inspect::{QueueFacts, QueueSettings, TopicFacts, inspect};
 pub use subscription::Subscriber;
 
 /// The tracing target under which the client library logs returned messages with their payloads, at

@@ -22,6 +22,7 @@ use crate::tls::Tls;
 /// region = "eu-central-1"
 /// queues = { "order.placed" = "orders.fifo" }
 /// ```
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -41,6 +42,7 @@ pub struct Config {
     /// from the environment then.
     pub access_key_id: Option<String>,
     /// The secret of the access key.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub secret_access_key: Option<SecretString>,
     /// The file that holds the secret of the access key, read at every connect.
     pub secret_access_key_file: Option<PathBuf>,

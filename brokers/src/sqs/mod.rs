@@ -17,6 +17,7 @@
 //! | `settle.rs` | deleting, releasing and extending deliveries |
 //! | `wire.rs` | message to CloudEvent in JSON and back |
 //! | `fault.rs` | the SDK's errors classified |
+//! | `inspect.rs` | what the attributes of the queues say, for `relay doctor` |
 //! | `admin.rs` | [`Admin`]: queues for tests, examples and the demo |
 //!
 //! # Publishing
@@ -65,6 +66,7 @@ mod connector;
 mod dispatcher;
 mod encrypted;
 mod fault;
+mod inspect;
 mod publisher;
 mod queues;
 mod receive;
@@ -76,4 +78,5 @@ pub(crate) mod wire;
 pub use admin::Admin;
 pub use config::Config;
 pub use connector::Connector;
+pub use inspect::{QueueFacts, Redrive, inspect};
 pub use subscription::Subscriber;

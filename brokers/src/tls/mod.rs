@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 /// How a TLS connection is made. All files are PEM.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {

@@ -1,13 +1,9 @@
 //! The fingerprint that tells two requests under one key apart: of method, path, query and body.
 
-use std::collections::BTreeMap;
-
 use http::{HeaderMap, Method, Uri, header};
 use message::Fingerprint;
-use serde_json::value::RawValue;
 
-/// How deep JSON may be to be compared by its content; deeper JSON is compared byte by byte.
-pub const DEPTH_MAX: u32 = 64;
+use crate::canonical_json::canonical;
 
 /// The fingerprint of a request. A JSON body counts without its white space and without the order
 /// of its members; numbers count as they are written, because a second look at them as floating
@@ -27,83 +23,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind == "application/json" || kind.ends_with("+json")
-}
-
-/// The body with sorted members and without white space; nothing for what is no JSON, names a
-/// member twice or is too deep.
-fn canonical(body: &[u8]) -> Option<Vec<u8>> {
-    let value: &RawValue = serde_json::from_slice(body).ok()?;
-    let mut text = Vec::with_capacity(body.len());
-    write(value, 0, &mut text)?;
-    Some(text)
-}
-
-fn write(value: &RawValue, depth: u32, text: &mut Vec<u8>) -> Option<()> {
-    if depth > DEPTH_MAX {
-        return None;
-    }
-    match value.get().as_bytes().first()? {
-        b'{' => {
-            let Members(members) = serde_json::from_str(value.get()).ok()?;
-            text.push(b'{');
-            for (at, (name, member)) in members.iter().enumerate() {
-                if at > 0 {
-                    text.push(b',');
-                }
-                serde_json::to_writer(&mut *text, name).ok()?;
-                text.push(b':');
-                write(member, depth + 1, text)?;
-            }
-            text.push(b'}');
-        }
-        b'[' => {
-            let items: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
-            text.push(b'[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    text.push(b',');
-                }
-                write(item, depth + 1, text)?;
-            }
-            text.push(b']');
-        }
-        // One text for all ways of escaping it.
-        b'"' => {
-            let string: String = serde_json::from_str(value.get()).ok()?;
-            serde_json::to_writer(text, &string).ok()?;
-        }
-        _ => text.extend_from_slice(value.get().as_bytes()),
-    }
-    Some(())
-}
-
-/// The members of an object by name, none of them twice.
-struct Members<'a>(BTreeMap<String, &'a RawValue>);
-
-impl<'de> serde::Deserialize<'de> for Members<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object that names no member twice")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-                    if members.insert(name, value).is_some() {
-                        return Err(serde::de::Error::custom("a member is named twice"));
-                    }
-                }
-                Ok(Members(members))
-            }
-        }
-
-        deserializer.deserialize_map(Visitor)
-    }
 }
 
 #[cfg(test)]

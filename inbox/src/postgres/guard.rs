@@ -74,6 +74,38 @@ impl parts::Guards for Postgres {
         keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
     }
 
+    async fn note_canonical(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        rows: &[(Key<'_>, Fingerprint)],
+    ) -> Result<(), sqlx::Error> {
+        for rows in rows.chunks(INSERTED_MAX) {
+            let Some((first, _)) = rows.first() else { continue };
+            sqlx::query(&statements.note_canonical)
+                .bind(first.consumer)
+                .bind(rows.iter().map(|(key, _)| key.id).collect::<Vec<_>>())
+                .bind(rows.iter().map(|(key, _)| key.scope).collect::<Vec<_>>())
+                .bind(rows.iter().map(|(_, fingerprint)| &fingerprint.as_bytes()[..]).collect::<Vec<_>>())
+                .execute(&mut *connection)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn canonical(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<Option<Fingerprint>, sqlx::Error> {
+        let stored: Option<Option<[u8; 32]>> = sqlx::query_scalar(&statements.canonical)
+            .bind(key.id)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .fetch_optional(connection)
+            .await?;
+        Ok(stored.flatten().map(Fingerprint::from))
+    }
+
     async fn find(
         connection: &mut PgConnection,
         statements: &Statements,

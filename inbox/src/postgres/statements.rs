@@ -61,6 +61,11 @@ statements! {
          ORDER BY id, scope COLLATE pg_catalog.\"C\"",
         returning!("message_id, scope, processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint", "$5"),
     );
+    note_canonical = "UPDATE {schema}inbox_message AS m SET canonical_fingerprint = u.fingerprint \
+        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
+        WHERE m.message_id = u.id AND m.consumer = $1 AND m.scope = u.scope";
+    canonical = "SELECT canonical_fingerprint FROM {schema}inbox_message \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     find = "SELECT fingerprint, result, processed_at, dead_letter FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     /// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to

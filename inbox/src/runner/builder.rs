@@ -18,7 +18,7 @@ use super::shutdown::StopSignal;
 use super::store::InboxStore;
 use super::worker::{Foreign, ScopeOf};
 use crate::dialect::Dialect;
-use crate::function::{EventFunction, EventRoute, MessageFunction, MessageRoute};
+use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
@@ -54,6 +54,14 @@ pub enum BuildError {
     /// Two handlers for one kind: one of them would never be called.
     #[error("the kind {kind:?} has two handlers; register one")]
     DuplicateKind {
+        /// The kind.
+        kind: String,
+    },
+    /// A function for many events, and no batches.
+    #[error(
+        "the function for kind {kind:?} takes many events, and the consumer gathers no batches; call .batch(n)"
+    )]
+    NoBatches {
         /// The kind.
         kind: String,
     },
@@ -186,6 +194,22 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         Form: 'static,
     {
         self.kinds.0.push((E::KIND.to_owned(), Box::new(EventRoute::<_, E, Form>::new(function))));
+        self
+    }
+
+    /// Handles the events of one type, by their [`KIND`](Event::KIND), many in one call, with a
+    /// function `async fn(&mut Tx, Vec<E>) -> Result<(), HandlerError>`, which can take the facts
+    /// of each delivery as its third argument: `&[Received]`. It gets those that follow each other
+    /// in one [batch](Self::batch), in their order, each of them fresh; stored results there are
+    /// none. When it fails, all is rolled back and tried again in halves, until the event that
+    /// fails is alone; that one is retried and dead-lettered as any other.
+    #[must_use]
+    pub fn on_batch<E, Form>(mut self, function: impl BatchFunction<DB, E, Form>) -> Self
+    where
+        E: Event + DeserializeOwned + Send + 'static,
+        Form: 'static,
+    {
+        self.kinds.0.push((E::KIND.to_owned(), Box::new(BatchRoute::<_, E, Form>::new(function))));
         self
     }
 
@@ -372,7 +396,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             (Some(_), false) => return Err(BuildError::HandlerAndKinds),
             (Some(handler), true) => handler,
             (None, true) => return Err(BuildError::NoHandler),
-            (None, false) => Arc::new(self.kinds.dispatcher(consumer.clone(), self.unknown)?),
+            (None, false) => {
+                let in_batches = self.settings.batch.is_some();
+                Arc::new(self.kinds.dispatcher(consumer.clone(), self.unknown, in_batches)?)
+            }
         };
         let factory = self.factory.ok_or(BuildError::NoSubscription)?;
         if self.settings.attempts_max == 0 {

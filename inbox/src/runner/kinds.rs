@@ -43,9 +43,13 @@ impl<DB: Dialect> Kinds<DB> {
         self,
         consumer: ConsumerName,
         unknown: UnknownKinds,
+        in_batches: bool,
     ) -> Result<Dispatcher<DB>, BuildError> {
         let mut routes = BTreeMap::new();
         for (kind, route) in self.0 {
+            if route.takes_many() && !in_batches {
+                return Err(BuildError::NoBatches { kind });
+            }
             if let Err(error) = EventType::new(kind.as_str()) {
                 return Err(BuildError::InvalidKind { kind, problem: error.to_string() });
             }
@@ -91,6 +95,23 @@ impl<DB: Dialect> Handler<DB> for Dispatcher<DB> {
 
     fn knows(&self, kind: &EventType) -> bool {
         self.routes.contains_key(kind.as_str())
+    }
+
+    fn takes_many(&self, kind: &EventType) -> bool {
+        self.routes.get(kind.as_str()).is_some_and(|route| route.takes_many())
+    }
+
+    async fn handle_many(
+        &self,
+        tx: &mut Tx<DB>,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        let Some(first) = messages.first() else { return Ok(()) };
+        match self.routes.get(first.kind.as_str()) {
+            Some(route) => route.apply_many(tx, messages, received).await,
+            None => self.unknown_kind(&first.kind).map(drop),
+        }
     }
 
     async fn handle_delivery(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled {

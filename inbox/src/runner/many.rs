@@ -9,7 +9,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, OrderingKey};
+use message::{Committed, Message, OrderingKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::name::Tenant;
+use crate::received::Received;
 use crate::store_error::StoreError;
 
 /// The deliveries of a batch, sorted by outcome.
@@ -57,6 +58,16 @@ fn take_behind(culprit: &Held, parts: &mut VecDeque<Vec<Placed>>, singles: &mut 
         singles.extend(behind.into_iter().map(|placed| (placed.at, placed.held)));
         *part = rest;
     }
+}
+
+/// A message whose effect is to be applied, and its place in the part.
+struct Fresh<'a, G> {
+    at: usize,
+    guard: G,
+    candidate: &'a Candidate<'a>,
+    /// The failures that were counted before.
+    failures: u32,
+    redelivered: bool,
 }
 
 enum Attempt {
@@ -183,19 +194,28 @@ impl<S: Store> Worker<S> {
             };
         let admitted: Vec<_> = admissions.iter().map(Option::is_some).collect();
         let (mut applied, mut duplicates) = (Vec::new(), 0);
+        let mut run: Vec<Fresh<'_, S::Guard>> = Vec::new();
         for (at, (admission, candidate)) in admissions.into_iter().zip(&candidates).enumerate() {
             match admission {
                 Some(Ok(guard)) => {
+                    applied.push(candidate.message.id);
                     let redelivered = part[at].held.delivery.redelivered;
-                    match self.apply(&mut tx, guard, (candidate, failures[at]), redelivered).await {
-                        Ok(()) => applied.push(candidate.message.id),
-                        Err(Some(unavailable)) => return Attempt::Outage(unavailable),
-                        Err(None) => return Attempt::Culprit(at),
+                    let fresh = Fresh { at, guard, candidate, failures: failures[at], redelivered };
+                    let goes_along = run.last().is_some_and(|last| {
+                        last.candidate.message.kind == candidate.message.kind
+                            && self.store.takes_many(candidate.message)
+                    });
+                    if !goes_along && let Err(attempt) = self.apply_run(&mut tx, &mut run).await {
+                        return attempt;
                     }
+                    run.push(fresh);
                 }
                 Some(Err(_)) => duplicates += 1,
                 None => {}
             }
+        }
+        if let Err(attempt) = self.apply_run(&mut tx, &mut run).await {
+            return attempt;
         }
         applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
         match self.store.commit(tx).await {
@@ -228,13 +248,48 @@ impl<S: Store> Worker<S> {
         Ok(failures)
     }
 
+    /// Applies fresh messages that belong together: one, or as many of one kind as follow each
+    /// other where the handler takes many.
+    async fn apply_run(&self, tx: &mut S::Tx, run: &mut Vec<Fresh<'_, S::Guard>>) -> Result<(), Attempt> {
+        let mut run = std::mem::take(run);
+        let Some(last) = run.pop() else { return Ok(()) };
+        if run.is_empty() {
+            let at = last.at;
+            return self.apply(tx, last).await.map_err(|error| match error {
+                Some(unavailable) => Attempt::Outage(unavailable),
+                None => Attempt::Culprit(at),
+            });
+        }
+        run.push(last);
+        let messages: Vec<&Message> = run.iter().map(|fresh| fresh.candidate.message).collect();
+        let facts = |fresh: &Fresh<'_, S::Guard>| {
+            let Candidate { scope, message } = fresh.candidate;
+            Received::after(fresh.failures, self.consumer.clone(), scope.clone(), message)
+        };
+        let received: Vec<Received> = run.iter().map(facts).collect();
+        if let Err(error) = self.handle_many(tx, &run[0].guard, &messages, &received).await {
+            let (error, messages) = (error_text(&error), messages.len());
+            tracing::warn!(consumer = %self.consumer, messages, error, "failed as a batch; splitting");
+            // Nobody knows whose failure it is.
+            return Err(Attempt::RolledBack);
+        }
+        for Fresh { candidate: Candidate { scope, message }, redelivered, .. } in run {
+            if redelivered && let Err(error) = self.store.forget_attempts(tx, scope, message.id, true).await {
+                return Err(if error.is_transient() {
+                    Attempt::Outage(error.into())
+                } else {
+                    Attempt::RolledBack
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// An error without a cause is the message's own.
     async fn apply(
         &self,
         tx: &mut S::Tx,
-        guard: S::Guard,
-        (candidate, failures): (&Candidate<'_>, u32),
-        redelivered: bool,
+        Fresh { guard, candidate, failures, redelivered, .. }: Fresh<'_, S::Guard>,
     ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
         let Candidate { scope, message } = candidate;
         let result = match self.handle(tx, &guard, message, (scope, failures)).await {

@@ -83,6 +83,24 @@ pub trait Store: Send + Sync + 'static {
         received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 
+    /// Whether the effects of many messages like this one are applied in one call.
+    fn takes_many(&self, _message: &Message) -> bool {
+        false
+    }
+
+    /// Applies the effects of fresh messages of one kind, in their order.
+    async fn handle_many(
+        &self,
+        tx: &mut Self::Tx,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        for (message, received) in messages.iter().zip(received) {
+            self.handle(tx, message, received).await?;
+        }
+        Ok(())
+    }
+
     /// Stores what the handler returned.
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError>;
 
@@ -262,6 +280,19 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         received: &Received,
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         self.handler.handle_delivery(tx, message, received).await
+    }
+
+    fn takes_many(&self, message: &Message) -> bool {
+        self.handler.takes_many(&message.kind)
+    }
+
+    async fn handle_many(
+        &self,
+        tx: &mut Self::Tx,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        self.handler.handle_many(tx, messages, received).await
     }
 
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError> {

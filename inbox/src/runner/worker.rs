@@ -119,19 +119,38 @@ impl<S: Store> Worker<S> {
         let entry = self.handling.enter(message.id);
         let called = bounded::call(self.handler_timeout, self.store.handle(tx, message, &received)).await;
         drop(entry);
-        match called {
-            Called::Ended(result) => result,
-            Called::TimedOut(error) => {
-                self.meter.timed_out();
-                let interrupting = self.store.interrupt(guard);
-                match tokio::time::timeout(INTERRUPT_MAX, interrupting).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::warn!(error = error_text(&error), "the statement goes on"),
-                    Err(_) => tracing::warn!("the database did not answer: the statement goes on"),
-                }
-                Err(error)
-            }
+        self.ended(called, guard).await
+    }
+
+    /// As [`handle`](Self::handle), many messages of one kind in one call. It may take as long as
+    /// one call for each of them.
+    pub(super) async fn handle_many(
+        &self,
+        tx: &mut S::Tx,
+        guard: &S::Guard,
+        messages: &[&Message],
+        received: &[Received],
+    ) -> Result<(), HandlerError> {
+        let entries: Vec<_> = messages.iter().map(|message| self.handling.enter(message.id)).collect();
+        let calls = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        let handling = async { self.store.handle_many(tx, messages, received).await.map(|()| None) };
+        let called = bounded::call(self.handler_timeout.saturating_mul(calls), handling).await;
+        drop(entries);
+        self.ended(called, guard).await.map(drop)
+    }
+
+    async fn ended(&self, called: Called, guard: &S::Guard) -> Result<Option<Vec<u8>>, HandlerError> {
+        let error = match called {
+            Called::Ended(result) => return result,
+            Called::TimedOut(error) => error,
+        };
+        self.meter.timed_out();
+        match tokio::time::timeout(INTERRUPT_MAX, self.store.interrupt(guard)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = error_text(&error), "the statement goes on"),
+            Err(_) => tracing::warn!("the database did not answer: the statement goes on"),
         }
+        Err(error)
     }
 
     /// Notes that messages took effect.

@@ -5,7 +5,7 @@ use migrations::Identifier;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 use uuid::fmt::Hyphenated;
 
-use super::statements::{COMPLETE, COUNT, FIND, INSERT, Statements};
+use super::statements::{CANONICAL, COMPLETE, COUNT, FIND, INSERT, NOTE_CANONICAL, Statements};
 use super::values;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Inserted, Key, Mark, Outcome, Session, Stored, parts};
@@ -55,6 +55,37 @@ impl parts::Guards for Sqlite {
             inserted.push(Self::insert(connection, statements, *key, fingerprint, mark).await?);
         }
         Ok(inserted)
+    }
+
+    async fn note_canonical(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        rows: &[(Key<'_>, Fingerprint)],
+    ) -> Result<(), sqlx::Error> {
+        for (key, fingerprint) in rows {
+            sqlx::query(NOTE_CANONICAL)
+                .bind(values::text(key.id))
+                .bind(key.consumer)
+                .bind(key.scope)
+                .bind(&fingerprint.as_bytes()[..])
+                .execute(&mut *connection)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn canonical(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<Option<Fingerprint>, sqlx::Error> {
+        let stored: Option<Option<Vec<u8>>> = sqlx::query_scalar(CANONICAL)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .fetch_optional(connection)
+            .await?;
+        stored.flatten().map(|stored| values::fingerprint(&stored)).transpose()
     }
 
     async fn find(

@@ -65,6 +65,10 @@ pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const ATTEMPT: &str = "SELECT attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const NOTE_CANONICAL: &str = "UPDATE inbox_message SET canonical_fingerprint = $4 \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+pub(super) const CANONICAL: &str =
+    "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 OR attempts = 0)";
 pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE first_failed_at < $1";
 

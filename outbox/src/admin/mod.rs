@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`] |
+//! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`] |
 //! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
 //! | [`decision`] | [`Decision`], [`OperatorDecision`], [`DecideError`] |
 
@@ -21,7 +21,7 @@ use message::Source;
 
 pub use decision::{Action, DecideError, Decision, OperatorDecision};
 pub use entry::{AuditRecord, ListedEntry};
-pub use status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus};
+pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCount, RelayStatus};
 
 use crate::address::Address;
 use crate::log::{EntryId, ExceptionState, LogError, LogOptions, RelayName};

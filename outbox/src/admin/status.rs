@@ -23,8 +23,25 @@ pub struct RelayStatus {
     pub history: Option<CursorHistory>,
     /// The entries that it has not settled yet.
     pub backlog: Backlog,
-    /// How many entries are parked, by state.
+    /// How many entries are parked, by state; counted up to [`COUNTED_MAX`] in all.
     pub exceptions: BTreeMap<&'static str, u64>,
+    /// The same by state and cause.
+    pub parked: Vec<ParkedCount>,
+}
+
+/// So many parked entries of a relay are counted, those with the smallest ids: the count stays
+/// cheap however many there are.
+pub const COUNTED_MAX: u32 = 1_000_000;
+
+/// Parked entries of one state and one cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkedCount {
+    /// The state.
+    pub state: ExceptionState,
+    /// Whose fault it was: `broker`, `message` or `operator`; `none` for those that only wait.
+    pub cause: &'static str,
+    /// How many.
+    pub count: u64,
 }
 
 /// The history of a server in which a cursor was stored.
@@ -58,6 +75,25 @@ pub struct Backlog {
     /// The oldest committed entry that is not settled, and its age; `None` when the relay has
     /// caught up.
     pub oldest: Option<(EntryId, Duration)>,
+    /// Entries that the cursor has passed and that still wait to leave: held, retrying, and
+    /// scheduled ones that are due.
+    pub parked: u64,
+    /// The oldest of those, and its age: since it was enqueued, or since it was due.
+    pub oldest_parked: Option<(EntryId, Duration)>,
+}
+
+impl Backlog {
+    /// Returns at most how many entries wait to leave, those that are parked included.
+    #[must_use]
+    pub fn waiting_max(&self) -> u64 {
+        self.entries_max.saturating_add(self.parked)
+    }
+
+    /// Returns the entry that waits the longest, parked or not, and its age.
+    #[must_use]
+    pub fn oldest_waiting(&self) -> Option<(EntryId, Duration)> {
+        self.oldest.into_iter().chain(self.oldest_parked).max_by_key(|(_, age)| *age)
+    }
 }
 
 /// An open transaction that has written to the outbox.
@@ -73,15 +109,101 @@ pub struct Blocker {
     pub age: Duration,
 }
 
-/// Counts by state; a state without entries counts zero.
-pub(crate) fn counts(rows: Vec<(String, i64)>) -> BTreeMap<&'static str, u64> {
-    use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
-    let mut counts: BTreeMap<&'static str, u64> =
-        [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
-    for (state, count) in rows {
-        if let Ok(state) = state.parse::<ExceptionState>() {
-            counts.insert(state.as_str(), u64::try_from(count).unwrap_or_default());
+/// A group of parked entries as the database counts them: state, cause, whether they are due, how
+/// many, the smallest id, the longest time since one was due.
+pub(crate) type CountedRow = (String, Option<String>, bool, i64, i64, Option<f64>);
+
+/// The parked entries of a relay, summed up.
+#[derive(Debug, Default)]
+pub(crate) struct ParkedSummary {
+    /// By state; a state without entries counts zero.
+    pub(crate) exceptions: BTreeMap<&'static str, u64>,
+    pub(crate) parked: Vec<ParkedCount>,
+    /// Those that wait to leave.
+    pub(crate) waiting: u64,
+    /// The oldest held or retrying one.
+    pub(crate) oldest: Option<EntryId>,
+    /// The scheduled one that has been due for the longest time.
+    pub(crate) overdue: Option<(EntryId, Duration)>,
+}
+
+impl ParkedSummary {
+    /// Sums the groups up. States that this build does not know are left out.
+    pub(crate) fn of(rows: Vec<CountedRow>) -> Self {
+        use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
+        let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
+        let mut summary = Self { exceptions, ..Self::default() };
+        for (state, fault, is_due, count, id, since_due) in rows {
+            let Ok(state) = state.parse::<ExceptionState>() else { continue };
+            let (count, id) = (u64::try_from(count).unwrap_or_default(), EntryId(id));
+            *summary.exceptions.entry(state.as_str()).or_default() += count;
+            let cause = match fault.as_deref() {
+                Some("broker") => "broker",
+                Some("message") => "message",
+                Some("operator") => "operator",
+                _ => "none",
+            };
+            match summary.parked.iter_mut().find(|known| (known.state, known.cause) == (state, cause)) {
+                Some(known) => known.count += count,
+                None => summary.parked.push(ParkedCount { state, cause, count }),
+            }
+            match state {
+                Held | Retrying => {
+                    summary.waiting += count;
+                    summary.oldest = summary.oldest.into_iter().chain([id]).min();
+                }
+                Scheduled if is_due => {
+                    summary.waiting += count;
+                    let age = since_due.and_then(|age| Duration::try_from_secs_f64(age).ok());
+                    let age = age.unwrap_or_default();
+                    summary.overdue =
+                        summary.overdue.into_iter().chain([(id, age)]).max_by_key(|(_, age)| *age);
+                }
+                _ => {}
+            }
         }
+        summary
     }
-    counts
+
+    /// Adds those that wait to a backlog; `age` is that of the oldest held or retrying entry.
+    pub(crate) fn add_to(&self, backlog: Backlog, age: Option<Duration>) -> Backlog {
+        let oldest = self.oldest.zip(age);
+        let oldest_parked = oldest.into_iter().chain(self.overdue).max_by_key(|(_, age)| *age);
+        Backlog { parked: self.waiting, oldest_parked, ..backlog }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(state: &str, fault: Option<&str>, is_due: bool, count: i64, id: i64) -> CountedRow {
+        (state.to_owned(), fault.map(str::to_owned), is_due, count, id, is_due.then_some(7.0))
+    }
+
+    #[test]
+    fn held_retrying_and_due_entries_wait_and_the_others_do_not() {
+        let summary = ParkedSummary::of(vec![
+            row("held", None, false, 184, 12),
+            row("retrying", Some("broker"), false, 2, 10),
+            row("retrying", Some("broker"), true, 1, 11),
+            row("scheduled", None, false, 5, 1),
+            row("scheduled", None, true, 4, 2),
+            row("dead", Some("message"), false, 3, 3),
+            row("unknown", None, false, 9, 4),
+        ]);
+        assert_eq!(summary.waiting, 184 + 3 + 4);
+        assert_eq!(summary.exceptions["retrying"], 3);
+        assert_eq!(summary.exceptions["scheduled"], 9);
+        assert_eq!(summary.exceptions["discarded"], 0);
+        assert!(summary.parked.contains(&ParkedCount {
+            state: ExceptionState::Dead,
+            cause: "message",
+            count: 3
+        }));
+        let backlog = Backlog { entries_max: 1, oldest: None, parked: 0, oldest_parked: None };
+        let backlog = summary.add_to(backlog, Some(Duration::from_secs(60)));
+        assert_eq!(backlog.waiting_max(), 192);
+        assert_eq!(backlog.oldest_waiting(), Some((EntryId(10), Duration::from_secs(60))));
+    }
 }

@@ -9,7 +9,9 @@ use sqlx::{Connection, PgConnection, Row as _};
 use crate::admin::LogAdmin;
 use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
-use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, RelayStatus, counts};
+use crate::admin::status::{
+    Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
+};
 use crate::log::failure::within;
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
 use crate::postgres::history::History;
@@ -26,7 +28,17 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint";
 
 const COUNTS: &str = "
-SELECT state, count(*) FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 GROUP BY state";
+SELECT state, fault, is_due, count(*), min(id), max(since_due)
+FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS is_due,
+        extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due
+    FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
+GROUP BY state, fault, is_due";
+
+// A row that history has lost was enqueued shortly before it was parked.
+const PARKED_AGE: &str = "
+SELECT extract(epoch FROM clock_timestamp() - coalesce(
+    (SELECT m.enqueued_at FROM {schema}outbox_message AS m WHERE m.id = e.id), e.created_at))::float8
+FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
 
 // $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4
 // after. The first part has the smaller ids.
@@ -121,7 +133,32 @@ impl PostgresLog {
         // A long transaction may have left its rows behind the floor.
         let at_least = u64::from(oldest.is_some());
         let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
-        Ok(Backlog { entries_max: entries_max.max(at_least), oldest })
+        Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
+    }
+
+    /// The parked entries, and the age of the oldest that is held or retrying.
+    async fn parked(
+        &self,
+        connection: &mut PgConnection,
+        relay: &str,
+    ) -> Result<(ParkedSummary, Option<Duration>), LogError> {
+        let failed = || LogError::during("count the parked entries");
+        let rows = sqlx::query_as(&self.render(COUNTS))
+            .bind(relay)
+            .bind(i64::from(COUNTED_MAX))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(failed())?;
+        let summary = ParkedSummary::of(rows);
+        let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
+        // It may have left meanwhile.
+        let age: Option<f64> = sqlx::query_scalar(&self.render(PARKED_AGE))
+            .bind(relay)
+            .bind(id)
+            .fetch_optional(connection)
+            .await
+            .map_err(failed())?;
+        Ok((summary, age.and_then(row::wait)))
     }
 
     async fn status(&self) -> Result<Vec<RelayStatus>, LogError> {
@@ -137,11 +174,8 @@ impl PostgresLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let cursor = stored::read(&cursor)?;
-            let exceptions = sqlx::query_as(&self.render(COUNTS))
-                .bind(&relay)
-                .fetch_all(&mut connection)
-                .await
-                .map_err(failed())?;
+            let (summary, age) = self.parked(&mut connection, &relay).await?;
+            let backlog = summary.add_to(self.backlog(&mut connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
@@ -153,9 +187,10 @@ impl PostgresLog {
                         CursorHistory { system_identifier, timeline, is_present }
                     },
                 ),
-                backlog: self.backlog(&mut connection, &cursor).await?,
+                backlog,
                 cursor,
-                exceptions: counts(exceptions),
+                exceptions: summary.exceptions,
+                parked: summary.parked,
             });
         }
         Ok(relays)

@@ -76,8 +76,9 @@ pub(super) struct Statements {
     /// Mark, first half: the floor is read before the transaction id is taken (see the module's
     /// proof).
     pub(super) mark_floor: Statement,
-    /// $1 xmax of the base, unless it sees nothing, $2 its floor. Mark, second half: the snapshot is taken before the ceiling
-    /// is read; with a row, if any, that shows that the sequence was set back.
+    /// $1 xmax of the base, unless it sees nothing, $2 its floor. Mark, second half: the snapshot
+    /// is taken before the ceiling is read; with a row, if any, that shows that the sequence was
+    /// set back.
     pub(super) mark_snapshot: Statement,
     /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is
     /// anything new, whether anything in flight has ended, whether the run lasts. A scalar subquery

@@ -1,5 +1,7 @@
 //! Questions and decisions of operators, in SQLite.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row as _, SqliteConnection};
@@ -7,7 +9,7 @@ use sqlx::{Connection, Row as _, SqliteConnection};
 use crate::admin::LogAdmin;
 use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
-use crate::admin::status::{Backlog, Blocker, Holder, RelayStatus, counts};
+use crate::admin::status::{Backlog, Blocker, COUNTED_MAX, Holder, ParkedSummary, RelayStatus};
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
 use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::now;
@@ -21,8 +23,23 @@ const RELAYS: &str = concat!(
     " - checkpoint_at) / 1e6 AS age, cursor FROM outbox_relay WHERE shard = 0 ORDER BY relay"
 );
 
-const COUNTS: &str =
-    "SELECT state, count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0 GROUP BY state";
+const COUNTS: &str = concat!(
+    "SELECT state, fault, is_due, count(*), min(id), max(since_due) FROM (SELECT state, fault, id, \
+     coalesce(due_at <= ",
+    now!(),
+    ", 0) AS is_due, (",
+    now!(),
+    " - due_at) / 1e6 AS since_due FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
+     ORDER BY id LIMIT ?2) GROUP BY state, fault, is_due"
+);
+
+// A row that history has lost was enqueued shortly before it was parked.
+const PARKED_AGE: &str = concat!(
+    "SELECT (",
+    now!(),
+    " - coalesce((SELECT m.enqueued_at FROM outbox_message AS m WHERE m.id = e.id), e.created_at)) / 1e6 \
+     FROM outbox_exception AS e WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2"
+);
 
 const BACKLOG: &str = concat!(
     "SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, (",
@@ -98,9 +115,35 @@ async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<B
         Some((ahead, id, age)) => Backlog {
             entries_max: u64::try_from(ahead).unwrap_or_default(),
             oldest: Some((EntryId(id), row::wait(age).unwrap_or_default())),
+            parked: 0,
+            oldest_parked: None,
         },
-        None => Backlog { entries_max: 0, oldest: None },
+        None => Backlog { entries_max: 0, oldest: None, parked: 0, oldest_parked: None },
     })
+}
+
+/// The parked entries, and the age of the oldest that is held or retrying.
+async fn parked(
+    connection: &mut SqliteConnection,
+    relay: &str,
+) -> Result<(ParkedSummary, Option<Duration>), LogError> {
+    let failed = || LogError::during("count the parked entries");
+    let rows = sqlx::query_as(COUNTS)
+        .bind(relay)
+        .bind(COUNTED_MAX)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed())?;
+    let summary = ParkedSummary::of(rows);
+    let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
+    // It may have left meanwhile.
+    let age: Option<f64> = sqlx::query_scalar(PARKED_AGE)
+        .bind(relay)
+        .bind(id)
+        .fetch_optional(connection)
+        .await
+        .map_err(failed())?;
+    Ok((summary, age.and_then(row::wait)))
 }
 
 #[async_trait]
@@ -116,17 +159,18 @@ impl LogAdmin for SqliteLog {
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
             let cursor = stored::read(&cursor)?;
-            let exceptions =
-                sqlx::query_as(COUNTS).bind(&relay).fetch_all(&mut connection).await.map_err(failed())?;
+            let (summary, age) = parked(&mut connection, &relay).await?;
+            let backlog = summary.add_to(backlog(&mut connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
                 holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
                 history: None,
-                backlog: backlog(&mut connection, &cursor).await?,
+                backlog,
                 cursor,
-                exceptions: counts(exceptions),
+                exceptions: summary.exceptions,
+                parked: summary.parked,
             });
         }
         Ok(relays)

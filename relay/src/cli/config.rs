@@ -1,4 +1,4 @@
-//! `relay config check`, and where the configuration comes from.
+//! `relay config check`, `show` and `schema`, and where the configuration comes from.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::exit::Exit;
 use super::failure::Failure;
-use super::output::Format;
-use crate::config::{Config, Effective, Overrides, PipelineConfig};
+use super::output::{Format, print, table};
+use crate::config::{Config, Effective, EffectiveSetting, Overrides, PipelineConfig, schema};
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Args)]
@@ -78,13 +78,46 @@ fn names(config: &Config) -> String {
 pub enum ConfigCommand {
     /// Parse and check it, and print what is in force, without secrets. Connects to nothing.
     Check(ConfigFile),
+    /// Show every setting in force, its value without secrets, and where it comes from.
+    Show {
+        #[command(flatten)]
+        file: ConfigFile,
+
+        /// As a TOML file with the origins as comments, instead of a table or JSON.
+        #[arg(long)]
+        toml: bool,
+    },
+    /// Print the JSON Schema of the file, for editors.
+    Schema,
 }
 
 impl ConfigCommand {
     pub(crate) fn execute(&self, format: Format) -> Result<Exit, Failure> {
-        let Self::Check(file) = self;
-        let (_, effective) = file.load(&Overrides::from_environment())?;
-        format.print(&effective.to_json(), |_| effective.to_string())?;
+        match self {
+            Self::Check(file) => {
+                let (_, effective) = file.load(&Overrides::from_environment())?;
+                format.print(&effective.to_json(), |_| effective.to_string())?;
+            }
+            Self::Show { file, toml } => {
+                let (_, effective) = file.load(&Overrides::from_environment())?;
+                match toml {
+                    true => print(&effective.to_string())?,
+                    false => format.print(&effective.settings(), |settings| shown(settings))?,
+                }
+            }
+            Self::Schema => Format::Json.print(&schema(), |_| String::new())?,
+        }
         Ok(Exit::Success)
     }
+}
+
+fn shown(settings: &[EffectiveSetting]) -> String {
+    let rows = settings.iter().map(|setting| {
+        let value = match setting.value.as_str() {
+            Some(text) => text.to_owned(),
+            None => setting.value.to_string(),
+        };
+        [setting.setting.clone(), value, setting.origin.clone()]
+    });
+    table(["setting", "value", "from"], rows)
 }

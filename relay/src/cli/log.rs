@@ -15,18 +15,39 @@ pub(crate) const VARIABLE: &str = "RELAY_LOG";
 /// Either may have given it: the command line does not tell which.
 const FLAG: &str = "--log-level (or RELAY_LOG)";
 
+/// Changes the level of a log that has started.
+pub(crate) struct LogLevel(Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>);
+
+impl LogLevel {
+    /// Logs with another level from now on.
+    pub(crate) fn set(&self, level: &str) -> Result<(), String> {
+        self.0(filter("log.level", level).map_err(|failure| failure.to_string())?)
+    }
+}
+
 /// Starts logging. `directives` of flag or variable win over the configured level.
-pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<LogLevel, Failure> {
     let filter = match directives {
         Some(directives) => filter(FLAG, directives)?,
         None => filter("log.level", &log.level)?,
     };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let started = match log.format {
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-        LogFormat::Text => builder.with_ansi(has_colour()).try_init(),
+    let (started, level) = match log.format {
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let handle = builder.reload_handle();
+            let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+            (builder.try_init(), LogLevel(Box::new(set)))
+        }
+        LogFormat::Text => {
+            let builder = builder.with_ansi(has_colour()).with_filter_reloading();
+            let handle = builder.reload_handle();
+            let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+            (builder.try_init(), LogLevel(Box::new(set)))
+        }
     };
-    started.map_err(|error| Failure::new(Exit::Broken, format_args!("logging could not start: {error}")))
+    started.map_err(|error| Failure::new(Exit::Broken, format_args!("logging could not start: {error}")))?;
+    Ok(level)
 }
 
 fn filter(given_as: &str, directives: &str) -> Result<EnvFilter, Failure> {

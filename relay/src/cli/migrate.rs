@@ -1,4 +1,4 @@
-//! `relay migrate`: the tables of outbox, inbox and idempotency keys.
+//! `relay migrate`: the tables of outbox, inbox, idempotency keys and sagas.
 
 use std::time::Duration;
 
@@ -85,6 +85,8 @@ pub(crate) enum LineName {
     Inbox,
     /// The tables of services that take idempotency keys.
     Idempotency,
+    /// The tables of services that run sagas.
+    Saga,
 }
 
 impl LineName {
@@ -95,6 +97,7 @@ impl LineName {
                 Line::Outbox => Self::Outbox,
                 Line::Inbox => Self::Inbox,
                 Line::Idempotency => Self::Idempotency,
+                Line::Saga => Self::Saga,
             };
             names.is_empty() || names.contains(&name)
         };

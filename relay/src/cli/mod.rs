@@ -3,6 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `run` | `relay run`: the daemon |
+//! | `reload` | SIGHUP: which settings apply at once |
+//! | `systemd` | what the service manager is told |
 //! | `preflight` | what is looked at before anything starts |
 //! | `once` | `relay run --once`: when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
@@ -10,34 +12,46 @@
 //! | `status` | `relay status` |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
+//! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
 //! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
 //! | `keys` | `relay keys list`, `release`, `discard` |
-//! | `config` | `relay config check`, and where the configuration comes from |
+//! | `init` | `relay init`: a configuration from flags or questions |
+//! | `check` | `relay check`: configuration and connections |
+//! | `man` | `relay man`: man pages |
+//! | `config` | `relay config check`, `show`, `schema`, and where the configuration comes from |
+//! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
 //! | `failure`, `exit` | why a command failed, and the exit codes |
 
+mod check;
 mod config;
 mod database;
 mod dead;
 #[cfg(feature = "demo")]
 mod demo;
+mod doctor;
 mod exit;
 mod failure;
 mod forget;
 mod inbox;
+mod init;
 mod keys;
 mod log;
+mod man;
 mod migrate;
 mod once;
 mod output;
 mod preflight;
+mod reload;
 mod retention;
 mod roles;
 mod run;
+mod sagas;
 mod status;
+mod systemd;
 mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -71,19 +85,36 @@ pub enum Command {
     ///
     /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations
     /// (shutdown_grace), stores the cursors and gives the leases back. A second one ends the
-    /// process at once.
+    /// process at once. SIGHUP reads the configuration again.
     ///
     /// A database or broker that is away is waited for. A database that does not fit, or refuses,
     /// at the start ends the command with 2 and what to do.
     Run(run::Run),
-    /// Create and update the tables of outbox, inbox and idempotency keys.
+    /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
     /// Show who leads, what waits and what is parked. Reads only.
     ///
-    /// Exits with 3 when a database is unreachable, with 2 when one does not fit; the others are
-    /// shown all the same.
+    /// Exits with 3 when a database is unreachable, or when messages are held, retrying or dead;
+    /// with 2 when a database does not fit. The others are shown all the same.
     Status(status::Status),
+    /// Write a commented configuration from flags or questions, tested against database and broker
+    /// while it asks.
+    ///
+    /// Overwrites nothing. What it writes passes `relay check`.
+    Init(init::Init),
+    /// Check the configuration, and whether databases and brokers let the relay in.
+    ///
+    /// Quick, for CI and before a start: publishes nothing. Exits with 2 when something has to be
+    /// changed, with 3 when something does not answer.
+    Check(check::Check),
+    /// Check database, broker and inboxes: one line a check with the measured value and the remedy,
+    /// and the go-live checklist.
+    ///
+    /// Changes nothing. Exits with 0 when nothing failed, with 2 when something has to be changed
+    /// (with --strict also for warnings), with 3 when something does not answer and nothing else
+    /// failed.
+    Doctor(doctor::Doctor),
     /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those
     /// that did not.
     ///
@@ -112,6 +143,9 @@ pub enum Command {
     /// Look at idempotency keys whose holder is gone, and decide about them.
     #[command(subcommand)]
     Keys(keys::Keys),
+    /// Look at sagas, and decide about those that are stuck.
+    #[command(subcommand)]
+    Sagas(sagas::Sagas),
     /// See exactly-once effects survive crashes, on this machine, with nothing installed.
     #[cfg(feature = "demo")]
     Demo(::demo::Args),
@@ -122,7 +156,7 @@ pub enum Command {
         /// The file that says what it is to do.
         task: std::path::PathBuf,
     },
-    /// Check the configuration and show what is in force.
+    /// Check the configuration, show what is in force, print its schema.
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Print a completion script for a shell.
@@ -130,6 +164,8 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write man pages, one for each command.
+    Man(man::Man),
 }
 
 impl Cli {
@@ -143,18 +179,23 @@ impl Cli {
             Command::Run(run) => run.execute().await,
             Command::Migrate(migrate) => migrate.execute(format).await,
             Command::Status(status) => status.execute(format).await,
+            Command::Init(init) => init.execute().await,
+            Command::Check(check) => check.execute(format).await,
+            Command::Doctor(doctor) => doctor.execute(format).await,
             Command::Verify(verify) => verify.execute(format).await,
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
             Command::Dead(dead) => dead.execute(format).await,
             Command::Inbox(inbox) => inbox.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
+            Command::Sagas(sagas) => sagas.execute(format).await,
             #[cfg(feature = "demo")]
             Command::Demo(args) => demo::execute(args, format).await,
             #[cfg(feature = "demo")]
             Command::DemoConsumer { task } => demo::execute_consumer(&task).await,
             Command::Config(command) => command.execute(format),
             Command::Completions { shell } => completions(shell),
+            Command::Man(man) => man.execute(),
         }
     }
 }

@@ -81,8 +81,11 @@ mod tests {
             backlog: Backlog {
                 entries_max: 0,
                 oldest: oldest.map(|seconds| (EntryId::default(), Duration::from_secs(seconds))),
+                parked: 0,
+                oldest_parked: None,
             },
             exceptions: exceptions.iter().copied().collect::<BTreeMap<_, _>>(),
+            parked: Vec::new(),
         }
     }
 

@@ -17,7 +17,7 @@ pub struct RolesScript {
 
     /// The roles of one service, for inbox and idempotency keys in a schema of its own:
     /// NAME_inbox_consumer and NAME_idempotency_claimant, in the schema NAME unless another is
-    /// given.
+    /// given. With --line saga: NAME_saga_worker.
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
 
@@ -45,6 +45,10 @@ pub struct RolesScript {
     #[arg(long, value_name = "NAME")]
     claimant: Option<Identifier>,
 
+    /// The role that starts and runs sagas. Default: saga_worker, or the service's.
+    #[arg(long, value_name = "NAME")]
+    worker: Option<Identifier>,
+
     /// The role that looks at states, ids and names.
     #[arg(long, value_name = "NAME", default_value = "outbox_observer")]
     observer: Identifier,
@@ -61,6 +65,7 @@ impl RolesScript {
         roles.relay = self.relay;
         roles.consumer = self.consumer.unwrap_or(roles.consumer);
         roles.claimant = self.claimant.unwrap_or(roles.claimant);
+        roles.worker = self.worker.unwrap_or(roles.worker);
         roles.observer = self.observer;
         let lines = match (&self.service, &self.lines[..]) {
             (Some(_), []) => vec![Line::Inbox, Line::Idempotency],

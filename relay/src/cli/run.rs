@@ -6,17 +6,23 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+#[cfg(feature = "metrics-endpoint")]
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::preflight::{self, Candidate};
-use super::{database, log, once};
+use super::reload::Reload;
+use super::{database, log, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
 use crate::engine::Pipeline;
+#[cfg(feature = "metrics-endpoint")]
+use crate::http::{Endpoint, Exporter, Health};
 use crate::maintenance::{self, Maintenance};
-use crate::telemetry::History;
+use crate::monitor::Monitor;
+use crate::telemetry::{History, Looks};
 
 /// The arguments of `relay run`.
 #[derive(Debug, Args)]
@@ -48,24 +54,41 @@ struct Ready {
 
 impl Run {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
-        let (config, _) = self.config.load(&self.overrides())?;
-        log::start(&config.log, self.log_level.as_deref())?;
+        let (config, started_with) = self.config.load(&self.overrides())?;
+        let level = log::start(&config.log, self.log_level.as_deref())?;
+        let level_in_force = self.log_level.is_none().then(|| config.log.level.clone());
+        let mut reload = Reload {
+            file: self.config.clone(),
+            overrides: self.overrides(),
+            started_with,
+            level,
+            level_in_force,
+        };
         let mut signals = Signals::new()?;
+        #[cfg(feature = "metrics-endpoint")]
+        let health = Health::new(config.http.unready_after);
+        #[cfg(feature = "metrics-endpoint")]
+        let _endpoint = serve(&config, &health).await?;
+        let _watchdog = systemd::watchdog();
         let stop = CancellationToken::new();
         let file = self.config.shown();
         let ready = tokio::select! {
             ready = prepare(&config, &file, &stop) => ready?,
-            () = signals.next() => return Ok(Exit::Success),
+            () = signals.stop.next() => return Ok(Exit::Success),
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready)? } else { JoinSet::new() };
         // A run that ends by itself leaves history to those that stay.
         let maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop)? };
+        let _looks = monitor_all(&config, &ready, &stop)?;
+        #[cfg(feature = "metrics-endpoint")]
+        health.watch(ready.iter().map(|it| (it.config.name.clone(), it.pipeline.status())).collect());
         let mut running = JoinSet::new();
         for Ready { pipeline, stop, .. } in ready {
             running.spawn(pipeline.run(stop));
         }
-        let exit = supervise(running, watches, &mut signals, &stop, &config).await?;
+        systemd::ready();
+        let exit = supervise(running, watches, &mut signals, &stop, &config, &mut reload).await?;
         if exit != Exit::Interrupted {
             stop.cancel();
             // A pass that has begun tells what it did; one that hangs is not waited for.
@@ -131,6 +154,40 @@ fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>
     Ok(tasks)
 }
 
+/// Serves metrics and health, where an address is given; ends when the handle is dropped.
+#[cfg(feature = "metrics-endpoint")]
+async fn serve(config: &Config, health: &Health) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
+    let Some(address) = config.http.listen else { return Ok(None) };
+    let exporter = Exporter::install()
+        .map_err(|error| Failure::new(Exit::Broken, format_args!("metrics could not start: {error}")))?;
+    let endpoint = Endpoint::bind(address, exporter, health.clone()).await.map_err(|error| {
+        let help = "free the address, or set another one as http.listen";
+        Failure::with_help(Exit::Usage, format_args!("http.listen: {address} cannot be used: {error}"), help)
+    })?;
+    let address = endpoint.address().unwrap_or(address);
+    info!(%address, "serving /metrics, /livez and /readyz");
+    Ok(Some(AbortOnDropHandle::new(tokio::spawn(endpoint.serve()))))
+}
+
+/// For each pipeline a task that looks at its database for metrics, where they are served; they end
+/// when the set is dropped.
+fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>, Failure> {
+    let mut tasks = JoinSet::new();
+    if config.http.listen.is_none() {
+        return Ok(tasks);
+    }
+    for Ready { config: pipeline, .. } in ready {
+        let monitor = Monitor {
+            log: database::administration(pipeline)?,
+            name: pipeline.name.clone(),
+            interval: config.http.poll_interval,
+            looks: Looks::new(&pipeline.name),
+        };
+        tasks.spawn(monitor.run(stop.child_token()));
+    }
+    Ok(tasks)
+}
+
 /// Waits for the pipelines, and passes signals on to them.
 async fn supervise(
     mut running: JoinSet<()>,
@@ -138,6 +195,7 @@ async fn supervise(
     signals: &mut Signals,
     stop: &CancellationToken,
     config: &Config,
+    reload: &mut Reload,
 ) -> Result<Exit, Failure> {
     let mut exit = Exit::Success;
     loop {
@@ -158,11 +216,17 @@ async fn supervise(
                     exit = crashed(&error);
                 }
             },
-            () = signals.next() => {
+            Some(()) = signals.reload.recv() => {
+                systemd::reloading();
+                reload.run();
+                systemd::ready();
+            }
+            () = signals.stop.next() => {
                 if stop.is_cancelled() {
                     eprintln!("{}", interrupted(config));
                     return Ok(Exit::Interrupted);
                 }
+                systemd::stopping();
                 info!("stopping; a second signal ends the process at once");
                 stop.cancel();
             }
@@ -192,8 +256,15 @@ fn interrupted(config: &Config) -> String {
     )
 }
 
-/// The signals that stop the relay.
+/// The signals that the relay listens to.
 struct Signals {
+    stop: StopSignals,
+    /// SIGHUP.
+    reload: Signal,
+}
+
+/// The signals that stop the relay.
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -205,9 +276,17 @@ impl Signals {
                 Failure::new(Exit::Broken, format_args!("signals cannot be received: {error}"))
             })
         };
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Self {
+            stop: StopSignals {
+                terminate: listen(SignalKind::terminate())?,
+                interrupt: listen(SignalKind::interrupt())?,
+            },
+            reload: listen(SignalKind::hangup())?,
+        })
     }
+}
 
+impl StopSignals {
     /// The next one. Cancel-safe.
     async fn next(&mut self) {
         tokio::select! {

@@ -45,7 +45,7 @@ struct Shown {
     /// Whether that is the server that answers; otherwise the next leader compares the cursor with
     /// it first.
     cursor_is_of_this_server: Option<bool>,
-    /// At most so many entries wait.
+    /// At most so many messages wait: of the log, held, retrying, and scheduled ones that are due.
     backlog_entries_max: Option<u64>,
     oldest_pending_id: Option<i64>,
     oldest_pending_age_seconds: Option<f64>,
@@ -87,6 +87,14 @@ impl Status {
     }
 }
 
+/// Messages that do not flow: held, retrying or dead ones. What is on its way, or scheduled for
+/// later, is no reason to look again.
+fn exit(relay: &RelayStatus) -> Exit {
+    let stuck =
+        ["held", "retrying", "dead"].iter().filter_map(|state| relay.exceptions.get(state)).sum::<u64>();
+    if stuck > 0 { Exit::Unavailable } else { Exit::Success }
+}
+
 /// A hundred years.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -116,7 +124,8 @@ impl Shown {
     fn of(name: &str, relay: Option<RelayStatus>, blocker: Option<Blocker>) -> Self {
         let lease = relay.as_ref().and_then(|relay| relay.holder.as_ref());
         let remaining = lease.and_then(|holder| holder.expires_in);
-        let oldest = relay.as_ref().and_then(|relay| relay.backlog.oldest);
+        let oldest = relay.as_ref().and_then(|relay| relay.backlog.oldest_waiting());
+        let exit = relay.as_ref().map_or(Exit::Success, exit);
         let history = relay.as_ref().and_then(|relay| relay.history.as_ref());
         Self {
             pipeline: name.to_owned(),
@@ -134,7 +143,7 @@ impl Shown {
             cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
             cursor_timeline: history.map(|history| history.timeline),
             cursor_is_of_this_server: history.map(|history| history.is_present),
-            backlog_entries_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
+            backlog_entries_max: relay.as_ref().map(|relay| relay.backlog.waiting_max()),
             oldest_pending_id: oldest.map(|(id, _)| id.0),
             oldest_pending_age_seconds: seconds(oldest.map(|(_, age)| age)),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
@@ -147,7 +156,7 @@ impl Shown {
             history_age_seconds: None,
             history_bytes: None,
             history_held_back_by: None,
-            exit: Exit::Success,
+            exit,
         }
     }
 

@@ -100,3 +100,14 @@ impl<'de> serde::Deserialize<'de> for NotBuilt {
         Err(serde::de::Error::custom(problem))
     }
 }
+
+#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+impl schemars::JsonSchema for NotBuilt {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "NotBuilt".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        false.into()
+    }
+}

@@ -15,6 +15,7 @@ use super::decode::Wrong;
 use super::file::{
     DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
 };
+use super::http::Http;
 use super::{Config, InboxConfig, PipelineConfig, engine, env};
 
 /// The problems found so far, each with its path.
@@ -38,6 +39,7 @@ pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
         problems.add(String::new(), "there is no pipeline", Some(help));
     }
     check_log(&file.log, &mut problems);
+    let http = Http::check(file.http, &mut problems);
     check_names(&file.pipeline, &mut problems);
     let names: Vec<String> = file.pipeline.iter().map(|section| section.name.clone()).collect();
     let inboxes = file.verify.inbox.into_iter().enumerate();
@@ -46,13 +48,19 @@ pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
             InboxConfig::check(section, &format!("verify.inbox[{index}]"), &names, &mut problems)
         })
         .collect();
-    let pipelines: Vec<_> = file
+    let mut pipelines: Vec<_> = file
         .pipeline
         .into_iter()
         .enumerate()
         .filter_map(|(index, section)| pipeline(section, &format!("pipeline[{index}]"), &mut problems))
         .collect();
-    if problems.0.is_empty() { Ok(Config { pipelines, log: file.log, verify }) } else { Err(problems.0) }
+    for pipeline in &mut pipelines {
+        pipeline.settings.topics_labelled_max = http.topics_max;
+    }
+    match problems.0.is_empty() {
+        true => Ok(Config { pipelines, log: file.log, http, verify }),
+        false => Err(problems.0),
+    }
 }
 
 fn check_log(log: &Log, problems: &mut Problems) {
@@ -64,7 +72,7 @@ fn check_log(log: &Log, problems: &mut Problems) {
 
 /// One name is one cursor, and one prefix of environment variables.
 fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
-    let mut seen = BTreeMap::from([(String::from("LOG"), None)]);
+    let mut seen = BTreeMap::from([(String::from("LOG"), None), (String::from("HTTP"), None)]);
     for (index, PipelineSection { name, .. }) in sections.iter().enumerate() {
         let in_env = env::name_in_env(name);
         let message = match seen.insert(in_env.clone(), Some(name)) {
@@ -76,7 +84,10 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
                     env::PREFIX
                 )
             }
-            Some(None) => format!("{name:?} is taken: {}LOG__… sets the log", env::PREFIX),
+            Some(None) => {
+                let what = if in_env == "LOG" { "the log" } else { "metrics and health" };
+                format!("{name:?} is taken: {}{in_env}__… sets {what}", env::PREFIX)
+            }
         };
         problems.add(
             format!("pipeline[{index}].name"),

@@ -1,6 +1,7 @@
 //! The settings in force after file, environment, flags and defaults: as TOML for people, as JSON
 //! for machines. Secrets are left out of both.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use serde_json::{Map, Value as Json};
@@ -23,6 +24,16 @@ impl Effective {
                 add(log, "format", Value::Text(config.log.format.as_str().to_owned()));
                 add(log, "level", Value::Text(config.log.level.clone()));
             });
+            section(root, "http", |http| {
+                let topics_max = i64::try_from(config.http.topics_max).unwrap_or(i64::MAX);
+                add(http, "topics_max", Value::Integer(topics_max));
+                for (name, time) in [
+                    ("poll_interval", config.http.poll_interval),
+                    ("unready_after", config.http.unready_after),
+                ] {
+                    add(http, name, Value::Text(Time(time).to_string()));
+                }
+            });
             if let Some(Entry { node: Node { value: Value::List(nodes), .. }, .. }) = root.get_mut("pipeline")
             {
                 for (node, pipeline) in nodes.iter_mut().zip(&config.pipelines) {
@@ -35,10 +46,90 @@ impl Effective {
         Self(tree)
     }
 
+    /// One row for each setting, in the order of their paths, with its origin. Secrets are masked.
+    #[must_use]
+    pub fn settings(&self) -> Vec<EffectiveSetting> {
+        let mut settings = Vec::new();
+        collect(&self.0, String::new(), &mut Vec::new(), &mut settings);
+        settings
+    }
+
+    /// Returns the paths of the settings that differ from `other`, secrets included. Values are not
+    /// told.
+    #[must_use]
+    pub fn changed(&self, other: &Self) -> Vec<String> {
+        let mut paths = Vec::new();
+        differences(&self.0, &other.0, "", &mut paths);
+        paths
+    }
+
     /// The same for machines.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json(&self.0, &mut Vec::new())
+    }
+}
+
+/// A setting in force.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct EffectiveSetting {
+    /// Its path: `pipeline[0].engine.window`.
+    pub setting: String,
+    /// Its value; a secret is masked.
+    pub value: Json,
+    /// `file`, `default`, or the name of the variable or flag.
+    pub origin: String,
+}
+
+fn collect<'a>(node: &'a Node, shown: String, path: &mut Vec<&'a str>, out: &mut Vec<EffectiveSetting>) {
+    match &node.value {
+        Value::Table(table) => {
+            for (key, entry) in table {
+                let dot = if shown.is_empty() { "" } else { "." };
+                path.push(key);
+                collect(&entry.node, format!("{shown}{dot}{}", quoted(key)), path, out);
+                path.pop();
+            }
+        }
+        Value::List(items) if items.iter().any(|item| matches!(item.value, Value::Table(_))) => {
+            for (index, item) in items.iter().enumerate() {
+                collect(item, format!("{shown}[{index}]"), path, out);
+            }
+        }
+        _ => {
+            let origin = match &node.origin {
+                Origin::File(_) => String::from("file"),
+                Origin::Default => String::from("default"),
+                Origin::Env(name) => name.clone(),
+                Origin::Flag(name) => (*name).to_owned(),
+            };
+            out.push(EffectiveSetting { setting: shown, value: json(node, path), origin });
+        }
+    }
+}
+
+fn differences(one: &Node, other: &Node, path: &str, paths: &mut Vec<String>) {
+    match (&one.value, &other.value) {
+        (Value::Table(one), Value::Table(other)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match (one.get(key), other.get(key)) {
+                    (Some(one), Some(other)) => differences(&one.node, &other.node, &path, paths),
+                    _ => paths.push(path),
+                }
+            }
+        }
+        (Value::List(one), Value::List(other)) if one.len() == other.len() => {
+            for (index, (one, other)) in one.iter().zip(other).enumerate() {
+                differences(one, other, &format!("{path}[{index}]"), paths);
+            }
+        }
+        (Value::Text(one), Value::Text(other)) if one == other => {}
+        (Value::Integer(one), Value::Integer(other)) if one == other => {}
+        (Value::Float(one), Value::Float(other)) if one == other => {}
+        (Value::Bool(one), Value::Bool(other)) if one == other => {}
+        _ => paths.push(path.to_owned()),
     }
 }
 

@@ -1,5 +1,5 @@
 //! EngineOptions from the environment, laid over the file: `RELAY__<PIPELINE>__DATABASE__URL`,
-//! `RELAY__LOG__LEVEL`.
+//! `RELAY__LOG__LEVEL`, `RELAY__HTTP__LISTEN`.
 //!
 //! A double underscore separates the steps of the path; a pipeline is named in upper case with `-`
 //! as `_`.
@@ -32,6 +32,7 @@ pub(crate) fn overlay(
         let section = steps.remove(0);
         let target = match section {
             "LOG" => section_in(tree, "log", &origin)?,
+            "HTTP" => section_in(tree, "http", &origin)?,
             pipeline => pipeline_in(tree, pipeline, &origin)?,
         };
         let steps: Vec<String> = steps.into_iter().map(str::to_lowercase).collect();
@@ -99,7 +100,7 @@ fn pipeline_in<'a>(tree: &'a mut Node, wanted: &str, origin: &Origin) -> Result<
             known.push(name);
         }
     }
-    known.push(String::from("LOG"));
+    known.extend(["LOG", "HTTP"].map(String::from));
     Err(wrong(
         origin.clone(),
         format!("no pipeline is called {wanted} in the file"),
@@ -155,6 +156,6 @@ mod tests {
             assert!(!format!("{error:?}").contains("s3cret"));
         }
         let help = overlaid("RELAY__PAYMENTS__X", "").err().unwrap().help.unwrap();
-        assert_eq!(help, "known here: ORDER_EVENTS, LOG");
+        assert_eq!(help, "known here: ORDER_EVENTS, LOG, HTTP");
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::http::HttpSection;
 use super::retention::Retention;
 use super::units::{Size, Time};
 use crate::engine::DeadPolicy;
 
 /// The whole file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileSection {
     /// The pipelines.
@@ -20,13 +22,16 @@ pub(crate) struct FileSection {
     /// The log.
     #[serde(default)]
     pub(crate) log: Log,
+    /// Metrics and health.
+    #[serde(default)]
+    pub(crate) http: HttpSection,
     /// The section `[verify]`.
     #[serde(default)]
     pub(crate) verify: VerifySection,
 }
 
 /// The inboxes that `relay verify` compares with.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VerifySection {
     #[serde(default)]
@@ -34,11 +39,12 @@ pub(crate) struct VerifySection {
 }
 
 /// One inbox.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InboxSection {
     pub(crate) consumer: String,
     pub(crate) scope: Option<String>,
+    #[schemars(with = "Option<String>")]
     pub(crate) url: Option<SecretString>,
     pub(crate) url_file: Option<PathBuf>,
     pub(crate) schema: Option<String>,
@@ -65,7 +71,7 @@ pub(crate) type SqsSection = brokers::sqs::Config;
 pub(crate) type SqsSection = super::broker::NotBuilt;
 
 /// One pipeline: from one outbox to one broker.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PipelineSection {
     /// The relay's name: of cursor, lease and metrics.
@@ -81,9 +87,10 @@ pub(crate) struct PipelineSection {
 }
 
 /// Where the outbox is.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DatabaseSection {
+    #[schemars(with = "Option<String>")]
     pub(crate) url: Option<SecretString>,
     pub(crate) url_file: Option<PathBuf>,
     pub(crate) schema: Option<String>,
@@ -93,7 +100,7 @@ pub(crate) struct DatabaseSection {
 }
 
 /// How a pipeline behaves; what is left out has the engine's default.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EngineSection {
     pub(crate) window: Option<Size>,
@@ -115,7 +122,7 @@ pub(crate) struct EngineSection {
 }
 
 /// The treatment of a message that is larger than the destination takes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Oversize {
     /// It is parked as dead.
@@ -126,7 +133,7 @@ pub(crate) enum Oversize {
 }
 
 /// How the relay logs.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// For people or for machines.
@@ -137,7 +144,7 @@ pub struct Log {
 }
 
 /// How a line of the log looks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// One line for people.

@@ -12,8 +12,11 @@
 //! | `check` | what the sections mean together |
 //! | `database`, `broker` | where messages come from and where they go |
 //! | `retention` | how long history is kept |
+//! | `http` | where metrics and health are served |
 //! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
+//! | `schema` | the JSON Schema of the file, for editors |
+//! | `starter` | the configuration to begin with |
 //! | `effective` | what is in force, for people and machines |
 //! | `error` | what is wrong, shown with its place |
 
@@ -26,9 +29,12 @@ mod engine;
 mod env;
 mod error;
 mod file;
+mod http;
 mod inbox;
 pub(crate) mod redact;
 mod retention;
+mod schema;
+mod starter;
 mod tree;
 pub(crate) mod units;
 
@@ -41,11 +47,14 @@ use crate::engine::EngineOptions;
 
 pub use broker::Broker;
 pub use database::Database;
-pub use effective::Effective;
+pub use effective::{Effective, EffectiveSetting};
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
+pub use http::Http;
 pub use inbox::InboxConfig;
 pub use retention::Retention;
+pub use schema::schema;
+pub use starter::{Starter, StarterBroker};
 
 use tree::{Node, Origin};
 
@@ -56,6 +65,8 @@ pub struct Config {
     pub pipelines: Vec<PipelineConfig>,
     /// How the relay logs.
     pub log: Log,
+    /// Where metrics and health are served.
+    pub http: Http,
     /// Inboxes that `relay verify` compares with.
     pub verify: Vec<InboxConfig>,
 }

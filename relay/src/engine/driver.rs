@@ -203,6 +203,7 @@ impl Driver {
                     self.due.begin(Instant::now(), is_cheap);
                 }
                 Some(page) = self.pages.recv(), if self.draining.is_none() && self.machine.has_room() => {
+                    self.telemetry.read(page.page.entries.len());
                     self.machine.page(&page.difference, page.page);
                 }
                 event = self.broker_session.next() => self.on_broker_event(event),
@@ -220,6 +221,7 @@ impl Driver {
             if batch.is_empty() {
                 break;
             }
+            self.telemetry.submitted(batch.len());
             permit.send(batch);
         }
         if self.machine.session_end().is_some() && self.broker_session.is_up() {
@@ -230,7 +232,11 @@ impl Driver {
             self.store();
         }
         self.ask();
-        self.telemetry.events(self.machine.take_events());
+        self.emit();
+    }
+
+    fn emit(&mut self) {
+        self.telemetry.events(self.machine.take_events(), self.began_at.elapsed());
     }
 
     fn on_broker_event(&mut self, event: BrokerEvent) {
@@ -249,7 +255,6 @@ impl Driver {
                     {
                         self.broker_session.answered();
                     }
-                    self.telemetry.receipt(&receipt);
                     self.machine.receipt(receipt, self.host.uniform());
                 }
             }
@@ -334,7 +339,7 @@ impl Driver {
         checkpointer: &mut AbortOnDropHandle<Result<CheckpointerEnd, LogError>>,
     ) -> Ended {
         self.machine.bring_all_forward();
-        self.telemetry.events(self.machine.take_events());
+        self.emit();
         loop {
             self.store();
             if !self.storing {

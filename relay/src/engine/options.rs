@@ -7,6 +7,7 @@ use message::limits::Oversize;
 use message::{Backoff, Message, SizeLimit};
 
 /// The treatment of a key whose entry is dead.
+#[cfg_attr(feature = "program", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeadPolicy {
@@ -82,6 +83,8 @@ pub struct EngineOptions {
     pub size_limit: SizeLimit,
     /// How larger entries are split; without, they are parked.
     pub chunking: Option<Splitter>,
+    /// So many topics get metrics of their own; the others share the label `other`.
+    pub topics_labelled_max: usize,
 }
 
 impl Default for EngineOptions {
@@ -104,6 +107,7 @@ impl Default for EngineOptions {
             on_dead: DeadPolicy::default(),
             size_limit: SizeLimit { destination: "the destination", message_bytes_max: 16 << 20 },
             chunking: None,
+            topics_labelled_max: crate::telemetry::TOPICS_MAX_DEFAULT,
         }
     }
 }

@@ -146,12 +146,19 @@ impl Pipeline {
     /// in the sense that dropping it skips the orderly shutdown; nothing is lost, but the lease has
     /// to expire.
     pub async fn run(self, stop: CancellationToken) {
-        let telemetry = Telemetry::new(&self.name, self.store.origin(), self.connector.destination());
+        let telemetry = Telemetry::new(
+            &self.name,
+            self.store.origin(),
+            self.connector.destination(),
+            self.settings.topics_labelled_max,
+        );
         // Also when this future is dropped or panics: nobody may read that it still leads.
         let _stopped = Stopped(&self.status);
         let mut failures = 0;
         while !stop.is_cancelled() {
-            let pause = match self.term(&stop, &telemetry).await {
+            let ended = self.term(&stop, &telemetry).await;
+            telemetry.not_leading();
+            let pause = match ended {
                 Ok(Ended::Stopped) => {
                     failures = 0;
                     Duration::ZERO

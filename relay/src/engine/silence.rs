@@ -33,6 +33,14 @@ pub struct Submitted {
     order: u64,
 }
 
+impl Submitted {
+    /// When it was submitted, since the lease was taken.
+    #[must_use]
+    pub fn at(self) -> Duration {
+        self.at
+    }
+}
+
 /// The confirmations of one topic.
 #[derive(Debug, Clone, Copy)]
 struct Answers {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use inbox::http::fingerprint::{DEPTH_MAX, fingerprint};
+use inbox::canonical_json::DEPTH_MAX;
+use inbox::http::fingerprint::fingerprint;
 use inbox::http::header::{IDEMPOTENCY_KEY, InvalidKey, KEY_BYTES_MAX, parse, read};
 use inbox::http::stored::StoredResponse;
 use message::Fingerprint;

@@ -8,10 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox::log::{LogError, RelayName};
+use outbox::admin::{
+    AuditRecord, Backlog, Blocker, CursorHistory, DecideError, ListedEntry, LogAdmin, OperatorDecision,
+    RelayStatus,
+};
+use outbox::log::{Cursor, EntryId, ExceptionState, LogError, Mark, RelayName};
 use outbox::retention::{Expired, ForgetError, LogRetention, Segment};
 use relay::maintenance::Maintenance;
-use relay::telemetry::History;
+use relay::monitor::Monitor;
+use relay::telemetry::{History, Looks};
 use simulation::{Schedule, run};
 use tests::Counters;
 use tests::counters::Emitted;
@@ -20,16 +25,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Schedules in which each metric of the engine is emitted.
 const SCHEDULES: u64 = 60;
-
-/// Labels besides the one that every metric of a component carries.
-const LABELS: [(&str, &[&str]); 6] = [
-    ("relay_publish_failures_total", &["fault", "scope"]),
-    ("relay_parked_total", &["state"]),
-    ("relay_lease_changes_total", &["change"]),
-    ("relay_sessions_total", &["outcome"]),
-    ("inbox_refused_total", &["reason"]),
-    ("inbox_dead_total", &["reason"]),
-];
 
 /// An outbox with one old segment. The first look at it panics.
 struct OldHistory(AtomicBool);
@@ -74,6 +69,66 @@ fn maintain() {
     });
 }
 
+/// A database that one relay has led, on a server that has another history.
+struct OneRelay;
+
+#[async_trait]
+impl LogAdmin for OneRelay {
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
+        Ok(vec![RelayStatus {
+            relay: String::from("orders"),
+            epoch: 1,
+            holder: None,
+            checkpoint_age: Duration::ZERO,
+            cursor: Cursor::at(Mark::new("1")),
+            history: Some(CursorHistory {
+                system_identifier: String::from("7"),
+                timeline: 1,
+                is_present: false,
+            }),
+            backlog: Backlog { entries_max: 0, oldest: None, parked: 0, oldest_parked: None },
+            exceptions: BTreeMap::new(),
+            parked: Vec::new(),
+        }])
+    }
+
+    async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
+        Ok(None)
+    }
+
+    async fn list(
+        &self,
+        _: &RelayName,
+        _: ExceptionState,
+        _: EntryId,
+        _: u32,
+    ) -> Result<Vec<ListedEntry>, LogError> {
+        unreachable!("the monitor lists nothing")
+    }
+
+    async fn decide(&self, _: &RelayName, _: EntryId, _: OperatorDecision) -> Result<(), DecideError> {
+        unreachable!("the monitor decides nothing")
+    }
+
+    async fn audit(&self, _: &RelayName, _: u32) -> Result<Vec<AuditRecord>, LogError> {
+        unreachable!("the monitor asks for no decisions")
+    }
+}
+
+/// One look at a database, in the same thread.
+fn monitor() {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (name, stop) = (RelayName::new("orders").unwrap(), CancellationToken::new());
+        let looks = Looks::new(&name);
+        let monitor = Monitor { log: Arc::new(OneRelay), name, interval: Duration::from_secs(15), looks };
+        let running = tokio::spawn(monitor.run(stop.clone()));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        running.await.unwrap();
+    });
+}
+
 fn emitted() -> Counters {
     let counters = Counters::default();
     metrics::with_local_recorder(&counters, || {
@@ -83,6 +138,7 @@ fn emitted() -> Counters {
             assert!(run(&Schedule::of(seed), None, false).failures.is_empty(), "seed {seed}");
         }
         maintain();
+        monitor();
     });
     counters
 }
@@ -92,13 +148,18 @@ fn the_tables_of_metrics_are_what_is_emitted() {
     let counters = emitted();
     let (described, emitted) = (counters.described(), counters.emitted());
     assert!(!emitted.is_empty(), "nothing is emitted");
-    let labels: BTreeMap<_, _> = LABELS.into_iter().collect();
+    let labels: BTreeMap<_, _> = relay::telemetry::METRICS
+        .iter()
+        .chain(inbox::telemetry::METRICS)
+        .map(|metric| (metric.name, metric.labels))
+        .collect();
     for Emitted { name, kind, labels: carried } in &emitted {
         assert_eq!(described.get(name), Some(kind), "{name} is emitted and not in its table so");
-        let component = if name.starts_with("relay_") { "relay" } else { "consumer" };
-        let mut expected = vec![component];
-        expected.extend(labels.get(name.as_str()).copied().unwrap_or_default());
-        assert_eq!(carried, &expected, "labels of {name}");
+        assert_eq!(
+            Some(&carried.iter().map(String::as_str).collect::<Vec<_>>()[..]),
+            labels.get(name.as_str()).copied(),
+            "labels of {name}"
+        );
     }
     let silent: Vec<_> = described
         .keys()

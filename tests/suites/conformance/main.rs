@@ -1,6 +1,6 @@
 //! The promises of the two database seams, on PostgreSQL and SQLite: producers, the log that relays
 //! read, leases and exceptions, migrations, guard, dead letters, retention, the consumer runner,
-//! idempotency keys.
+//! idempotency keys, sagas.
 //!
 //! The broker seams have their own binary, `brokers`.
 
@@ -33,6 +33,7 @@ macro_rules! cases {
 mod inbox;
 mod keys;
 mod outbox;
+mod sagas;
 
 use libtest_mimic::Trial;
 use tests::{Backend, trial};
@@ -55,5 +56,6 @@ fn main() -> std::process::ExitCode {
     let mut trials = outbox::trials();
     trials.extend(inbox::trials());
     trials.extend(keys::trials());
+    trials.extend(sagas::trials());
     tests::run(trials)
 }

@@ -12,7 +12,9 @@ mod holding;
 mod inbox_dead;
 mod keys;
 mod leadership;
+mod observability;
 mod rotation;
+mod sagas;
 mod silence;
 mod verify;
 
@@ -84,6 +86,8 @@ fn trials() -> Vec<Trial> {
     trials.extend(configuration::trials());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
+    trials.extend(sagas::trials());
+    trials.extend(observability::trials());
     trials.extend(silence::trials());
     trials
 }

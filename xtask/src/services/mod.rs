@@ -16,6 +16,7 @@ mod postgres;
 mod probe;
 mod process;
 mod progress;
+pub(crate) mod promtool;
 mod rabbitmq;
 mod settings;
 mod sqs;
@@ -100,7 +101,7 @@ pub(crate) enum Stop {
     Immediately,
 }
 
-/// An address of a service that offers TLS.
+/// An address of a service beside that of its clients: with TLS, or for its administration.
 pub(crate) struct Secure {
     /// The variable in which tests look for it.
     pub(crate) variable: &'static str,

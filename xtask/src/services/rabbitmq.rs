@@ -25,6 +25,9 @@ static OTHERS: [Port; 2] = [
 ];
 static TLS: Port = Port { variable: "OUTBOX_RABBITMQ_TLS_PORT", default: 15674 };
 
+/// The management API, which tells the settings of queues.
+static MANAGEMENT: Port = Port { variable: "OUTBOX_RABBITMQ_MANAGEMENT_PORT", default: 15675 };
+
 const DEBIAN_HOME: &str = "/usr/lib/rabbitmq";
 
 impl Service for Rabbitmq {
@@ -48,7 +51,15 @@ impl Service for Rabbitmq {
             url: self.url(port).replacen("amqp", "amqps", 1),
             offered: probe::listens,
         };
-        Ok(TLS.beside(&PORT)?.map(secure).into_iter().collect())
+        let management = |port| Secure {
+            variable: "OUTBOX_RABBITMQ_MANAGEMENT_URL",
+            port_variable: Some(MANAGEMENT.variable),
+            port,
+            url: format!("http://127.0.0.1:{port}"),
+            offered: probe::listens,
+        };
+        let management = MANAGEMENT.beside(&PORT)?.map(management);
+        Ok(TLS.beside(&PORT)?.map(secure).into_iter().chain(management).collect())
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
@@ -71,8 +82,13 @@ impl Service for Rabbitmq {
         if let Some(port) = TLS.beside(&PORT)? {
             configuration.push_str(&tls(port, &Certificates::made()?));
         }
+        let mut plugins = String::from("rabbitmq_auth_mechanism_ssl");
+        if let Some(port) = MANAGEMENT.beside(&PORT)? {
+            configuration.push_str(&format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"));
+            plugins.push_str(", rabbitmq_management");
+        }
         let configuration = home.write("rabbitmq.conf", &configuration)?;
-        let plugins = home.write("enabled_plugins", "[rabbitmq_auth_mechanism_ssl].\n")?;
+        let plugins = home.write("enabled_plugins", &format!("[{plugins}].\n"))?;
         // An empty file instead of /etc/rabbitmq/rabbitmq-env.conf.
         let environment = home.write("rabbitmq-env.conf", "")?;
         let mut command = Command::new(installed.programs.join("rabbitmq-server"));

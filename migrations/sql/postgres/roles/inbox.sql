@@ -25,7 +25,7 @@ REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expi
 -- Consumers record what took effect. They cannot take a record back: that would apply a message twice. Days are
 -- made and forgotten by the functions alone. The roles hold for all consumers of this schema: give each service a schema of
 -- its own, and roles of its own (`relay migrate roles --service billing`).
-GRANT SELECT, INSERT, UPDATE (result, dead_letter) ON {schema}inbox_message TO {consumer};
+GRANT SELECT, INSERT, UPDATE (result, dead_letter, canonical_fingerprint) ON {schema}inbox_message TO {consumer};
 GRANT SELECT, INSERT ON {schema}inbox_retention TO {consumer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}inbox_attempt TO {consumer};
 GRANT SELECT, INSERT, UPDATE (deliveries, reason, error, attempts, resolution, resolved_at), DELETE ON {schema}inbox_dead_letter TO {consumer};

@@ -1,8 +1,9 @@
 //! Events that the machine reports, and checkpoints that it wants to be stored.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use message::{Fault, Message};
+use message::{Fault, FaultScope, Message, Topic};
 use outbox::log::{Cursor, ExceptionChange, Parked};
 
 /// An event, for logs and metrics.
@@ -10,7 +11,22 @@ use outbox::log::{Cursor, ExceptionChange, Parked};
 #[non_exhaustive]
 pub enum Event {
     /// The broker confirmed a message.
-    Published(Arc<Message>),
+    Published {
+        /// The message.
+        message: Arc<Message>,
+        /// When it was handed to the publisher, since the lease was taken; `None` when it was not
+        /// in flight any more.
+        submitted_at: Option<Duration>,
+    },
+    /// A receipt was not a confirmation.
+    Failed {
+        /// The message's topic.
+        topic: Topic,
+        /// Whose fault.
+        fault: Fault,
+        /// How far it reaches.
+        scope: FaultScope,
+    },
     /// An entry was parked.
     Parked(Box<Parked>),
     /// A topic stopped taking messages.

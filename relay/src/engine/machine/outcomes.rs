@@ -7,6 +7,7 @@ use outbox::log::{EntryId, ExceptionState, Parked};
 
 use super::{Event, Machine, SessionEnd};
 use crate::engine::decide::{NextStep, decide};
+use crate::engine::silence::Submitted;
 use crate::engine::window::Origin;
 
 /// Sessions that may break before a message that was alone in flight is parked. It is not counted
@@ -34,7 +35,8 @@ impl Machine {
             self.resolve(item.key(), item.id);
         }
         self.unblock_topic(item.message.topic.as_str());
-        self.events.push(Event::Published(item.message));
+        let submitted_at = item.in_flight.map(Submitted::at);
+        self.events.push(Event::Published { message: item.message, submitted_at });
     }
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {
@@ -52,6 +54,8 @@ impl Machine {
             self.end_session(SessionEnd::Refused);
         }
         let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
+        let topic = item.message.topic.clone();
+        self.events.push(Event::Failed { topic, fault: error.fault(), scope: error.scope() });
         if let (Some(submitted), true) = (item.in_flight, error.scope() != FaultScope::Session) {
             // A refusal is an answer.
             self.silence.answered(&item.message.topic, submitted);

@@ -149,7 +149,8 @@ impl Machine {
                 self.resolve(key, id);
                 self.blocks.take_out(message.topic.as_str(), key, id);
                 self.unblock_topic(message.topic.as_str());
-                self.events.push(Event::Published(message));
+                let submitted_at = Some(submitted.at());
+                self.events.push(Event::Published { message, submitted_at });
             }
             // It is parked already, and is submitted again when it is due or read back.
             Err(error) => {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use crate::inbox::broker::Broker;
@@ -20,6 +21,8 @@ use tokio::task::JoinHandle;
 cases! { "inbox/runner":
     every {
         events_reach_the_function_of_their_kind,
+        a_batch_function_gets_events_that_follow_each_other,
+        the_event_on_which_a_batch_function_fails_dies_alone,
         a_function_sees_attempt_tenant_and_times,
         unknown_kinds_are_refused_by_default,
         unknown_kinds_are_skipped_on_demand,
@@ -152,6 +155,59 @@ async fn events_reach_the_function_of_their_kind<DB: TestDatabase>(database: &Da
     run_until_drained(builder, &broker).await;
     assert_eq!(effects(database).await, ["bill 1", "raw order.noted", "refund 2 of orders"]);
     assert_eq!(dead(&inbox).await.len(), 0);
+}
+
+async fn bill_all<DB: TestDatabase>(tx: &mut Tx<DB>, placed: Vec<Placed>) -> Result<(), HandlerError> {
+    let orders: Vec<_> = placed.iter().map(|placed| placed.order.to_string()).collect();
+    note::<DB>(tx, format!("bill {}", orders.join(" "))).await
+}
+
+async fn bill_most<DB: TestDatabase>(
+    tx: &mut Tx<DB>,
+    placed: Vec<Placed>,
+    received: &[Received],
+) -> Result<(), HandlerError> {
+    assert_eq!(placed.len(), received.len());
+    for Placed { order } in &placed {
+        note::<DB>(tx, format!("bill {order}")).await?;
+    }
+    match placed.iter().any(|placed| placed.order == 5) {
+        true => Err(HandlerError::retry("one of them is not for us")),
+        false => Ok(()),
+    }
+}
+
+fn placed(order: u32) -> Message {
+    event("order.placed", &format!(r#"{{"order":{order}}}"#))
+}
+
+async fn a_batch_function_gets_events_that_follow_each_other<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let again = placed(3);
+    let broker = Broker::new([
+        placed(1),
+        placed(2),
+        again.clone(),
+        event("order.cancelled", r#"{"order":2}"#),
+        again,
+        placed(4),
+        placed(5),
+    ]);
+    let builder = base(&inbox, &broker).on_batch(bill_all::<DB>).on(refund::<DB>);
+    run_until_drained(builder.batch(NonZeroUsize::new(50).unwrap()), &broker).await;
+    assert_eq!(effects(database).await, ["bill 1 2 3", "bill 4 5", "refund 2 of orders"]);
+}
+
+async fn the_event_on_which_a_batch_function_fails_dies_alone<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new((1..=9).map(placed));
+    let builder = base(&inbox, &broker).on_batch(bill_most::<DB>).attempts_max(3);
+    run_until_drained(builder.batch(NonZeroUsize::new(50).unwrap()), &broker).await;
+    let expected: Vec<String> = [1, 2, 3, 4, 6, 7, 8, 9].map(|order| format!("bill {order}")).into();
+    assert_eq!(effects(database).await, expected);
+    let [letter] = &dead(&inbox).await[..] else { panic!("one") };
+    assert_eq!((letter.reason, letter.attempts), (Reason::Poison, 3));
+    assert!(letter.error.contains("not for us"), "{}", letter.error);
 }
 
 async fn a_function_sees_attempt_tenant_and_times<DB: TestDatabase>(database: &Database<DB>) {

@@ -10,10 +10,10 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
-    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxTransaction,
-    Refusal, Tenant,
+    Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxOptions,
+    InboxTransaction, PayloadComparison, Refusal, Tenant,
 };
-use message::{Committed, Fault, Fingerprint, Message};
+use message::{Committed, ContentType, Fault, Fingerprint, Message};
 
 cases! { "inbox/guard":
     every {
@@ -23,6 +23,7 @@ cases! { "inbox/guard":
         hostile_names_are_names_and_nothing_else,
         a_duplicate_gets_the_stored_result,
         a_reused_id_is_refused_before_any_effect,
+        json_of_the_same_content_is_the_same_payload_on_demand,
         ids_outside_the_window_are_refused_with_both_times,
         what_is_refused_by_its_time_is_counted_once,
         a_batch_admits_each_message_once,
@@ -209,6 +210,51 @@ async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &D
     tx.rollback().await.unwrap();
     let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &other).await;
     assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::KeyReused { .. }))));
+}
+
+async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase>(database: &Database<DB>) {
+    let by_bytes = database.inbox().await;
+    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let by_content = Inbox::open(database.pool.clone(), options).await.unwrap();
+    let one = json(r#"{"order":7,"cents":1250}"#);
+    let same = json(r#" { "cents": 1250, "order": 7 } "#).with_id(one.id);
+    let other = json(r#"{"cents":1250.0,"order":7}"#).with_id(one.id);
+    let (in_batch, its_copy) = (json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#));
+    let its_copy = its_copy.with_id(in_batch.id);
+
+    let mut tx = by_content.begin().await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &one).await.unwrap(), Admission::Fresh(_)));
+    let candidate = |message| Candidate { scope: Tenant::none(), message };
+    let candidates = [&in_batch, &its_copy, &same, &other].map(candidate);
+    let admitted = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
+    let [Ok(Admission::Fresh(_)), Ok(Admission::Duplicate(_)), Ok(Admission::Duplicate(_)), Err(refused)] =
+        &admitted[..]
+    else {
+        panic!("{admitted:?}")
+    };
+    assert!(matches!(refused, Refusal::KeyReused { .. }), "{refused}");
+    tx.commit().await.unwrap();
+
+    let mut tx = by_content.begin().await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &same).await.unwrap(), Admission::Duplicate(_)));
+    assert!(admit(&mut tx, "billing", &other).await.is_err(), "1250.0 is written otherwise");
+    tx.rollback().await.unwrap();
+    assert!(by_content.confirm(&consumer("billing"), &Tenant::none(), &same).await.is_ok());
+    let mut tx = by_bytes.begin().await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &one).await.unwrap(), Admission::Duplicate(_)));
+    assert!(admit(&mut tx, "billing", &same).await.is_err(), "bytes are what is promised");
+    tx.rollback().await.unwrap();
+    // A message that was admitted by its bytes has no content to compare with.
+    let before = json(r#"{"a":1,"b":2}"#);
+    consume(&by_bytes, "billing", &before).await;
+    let mut tx = by_content.begin().await.unwrap();
+    let reordered = json(r#"{"b":2,"a":1}"#).with_id(before.id);
+    assert!(admit(&mut tx, "billing", &reordered).await.is_err());
+    tx.rollback().await.unwrap();
+}
+
+fn json(payload: &str) -> Message {
+    Message { content_type: ContentType::json(), ..message(payload) }
 }
 
 async fn ids_outside_the_window_are_refused_with_both_times<DB: TestDatabase>(database: &Database<DB>) {

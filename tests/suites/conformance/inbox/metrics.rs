@@ -21,6 +21,5 @@ async fn every_metric_of_the_table_is_recorded() {
     each::<Sqlite>(chunks::chunks_between_others_take_effect_once_in_the_order_of_their_key).await;
     each::<Sqlite>(chunks::missing_chunks_expire_for_all_to_see).await;
     each::<Sqlite>(retention::a_replay_after_expiry_is_refused_by_every_process).await;
-    let source = include_str!("../../../../inbox/src/telemetry.rs");
-    counters.assert_all_emitted(source, "inbox_", inbox::telemetry::describe);
+    counters.assert_all_emitted(inbox::telemetry::METRICS, "inbox_", inbox::telemetry::describe);
 }

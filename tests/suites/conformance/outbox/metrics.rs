@@ -17,6 +17,5 @@ async fn every_metric_of_the_table_is_recorded() {
     each::<Sqlite>(drift::ids_outside_the_window_are_refused_with_both_times_and_counted).await;
     each::<Sqlite>(nodes::a_node_whose_lease_has_ended_stops_before_its_number_is_free).await;
     each::<Sqlite>(nodes::a_stopped_node_makes_no_id_of_its_successor).await;
-    let source = include_str!("../../../../outbox/src/telemetry.rs");
-    counters.assert_all_emitted(source, "outbox_", outbox::telemetry::describe);
+    counters.assert_all_emitted(outbox::telemetry::METRICS, "outbox_", outbox::telemetry::describe);
 }

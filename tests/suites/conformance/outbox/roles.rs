@@ -94,7 +94,14 @@ const CONSUMER: [&str; 16] = [
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_stored('{}')",
 ];
-const SERVICE: [&str; 14] = [
+const SERVICE: [&str; 21] = [
+    "UPDATE saga SET input = ''",
+    "UPDATE saga SET version = 2",
+    "UPDATE saga_step SET kind = 'call'",
+    "UPDATE saga_step SET position = 9",
+    "UPDATE saga_reply SET payload = ''",
+    "INSERT INTO saga_audit (actor, note, action, type, id) VALUES ('me', '', 'retry', 'a', 'b')",
+    "TRUNCATE saga",
     "INSERT INTO idempotency_key SELECT * FROM idempotency_key",
     "INSERT INTO idempotency_key (decided_by) VALUES ('me')",
     "UPDATE idempotency_key SET decided_by = 'me'",
@@ -110,7 +117,11 @@ const SERVICE: [&str; 14] = [
     "SELECT * FROM inbox_message",
     "SELECT outbox_rebase_rows()",
 ];
-const OBSERVER: [&str; 19] = [
+const OBSERVER: [&str; 23] = [
+    "SELECT input FROM saga",
+    "SELECT result FROM saga_step",
+    "SELECT payload FROM saga_reply",
+    "DELETE FROM saga",
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT payload FROM outbox_parked",
@@ -150,7 +161,7 @@ async fn with_every_line(db: &Database<Postgres>) {
     let mut admin = db.admin.acquire().await.unwrap();
     let own = format!("ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM {}", Role::Producer.user());
     admin.execute(AssertSqlSafe(own)).await.unwrap();
-    for line in [Line::Inbox, Line::Idempotency] {
+    for line in [Line::Inbox, Line::Idempotency, Line::Saga] {
         Migrator::<Postgres>::new(line).up(&mut admin).await.unwrap();
     }
     grant(&mut admin, &Line::ALL, None).await.unwrap();

@@ -6,7 +6,7 @@ use tests::{Backend, Database, Dialect, Outcome, Stage};
 
 use super::{Ran, column};
 
-const LINES: [&str; 3] = ["outbox", "inbox", "idempotency"];
+const LINES: [&str; 4] = ["outbox", "inbox", "idempotency", "saga"];
 
 fn url<DB: Dialect>(database: &Database<DB>) -> String {
     database.url.clone()

@@ -2,9 +2,11 @@
 //! exit codes, and what they leave in the database.
 
 mod dead;
+mod doctor;
 mod history;
 mod migrate;
 mod once;
+mod setup;
 mod several;
 
 use libtest_mimic::Trial;
@@ -54,6 +56,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         once::a_run_ends_when_everything_has_left,
         several::pipelines_of_one_process_do_not_wait_for_each_other,
     }
+    trials.extend(doctor::trials());
+    trials.extend(setup::trials());
     trials
 }
 

@@ -1,0 +1,190 @@
+//! The answers of a cluster about its topics: metadata and settings. Reads only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::FromClientConfig as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::metadata::MetadataTopic;
+use tokio::task::spawn_blocking;
+
+use super::config::Config;
+use super::fault;
+use crate::inspect::{BrokerFacts, InspectError, Inspected};
+
+/// The known facts of a topic. A setting is missing when the cluster does not let this user see
+/// it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopicFacts {
+    /// How many partitions it has.
+    pub partitions: usize,
+    /// The fewest brokers that hold a partition.
+    pub replicas: usize,
+    /// The fewest of them that are in sync.
+    pub in_sync: usize,
+    /// How many partitions have no leader now.
+    pub leaderless: usize,
+    /// `min.insync.replicas`.
+    pub min_insync_replicas: Option<usize>,
+    /// `unclean.leader.election.enable`.
+    pub unclean_leader_election: Option<bool>,
+    /// `retention.ms`.
+    pub retention: Option<Retained>,
+    /// `retention.bytes` of a partition; without a limit, nothing.
+    pub retention_bytes: Option<u64>,
+    /// `cleanup.policy`.
+    pub cleanup_policy: Option<String>,
+    /// `max.message.bytes`, which limits batches.
+    pub message_bytes_max: Option<u64>,
+    /// Why its settings are not known.
+    pub settings_problem: Option<String>,
+}
+
+/// How long a topic keeps a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retained {
+    /// At least so long.
+    For(Duration),
+    /// Until somebody removes it.
+    Forever,
+}
+
+type Client = AdminClient<DefaultClientContext>;
+
+/// Asks the cluster for these topics. Cancel-safe.
+///
+/// # Errors
+/// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
+pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<TopicFacts>, InspectError> {
+    let timeout = config.connect_timeout();
+    let (owned, names) = (config.clone(), topics.to_vec());
+    // Blocking: reads secrets and certificates, waits for the cluster's answer.
+    let asked = spawn_blocking(move || {
+        let properties = owned.client().map_err(|error| InspectError::operator(error.to_string()))?;
+        let client = Client::from_config(&properties)
+            .map_err(|error| InspectError::operator(fault::creation(&error)))?;
+        let described = client.inner().fetch_metadata(None, timeout);
+        let cluster = described.map_err(|error| failed("list topics", &error))?;
+        let found: Vec<Inspected<TopicFacts>> = names
+            .into_iter()
+            .map(|topic| {
+                let listed = cluster.topics().iter().find(|listed| listed.name() == topic);
+                let facts = match listed {
+                    Some(listed) => placed(listed),
+                    None => Err(InspectError::operator(fault::describe(
+                        Code::UnknownTopicOrPartition,
+                        &format!("topic {topic:?}"),
+                    ))),
+                };
+                Inspected { topic, facts }
+            })
+            .collect();
+        Ok::<_, InspectError>((Arc::new(client), cluster.brokers().len(), found))
+    });
+    let (client, nodes, mut topics) =
+        asked.await.map_err(|error| InspectError::broker(format!("asking kafka broke off: {error}")))??;
+    add_settings(&client, timeout, &mut topics).await;
+    Ok(BrokerFacts { version: None, nodes: Some(nodes), clock: None, topics })
+}
+
+/// Returns where a topic's partitions are.
+fn placed(topic: &MetadataTopic) -> Result<TopicFacts, InspectError> {
+    if let Some(error) = topic.error() {
+        let code = Code::from(error);
+        let reason = fault::describe(code, &format!("topic {:?}", topic.name()));
+        return Err(InspectError { fault: fault::classify(code).0, reason });
+    }
+    let partitions = topic.partitions();
+    let fewest = |count: fn(&rdkafka::metadata::MetadataPartition) -> usize| {
+        partitions.iter().map(count).min().unwrap_or_default()
+    };
+    Ok(TopicFacts {
+        partitions: partitions.len(),
+        replicas: fewest(|partition| partition.replicas().len()),
+        in_sync: fewest(|partition| partition.isr().len()),
+        leaderless: partitions.iter().filter(|partition| partition.leader() < 0).count(),
+        ..TopicFacts::default()
+    })
+}
+
+/// Adds the settings of the topics that exist.
+async fn add_settings(client: &Client, timeout: Duration, topics: &mut [Inspected<TopicFacts>]) {
+    let known: Vec<String> =
+        topics.iter().filter(|asked| asked.facts.is_ok()).map(|asked| asked.topic.clone()).collect();
+    if known.is_empty() {
+        return;
+    }
+    let asked: Vec<ResourceSpecifier<'_>> = known.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
+    let options = AdminOptions::new().request_timeout(Some(timeout));
+    let mut answers: HashMap<String, Result<HashMap<String, String>, String>> = HashMap::new();
+    let whole = match client.describe_configs(&asked, &options).await {
+        Ok(results) => {
+            for (name, result) in known.iter().zip(results) {
+                let answer = match result {
+                    Ok(resource) => {
+                        // The cluster answers in its own order.
+                        let name = match resource.specifier {
+                            OwnedResourceSpecifier::Topic(name) => name,
+                            _ => continue,
+                        };
+                        let entries = resource.entries.into_iter();
+                        let values = entries.filter_map(|entry| Some((entry.name, entry.value?))).collect();
+                        answers.insert(name, Ok(values));
+                        continue;
+                    }
+                    Err(code) => fault::describe(code, "cannot describe its settings"),
+                };
+                answers.entry(name.clone()).or_insert(Err(answer));
+            }
+            String::from("the cluster did not describe its settings")
+        }
+        Err(error) => failed("describe its settings", &error).reason,
+    };
+    for Inspected { topic, facts } in topics {
+        let Ok(facts) = facts else { continue };
+        match answers.remove(topic).unwrap_or_else(|| Err(whole.clone())) {
+            Ok(settings) => facts.set(&settings),
+            Err(problem) => facts.settings_problem = Some(problem),
+        }
+    }
+}
+
+impl TopicFacts {
+    fn set(&mut self, settings: &HashMap<String, String>) {
+        let value = |name: &str| settings.get(name).map(String::as_str);
+        let number = |name: &str| value(name).and_then(|text| text.parse::<i64>().ok());
+        self.min_insync_replicas =
+            number("min.insync.replicas").and_then(|replicas| usize::try_from(replicas).ok());
+        self.unclean_leader_election = value("unclean.leader.election.enable").map(|text| text == "true");
+        self.retention = number("retention.ms").map(|millis| match u64::try_from(millis) {
+            Ok(millis) => Retained::For(Duration::from_millis(millis)),
+            Err(_) => Retained::Forever,
+        });
+        self.retention_bytes = number("retention.bytes").and_then(|bytes| u64::try_from(bytes).ok());
+        self.cleanup_policy = value("cleanup.policy").map(str::to_owned);
+        self.message_bytes_max = number("max.message.bytes").and_then(|bytes| u64::try_from(bytes).ok());
+    }
+}
+
+fn failed(what: &str, error: &KafkaError) -> InspectError {
+    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    let reason = fault::describe(code, &format!("cannot {what}"));
+    InspectError { fault: fault::classify(code).0, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_from_their_texts() {
+        let mut facts = TopicFacts::default();
+        let settings = [("retention.ms", "-1"), ("min.insync.replicas", "2"), ("retention.bytes", "-1")];
+        facts.set(&settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!((facts.retention, facts.min_insync_replicas), (Some(Retained::Forever), Some(2)));
+        assert_eq!((facts.retention_bytes, facts.unclean_leader_election), (None, None));
+    }
+}

@@ -1,0 +1,112 @@
+//! The answers of the broker about the queues of a topic: all their settings over the management
+//! API where one is configured, else over AMQP that they exist. Reads only.
+
+use std::time::Duration;
+
+use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::types::{FieldTable, ShortString};
+use lapin::{Connection, ExchangeKind};
+use message::{Fault, SubscriptionError};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use super::config::Config;
+use super::endpoint::Endpoint;
+use super::fault;
+use super::management::Management;
+use super::publisher::{GOODBYE, say_goodbye};
+use crate::inspect::{BrokerFacts, InspectError, Inspected};
+
+/// The known facts of a topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopicFacts {
+    /// The queues that get its messages; not known for an exchange without the management API.
+    pub queues: Option<Vec<QueueFacts>>,
+    /// Whether the exchange survives a restart; nothing for the default exchange, which does, and
+    /// where it is not known.
+    pub exchange_durable: Option<bool>,
+}
+
+/// The known facts of a queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueFacts {
+    /// Its name.
+    pub queue: String,
+    /// Its settings; AMQP does not tell them.
+    pub settings: Option<QueueSettings>,
+}
+
+/// How a queue is declared, with the policy that is applied to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// `classic`, `quorum` or `stream`.
+    pub kind: String,
+    /// Whether it survives a restart.
+    pub durable: bool,
+    /// Whether it goes with its last consumer or its connection.
+    pub transient: bool,
+    /// Whether the number or the bytes of its messages are bounded.
+    pub bounded: bool,
+    /// `overflow`; without one the broker takes `drop-head`.
+    pub overflow: Option<String>,
+    /// `delivery-limit` of a quorum queue; -1 for none.
+    pub delivery_limit: Option<i64>,
+    /// Where a message goes that the queue gives up.
+    pub dead_letter_exchange: Option<String>,
+    /// `message-ttl`: a message that waits longer is given up.
+    pub message_ttl: Option<Duration>,
+    /// `expires`: the queue goes when nobody has used it for so long.
+    pub expires: Option<Duration>,
+    /// How many servers hold it.
+    pub members: Option<usize>,
+}
+
+/// Looks at these topics. Cancel-safe.
+///
+/// # Errors
+/// [`InspectError`]: unreachable, wrong credentials or settings.
+pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<TopicFacts>, InspectError> {
+    // Also where the management API answers: messages go over AMQP.
+    let endpoint = Endpoint::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
+    let connection = endpoint.open("doctor").await.map_err(SubscriptionError::from)?;
+    let management = Management::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
+    if let Some(management) = management {
+        say_goodbye(&connection, Instant::now() + GOODBYE).await;
+        let (exchange, topics) = (config.exchange.clone(), topics.to_vec());
+        let asked = spawn_blocking(move || management.inspect(&exchange, &topics)).await;
+        return asked.map_err(|error| InspectError::broker(format!("asking rabbitmq broke off: {error}")))?;
+    }
+    let mut inspected = Vec::new();
+    for topic in topics {
+        let facts = look(&connection, &config.exchange, topic).await.map_err(|error| InspectError {
+            // A missing queue is for an operator, whatever a subscription makes of it.
+            fault: if error.to_string().contains("NOT_FOUND") { Fault::Operator } else { error.fault() },
+            reason: error.to_string(),
+        });
+        inspected.push(Inspected { topic: topic.clone(), facts });
+    }
+    say_goodbye(&connection, Instant::now() + GOODBYE).await;
+    Ok(BrokerFacts { version: None, nodes: None, clock: None, topics: inspected })
+}
+
+/// Declares passively: an error closes the channel, so each question has one of its own.
+async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<TopicFacts, SubscriptionError> {
+    let channel = connection.create_channel().await.map_err(fault::of_subscription)?;
+    let short = |name: &str| {
+        ShortString::try_new(name).map_err(|error| {
+            SubscriptionError::operator(format!("the name {name:?} cannot be used: {error}"))
+        })
+    };
+    if !exchange.is_empty() {
+        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let kind = ExchangeKind::Topic;
+        let found = channel.exchange_declare(short(exchange)?, kind, passive, FieldTable::default()).await;
+        found.map_err(fault::of_subscription)?;
+        return Ok(TopicFacts::default());
+    }
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let found = channel.queue_declare(short(topic)?, passive, FieldTable::default()).await;
+    found.map_err(fault::of_subscription)?;
+    let queue = QueueFacts { queue: topic.to_owned(), settings: None };
+    Ok(TopicFacts { queues: Some(vec![queue]), exchange_durable: None })
+}

@@ -1,0 +1,346 @@
+//! RabbitMQ's management API: it tells the settings of queues, which AMQP does not. Blocking, and
+//! for `relay doctor` alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use url::Url;
+
+use super::config::{Config, invalid};
+use super::endpoint::Endpoint;
+use super::inspect::{QueueFacts, QueueSettings, TopicFacts};
+use crate::inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
+use crate::plaintext;
+use crate::settings::InvalidSetting;
+use crate::tls::Tls;
+
+/// The header `Date` has seconds.
+const DATE_RESOLUTION: Duration = Duration::from_secs(1);
+
+/// A way to ask.
+pub(super) struct Management {
+    base: Url,
+    agent: ureq::Agent,
+    /// The header `Authorization`.
+    authorization: String,
+    vhost: String,
+}
+
+#[derive(Deserialize)]
+struct Overview {
+    rabbitmq_version: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Exchange {
+    #[serde(rename = "type")]
+    kind: String,
+    durable: bool,
+}
+
+#[derive(Deserialize)]
+struct Binding {
+    destination: String,
+    destination_type: String,
+    routing_key: String,
+}
+
+#[derive(Deserialize)]
+struct Queue {
+    name: String,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    durable: bool,
+    #[serde(default)]
+    auto_delete: bool,
+    #[serde(default)]
+    exclusive: bool,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    /// An empty list where there is none.
+    #[serde(default)]
+    effective_policy_definition: Value,
+    members: Option<Vec<String>>,
+}
+
+impl Management {
+    /// The API that is configured, if one is. Reads passwords and certificates.
+    pub(super) fn new(config: &Config) -> Result<Option<Self>, InvalidSetting> {
+        let Some(text) = &config.management_url else { return Ok(None) };
+        let base = check(text, config.allow_plaintext)?;
+        let (user, password, vhost) = Endpoint::new(config)?.login()?;
+        let timeout = Duration::from_millis(config.connect_timeout_ms);
+        let tls = tls(config.tls.as_ref().unwrap_or(&Tls::default()))?;
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .tls_config(tls)
+            .build()
+            .into();
+        let authorization = format!("Basic {}", base64(&format!("{user}:{}", password.expose_secret())));
+        Ok(Some(Self { base, agent, authorization, vhost }))
+    }
+
+    /// Asks for the queues of these topics on an exchange; the empty name is the default one.
+    pub(super) fn inspect(
+        &self,
+        exchange: &str,
+        topics: &[String],
+    ) -> Result<BrokerFacts<TopicFacts>, InspectError> {
+        let (overview, clock) = self.get::<Overview>(&["overview"])?;
+        let overview =
+            overview.ok_or_else(|| InspectError::operator("the management API has no overview"))?;
+        let look = |topic: &String| Inspected { topic: topic.clone(), facts: self.topic(exchange, topic) };
+        Ok(BrokerFacts {
+            version: overview.rabbitmq_version.map(|version| format!("RabbitMQ {version}")),
+            nodes: None,
+            clock,
+            topics: topics.iter().map(look).collect(),
+        })
+    }
+
+    fn topic(&self, exchange: &str, topic: &str) -> Result<TopicFacts, InspectError> {
+        if exchange.is_empty() {
+            return Ok(TopicFacts { queues: Some(vec![self.queue(topic)?]), exchange_durable: None });
+        }
+        let (found, _) = self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?;
+        let missing = || InspectError::operator(format!("there is no exchange {exchange:?}; declare it"));
+        let found = found.ok_or_else(missing)?;
+        let path = ["exchanges", &self.vhost, exchange, "bindings", "source"];
+        let bindings = self.get::<Vec<Binding>>(&path)?.0.unwrap_or_default();
+        let matching = bindings.iter().filter(|binding| matches(&found.kind, &binding.routing_key, topic));
+        let matching: Vec<&Binding> = matching.collect();
+        // Behind another exchange or a routing of its own kind, anything may be.
+        let is_known = matches!(found.kind.as_str(), "topic" | "direct" | "fanout")
+            && matching.iter().all(|binding| binding.destination_type == "queue");
+        let queues = match is_known {
+            true => Some(matching.iter().map(|b| self.queue(&b.destination)).collect::<Result<_, _>>()?),
+            false => None,
+        };
+        Ok(TopicFacts { queues, exchange_durable: Some(found.durable) })
+    }
+
+    fn queue(&self, name: &str) -> Result<QueueFacts, InspectError> {
+        let (queue, _) = self.get::<Queue>(&["queues", &self.vhost, name])?;
+        let missing = || InspectError::operator(format!("there is no queue {name:?}; declare it"));
+        Ok(queue.ok_or_else(missing)?.into())
+    }
+
+    /// One question; nothing for what does not exist. Also tells the broker's time.
+    fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+    ) -> Result<(Option<T>, Option<ClockReading>), InspectError> {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("api").extend(path);
+        }
+        let (before, asked) = (SystemTime::now(), Instant::now());
+        let answer = self.agent.get(url.as_str()).header("Authorization", &self.authorization).call();
+        let mut answer = answer.map_err(|error| {
+            let place = self.base.host_str().unwrap_or_default();
+            InspectError::broker(format!("the management API at {place} does not answer: {error}"))
+        })?;
+        let date =
+            answer.headers().get("date").and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+        let clock = date.map(|date| reading(date, before, asked.elapsed()));
+        match answer.status().as_u16() {
+            200 => {}
+            404 => return Ok((None, clock)),
+            401 | 403 => {
+                return Err(InspectError::operator(
+                    "the management API refuses this user; give it the tag `monitoring` \
+                     (rabbitmqctl set_user_tags USER monitoring)",
+                ));
+            }
+            status => {
+                return Err(InspectError::broker(format!("the management API answers with status {status}")));
+            }
+        }
+        let body = answer.body_mut().read_json();
+        let body = body.map_err(|error| {
+            InspectError::operator(format!(
+                "the answer of the management API is not what RabbitMQ sends: {error}"
+            ))
+        })?;
+        Ok((Some(body), clock))
+    }
+}
+
+/// Checks the setting `management_url`.
+pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSetting> {
+    let shape = "write http[s]://host[:port]";
+    let url = Url::parse(text).map_err(|error| invalid("management_url", format!("{error}; {shape}")))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(invalid("management_url", format!("is no address of the management API; {shape}")));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        let problem = "holds credentials; the user of AMQP asks the management API as well";
+        return Err(invalid("management_url", problem));
+    }
+    if url.scheme() == "http" {
+        let host = url.host_str().unwrap_or_default();
+        plaintext::check("rabbitmq", "management_url", host, allow_plaintext, "write https://")?;
+    }
+    Ok(url)
+}
+
+fn tls(tls: &Tls) -> Result<TlsConfig, InvalidSetting> {
+    let roots: Vec<Certificate<'static>> = match tls.authorities("rabbitmq.tls")? {
+        Some(authorities) => authorities.iter().map(|der| Certificate::from_der(der).to_owned()).collect(),
+        None => {
+            let system = rustls_native_certs::load_native_certs().certs;
+            system.iter().map(|der| Certificate::from_der(der).to_owned()).collect()
+        }
+    };
+    let identity = match (tls.identity("rabbitmq.tls")?, &tls.key_file) {
+        (Some((chain, _)), Some(key_file)) => {
+            let unusable = |problem: String| invalid("tls.key_file", problem);
+            let key = std::fs::read(key_file).map_err(|error| unusable(error.to_string()))?;
+            let key = PrivateKey::from_pem(&key).map_err(|error| unusable(error.to_string()))?;
+            let chain: Vec<_> = chain.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
+            Some(ClientCert::new_with_certs(&chain, key))
+        }
+        _ => None,
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .client_cert(identity)
+        .unversioned_rustls_crypto_provider(provider)
+        .build())
+}
+
+/// The broker's clock in the middle of a question.
+fn reading(date: SystemTime, before: SystemTime, took: Duration) -> ClockReading {
+    let middle = before + took / 2;
+    // The header cuts off fractions.
+    let date = date + DATE_RESOLUTION / 2;
+    let skew = date.duration_since(middle).unwrap_or_else(|error| error.duration());
+    ClockReading { skew, uncertainty: took / 2 + DATE_RESOLUTION / 2 }
+}
+
+/// Whether an exchange of a kind sends a routing key to a binding.
+fn matches(kind: &str, binding: &str, key: &str) -> bool {
+    match kind {
+        "fanout" => true,
+        "direct" => binding == key,
+        "topic" => {
+            let (pattern, words): (Vec<_>, Vec<_>) = (binding.split('.').collect(), key.split('.').collect());
+            words_match(&pattern, &words)
+        }
+        _ => true,
+    }
+}
+
+/// `*` stands for one word, `#` for any number. Quadratic in the words, of which a key has at most
+/// 255 bytes.
+fn words_match(pattern: &[&str], words: &[&str]) -> bool {
+    // Which lengths of `words` the pattern so far matches.
+    let mut reached = vec![false; words.len() + 1];
+    reached[0] = true;
+    for part in pattern {
+        let mut next = vec![false; words.len() + 1];
+        for at in 0..=words.len() {
+            let stays = *part == "#" && (reached[at] || (at > 0 && next[at - 1]));
+            let takes = at > 0 && reached[at - 1] && (*part == "*" || *part == words[at - 1]);
+            next[at] = stays || (*part != "#" && takes);
+        }
+        reached = next;
+    }
+    reached[words.len()]
+}
+
+impl From<Queue> for QueueFacts {
+    fn from(queue: Queue) -> Self {
+        let policy = queue.effective_policy_definition.as_object();
+        // The lower of two numbers would win; an argument is what the queue was declared with.
+        let value = |name: &str| {
+            let argument = queue.arguments.get(&format!("x-{name}"));
+            argument.or_else(|| policy.and_then(|policy| policy.get(name)))
+        };
+        let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
+        let millis = |name: &str| value(name).and_then(Value::as_u64).map(Duration::from_millis);
+        let settings = QueueSettings {
+            kind: queue
+                .kind
+                .clone()
+                .or_else(|| text("queue-type"))
+                .unwrap_or_else(|| String::from("classic")),
+            durable: queue.durable,
+            transient: queue.auto_delete || queue.exclusive,
+            bounded: value("max-length").is_some() || value("max-length-bytes").is_some(),
+            overflow: text("overflow"),
+            delivery_limit: value("delivery-limit").and_then(Value::as_i64),
+            dead_letter_exchange: text("dead-letter-exchange"),
+            message_ttl: millis("message-ttl"),
+            expires: millis("expires"),
+            members: queue.members.as_ref().map(Vec::len),
+        };
+        Self { queue: queue.name, settings: Some(settings) }
+    }
+}
+
+/// Base64 with padding (RFC 4648, section 4).
+fn base64(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routing_keys_match_as_rabbitmq_matches_them() {
+        for (binding, key, is_match) in [
+            ("orders.*", "orders.placed", true),
+            ("orders.*", "orders", false),
+            ("orders.#", "orders", true),
+            ("#", "a.b.c", true),
+            ("#.c", "a.b.c", true),
+            ("*.b.#", "a.b", true),
+            ("a.*.c", "a.b.d", false),
+        ] {
+            assert_eq!(matches("topic", binding, key), is_match, "{binding} {key}");
+        }
+        assert!(matches("fanout", "", "x") && !matches("direct", "a", "b"));
+    }
+
+    #[test]
+    fn a_policy_counts_where_the_declaration_says_nothing() {
+        let queue: Queue = serde_json::from_str(
+            r#"{"name": "orders", "durable": true, "type": "quorum", "members": ["a", "b"],
+                "arguments": {"x-delivery-limit": 5},
+                "effective_policy_definition": {"delivery-limit": 9, "overflow": "reject-publish", "max-length": 9}}"#,
+        )
+        .unwrap();
+        let settings = QueueFacts::from(queue).settings.unwrap();
+        assert_eq!((settings.delivery_limit, settings.members), (Some(5), Some(2)));
+        assert_eq!(settings.overflow.as_deref(), Some("reject-publish"));
+        assert!(settings.bounded && settings.durable && !settings.transient);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_is_explained_without_its_secret() {
+        for (text, part) in [
+            ("rabbit:15672", "http"),
+            ("amqp://rabbit", "http"),
+            ("http://u:s3cret@127.0.0.1", "credentials"),
+            ("http://rabbit.internal:15672", "another machine"),
+        ] {
+            let error = check(text, false).unwrap_err().to_string();
+            assert!(error.starts_with("rabbitmq.management_url"), "{error}");
+            assert!(error.contains(part) && !error.contains("s3cret"), "{error}");
+        }
+        assert!(
+            check("https://rabbit.internal", false).is_ok() && check("http://127.0.0.1:1", false).is_ok()
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! [`Metric`]: one row of a table of metrics. Each crate has a table of its own; the document for
+//! operators is compared with all of them.
+
+/// The type of a metric, as Prometheus has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only rises, until the process starts anew; its name ends in `_total`.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Counts observations in buckets.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The word of the exposition format: `counter`, `gauge`, `histogram`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric: its name, its labels, its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// The name, in base units: `_seconds`, `_bytes`, `_total` for counters.
+    pub name: &'static str,
+    /// The type.
+    pub kind: MetricKind,
+    /// The labels of every series, in the order of the document.
+    pub labels: &'static [&'static str],
+    /// The meaning, in one line.
+    pub text: &'static str,
+}
+
+impl Metric {
+    /// A counter.
+    #[must_use]
+    pub const fn counter(name: &'static str, labels: &'static [&'static str], text: &'static str) -> Self {
+        Self { name, kind: MetricKind::Counter, labels, text }
+    }
+
+    /// A gauge.
+    #[must_use]
+    pub const fn gauge(name: &'static str, labels: &'static [&'static str], text: &'static str) -> Self {
+        Self { name, kind: MetricKind::Gauge, labels, text }
+    }
+
+    /// A histogram.
+    #[must_use]
+    pub const fn histogram(name: &'static str, labels: &'static [&'static str], text: &'static str) -> Self {
+        Self { name, kind: MetricKind::Histogram, labels, text }
+    }
+
+    /// Returns the row of the document's table.
+    #[must_use]
+    pub fn row(&self) -> String {
+        let labels = match self.labels {
+            [] => String::from("–"),
+            labels => labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", "),
+        };
+        format!("| `{}` | {} | {labels} | {} |", self.name, self.kind.as_str(), self.text)
+    }
+}

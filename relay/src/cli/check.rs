@@ -1,0 +1,53 @@
+//! `relay check`: the configuration, and whether databases and brokers let the relay in.
+
+use clap::Args;
+use futures_util::future::join_all;
+
+use super::config::{ConfigFile, find};
+use super::doctor::exit_of;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{Format, or_dash, table};
+use crate::doctor::{PipelineReport, reach};
+
+/// The arguments of `relay check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+}
+
+impl Check {
+    pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
+        let config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let looks = pipelines.into_iter().map(|pipeline| async {
+            PipelineReport { pipeline: pipeline.name.to_string(), checks: reach(pipeline).await }
+        });
+        let reports = join_all(looks).await;
+        format.print(&reports, |reports| shown(reports))?;
+        Ok(exit_of(&reports, false))
+    }
+}
+
+fn shown(reports: &[PipelineReport]) -> String {
+    let rows = reports.iter().flat_map(|report| {
+        report.checks.iter().map(|finding| {
+            [
+                report.pipeline.clone(),
+                finding.state.as_str().to_owned(),
+                finding.subject.clone(),
+                finding.measured.clone(),
+                or_dash(finding.remedy.as_ref()),
+            ]
+        })
+    });
+    table(["pipeline", "state", "subject", "measured", "remedy"], rows)
+}

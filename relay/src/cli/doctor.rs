@@ -1,0 +1,118 @@
+//! `relay doctor`: prints what [`crate::doctor`] finds.
+
+use clap::Args;
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::config::{ConfigFile, find};
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{Format, or_dash, table};
+use crate::doctor::{CheckState, ChecklistItem, DoctorOptions, PipelineReport, checklist, examine};
+
+/// The arguments of `relay doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+
+    /// A topic to look at, beside those of the latest messages and of the inboxes; may be repeated.
+    #[arg(long = "topic", value_name = "TOPIC")]
+    topics: Vec<String>,
+
+    /// The number of partitions that a topic of Kafka was given when it was made; may be repeated.
+    #[arg(long = "partitions", value_name = "TOPIC=COUNT", value_parser = recorded)]
+    partitions: Vec<(String, usize)>,
+
+    /// Exit with 2 on warnings, too.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// The whole output.
+#[derive(Debug, Serialize)]
+struct Report {
+    pipelines: Vec<PipelineReport>,
+    go_live: Vec<ChecklistItem>,
+}
+
+fn recorded(text: &str) -> Result<(String, usize), String> {
+    let wrong = || format!("{text:?} is not of the form TOPIC=COUNT");
+    let (topic, count) = text.rsplit_once('=').ok_or_else(wrong)?;
+    Ok((topic.to_owned(), count.parse().map_err(|_| wrong())?))
+}
+
+impl Doctor {
+    pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
+        let config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let options = DoctorOptions {
+            topics: self.topics.iter().cloned().collect(),
+            partitions: self.partitions.iter().cloned().collect(),
+        };
+        let looks = pipelines.into_iter().map(|pipeline| examine(pipeline, &config.verify, &options));
+        let pipelines = join_all(looks).await;
+        let report = Report { go_live: checklist(&pipelines), pipelines };
+        format.print(&report, Report::shown)?;
+        Ok(exit_of(&report.pipelines, self.strict))
+    }
+}
+
+/// How a command ends after these reports. What has to be changed goes before what may pass.
+pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
+    let of = |report: &PipelineReport| match report.worst() {
+        CheckState::Fail if report.is_only_unavailable() => Exit::Unavailable,
+        CheckState::Fail => Exit::Usage,
+        CheckState::Warn if strict => Exit::Usage,
+        _ => Exit::Success,
+    };
+    let exits: Vec<Exit> = reports.iter().map(of).collect();
+    match exits.contains(&Exit::Usage) {
+        true => Exit::Usage,
+        false => exits.into_iter().max().unwrap_or(Exit::Success),
+    }
+}
+
+impl Report {
+    fn shown(&self) -> String {
+        let rows = self.pipelines.iter().flat_map(|report| {
+            report.checks.iter().map(|finding| {
+                [
+                    report.pipeline.clone(),
+                    finding.state.as_str().to_owned(),
+                    finding.check.to_owned(),
+                    finding.subject.clone(),
+                    finding.measured.clone(),
+                    or_dash(finding.remedy.as_ref()),
+                ]
+            })
+        });
+        let checks = table(["pipeline", "state", "check", "subject", "measured", "remedy"], rows);
+        let rows = self.go_live.iter().map(|item| {
+            let state = match item.state {
+                CheckState::Unknown => "you",
+                state => state.as_str(),
+            };
+            [state.to_owned(), item.item.to_owned(), item.how.to_owned()]
+        });
+        let go_live = table(["state", "go-live checklist", "how"], rows);
+        let count = |state| {
+            let findings = self.pipelines.iter().flat_map(|report| &report.checks);
+            findings.filter(|finding| finding.state == state).count()
+        };
+        format!(
+            "{checks}\n\n{go_live}\n\n{} passed, {} warned, {} failed, {} could not be found out",
+            count(CheckState::Pass),
+            count(CheckState::Warn),
+            count(CheckState::Fail),
+            count(CheckState::Unknown),
+        )
+    }
+}

@@ -1,0 +1,216 @@
+//! `relay init`: writes a configuration from flags or questions, tested while it asks.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use dialoguer::{Input, Select};
+
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::print;
+use crate::config::{Config, Overrides, PipelineConfig, Starter, StarterBroker};
+use crate::doctor::{CheckState, Finding, reach_broker, reach_database};
+
+/// The arguments of `relay init`.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The file to write; it must not exist.
+    #[arg(long, value_name = "FILE", default_value = "relay.toml")]
+    out: PathBuf,
+
+    /// The pipeline's name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// The database: postgres://user@host/database or sqlite:file.db. Better given by the variable,
+    /// where it holds a password.
+    #[arg(long, value_name = "URL", env = "RELAY_DATABASE_URL", hide_env_values = true)]
+    database: Option<String>,
+
+    /// The PostgreSQL schema of the tables. Default: the search_path's.
+    #[arg(long, value_name = "NAME")]
+    schema: Option<String>,
+
+    /// Publish to Kafka: host:port of some brokers, separated by commas.
+    #[arg(long, value_name = "SERVERS", value_delimiter = ',', group = "broker")]
+    kafka: Vec<String>,
+
+    /// Publish to RabbitMQ: amqp[s]://user@host/vhost.
+    #[arg(long, value_name = "URL", group = "broker")]
+    rabbitmq: Option<String>,
+
+    /// Publish to SQS in this region.
+    #[arg(long, value_name = "REGION", group = "broker")]
+    sqs: Option<String>,
+
+    /// The endpoint of a server that speaks the protocol of SQS.
+    #[arg(long, value_name = "URL", requires = "sqs")]
+    sqs_endpoint: Option<String>,
+
+    /// Write it without looking at database and broker.
+    #[arg(long)]
+    no_check: bool,
+}
+
+impl Init {
+    pub(crate) async fn execute(&self) -> Result<Exit, Failure> {
+        if self.out.exists() {
+            return Err(self.exists());
+        }
+        let mut starter = Starter {
+            name: self.asked(self.name.as_ref(), "--name", "Name of the pipeline", "orders")?,
+            url: String::new(),
+            schema: self.schema.clone(),
+            // Until it is known; nothing connects to it.
+            broker: StarterBroker::Kafka(vec![String::from("127.0.0.1:9092")]),
+        };
+        let known = self.database.clone();
+        loop {
+            let example = "postgres://relay@127.0.0.1/orders";
+            starter.url = self.asked(known.as_ref(), "--database", "URL of the database", example)?;
+            let pipeline = match self.read(&starter) {
+                Ok(pipeline) => pipeline,
+                Err(failure) if known.is_none() => {
+                    eprint!("{}", failure.shown());
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            if self.no_check || self.passes(&reach_database(&pipeline).await, known.is_some())? {
+                break;
+            }
+        }
+        let known = self.given_broker();
+        loop {
+            starter.broker = match &known {
+                Some(broker) => broker.clone(),
+                None => ask_for_broker()?,
+            };
+            let pipeline = match self.read(&starter) {
+                Ok(pipeline) => pipeline,
+                Err(failure) if known.is_none() => {
+                    eprint!("{}", failure.shown());
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            if self.no_check || self.passes(&reach_broker(&pipeline).await, known.is_some())? {
+                break;
+            }
+        }
+        self.write(&starter.to_toml())?;
+        let file = self.out.display();
+        print(&format!("{file} is written. Next: relay doctor --config {file}; relay run --config {file}"))?;
+        Ok(Exit::Success)
+    }
+
+    fn exists(&self) -> Failure {
+        let help = "name another file with --out, or remove it";
+        Failure::with_help(Exit::Usage, format_args!("{} exists", self.out.display()), help)
+    }
+
+    /// Returns the value of a flag, or asks for one.
+    fn asked(
+        &self,
+        given: Option<&String>,
+        flag: &str,
+        prompt: &str,
+        example: &str,
+    ) -> Result<String, Failure> {
+        match given {
+            Some(given) => Ok(given.clone()),
+            None => {
+                demand_terminal(flag)?;
+                let input = Input::<String>::new().with_prompt(prompt).default(example.to_owned());
+                input.interact_text().map_err(no_answer)
+            }
+        }
+    }
+
+    fn given_broker(&self) -> Option<StarterBroker> {
+        if !self.kafka.is_empty() {
+            return Some(StarterBroker::Kafka(self.kafka.clone()));
+        }
+        if let Some(url) = &self.rabbitmq {
+            return Some(StarterBroker::Rabbitmq(url.clone()));
+        }
+        let region = self.sqs.clone()?;
+        Some(StarterBroker::Sqs { region, endpoint: self.sqs_endpoint.clone() })
+    }
+
+    /// The pipeline that the file would have. Variables of the environment are left out: they are
+    /// not written.
+    fn read(&self, starter: &Starter) -> Result<PipelineConfig, Failure> {
+        let (mut config, _) = Config::read(&self.out, &starter.to_toml(), &Overrides::default())?;
+        Ok(config.pipelines.remove(0))
+    }
+
+    /// Tells what was found. What a flag gave must pass; what somebody typed may be typed again.
+    fn passes(&self, finding: &Finding, is_final: bool) -> Result<bool, Failure> {
+        let remedy = finding.remedy.as_deref().unwrap_or_default();
+        eprintln!("{}: {}: {}", finding.subject, finding.state.as_str(), finding.measured);
+        match finding.state {
+            CheckState::Fail if is_final => {
+                let exit = if finding.unavailable { Exit::Unavailable } else { Exit::Usage };
+                let help = format!("{remedy}; --no-check writes the file all the same");
+                Err(Failure::with_help(exit, format_args!("{}: {}", finding.subject, finding.measured), help))
+            }
+            CheckState::Fail => {
+                eprintln!("  {remedy}");
+                Ok(false)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Only its owner may read it: URLs hold passwords. A file that came meanwhile stays as it is.
+    fn write(&self, text: &str) -> Result<(), Failure> {
+        let path: &Path = &self.out;
+        let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        match opened.and_then(|mut file| file.write_all(text.as_bytes())) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(self.exists()),
+            Err(error) => {
+                let help = "name a file in a folder in which you may write with --out";
+                Err(Failure::with_help(Exit::Usage, format_args!("{}: {error}", path.display()), help))
+            }
+        }
+    }
+}
+
+fn ask_for_broker() -> Result<StarterBroker, Failure> {
+    demand_terminal("--kafka, --rabbitmq or --sqs")?;
+    let kinds = ["Kafka", "RabbitMQ", "SQS"];
+    let kind = Select::new().with_prompt("Broker").items(kinds).default(0).interact().map_err(no_answer)?;
+    let ask = |prompt: &str, example: &str| {
+        let input = Input::<String>::new().with_prompt(prompt).default(example.to_owned());
+        input.interact_text().map_err(no_answer)
+    };
+    Ok(match kind {
+        0 => {
+            let servers = ask("Brokers, separated by commas", "127.0.0.1:9092")?;
+            StarterBroker::Kafka(servers.split(',').map(|server| server.trim().to_owned()).collect())
+        }
+        1 => StarterBroker::Rabbitmq(ask("URL", "amqp://guest:guest@127.0.0.1")?),
+        _ => StarterBroker::Sqs { region: ask("Region", "eu-central-1")?, endpoint: None },
+    })
+}
+
+fn demand_terminal(flag: &str) -> Result<(), Failure> {
+    if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        return Ok(());
+    }
+    let help = "give name, database and broker by flags: relay init --help";
+    Err(Failure::with_help(
+        Exit::Usage,
+        format_args!("{flag} is missing, and there is no terminal to ask on"),
+        help,
+    ))
+}
+
+fn no_answer(error: dialoguer::Error) -> Failure {
+    Failure::new(Exit::Usage, format_args!("no answer: {error}"))
+}

@@ -1,0 +1,32 @@
+//! `relay man`: man pages, one for each command.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory as _};
+
+use super::Cli;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::print;
+
+/// The arguments of `relay man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The folder for the pages; made when it is missing. Pages of the same names are replaced.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+impl Man {
+    pub(crate) fn execute(&self) -> Result<Exit, Failure> {
+        let folder = self.out.display();
+        let failed = |error: std::io::Error| {
+            let help = "name a folder in which you may write";
+            Failure::with_help(Exit::Usage, format_args!("{folder}: {error}"), help)
+        };
+        std::fs::create_dir_all(&self.out).map_err(failed)?;
+        clap_mangen::generate_to(Cli::command(), &self.out).map_err(failed)?;
+        print(&format!("the pages are in {folder}: man {folder}/relay.1"))?;
+        Ok(Exit::Success)
+    }
+}

@@ -1,0 +1,85 @@
+//! Decisions about sagas. Each is recorded with who took it and why.
+
+use clap::Args;
+use saga::{Action, SagaId};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::super::dead::Signature;
+use super::super::exit::Exit;
+use super::super::failure::Failure;
+use super::super::output::Format;
+use super::Which;
+use super::place::Opened;
+
+/// Which saga, and who decides.
+#[derive(Debug, Args)]
+pub struct Decide {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    signature: Signature,
+}
+
+/// The arguments of `relay sagas skip`.
+#[derive(Debug, Args)]
+pub struct Skip {
+    #[command(flatten)]
+    decide: Decide,
+
+    /// The step.
+    #[arg(long, value_name = "STEP")]
+    step: String,
+
+    /// The result that the step is given, as JSON; of no matter where an undo is skipped.
+    #[arg(long, value_name = "JSON", default_value = "null", value_parser = json)]
+    result: Value,
+}
+
+/// The result of a decision.
+#[derive(Debug, Serialize)]
+struct Decided {
+    action: &'static str,
+    saga: String,
+    step: Option<String>,
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}; a text is written '\"text\"'"))
+}
+
+impl Decide {
+    pub(crate) async fn execute(self, action: Action, format: Format) -> Result<Exit, Failure> {
+        let (id, signature) = (self.which.id()?, self.signature.of_inbox());
+        let sagas = Opened::of(&self.which.place).await?;
+        let decided = match action {
+            Action::Cancel => sagas.cancel(&id, &signature).await,
+            _ => sagas.retry(&id, &signature).await,
+        };
+        sagas.close().await;
+        decided?;
+        shown(action, &id, None, format)
+    }
+}
+
+impl Skip {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let Self { decide, step, result } = self;
+        let (id, signature) = (decide.which.id()?, decide.signature.of_inbox());
+        let sagas = Opened::of(&decide.which.place).await?;
+        let skipped = sagas.skip(&id, &step, &result, &signature).await;
+        sagas.close().await;
+        skipped?;
+        shown(Action::Skip, &id, Some(step), format)
+    }
+}
+
+fn shown(action: Action, id: &SagaId, step: Option<String>, format: Format) -> Result<Exit, Failure> {
+    let decided = Decided { action: action.as_str(), saga: id.to_string(), step };
+    format.print(&decided, |Decided { action, saga, step }| match step {
+        Some(step) => format!("{action}: {saga}, step {step}"),
+        None => format!("{action}: {saga}"),
+    })?;
+    Ok(Exit::Success)
+}

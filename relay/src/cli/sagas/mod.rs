@@ -1,0 +1,178 @@
+//! `relay sagas`: operations over several services, and what operators decide about them.
+
+mod decide;
+mod place;
+mod show;
+
+use std::num::NonZeroU32;
+
+use clap::{Args, Subcommand, ValueEnum};
+use saga::{Action, SagaId, SagaQuery, State};
+
+use super::database::TablesDatabase;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::Format;
+use decide::{Decide, Skip};
+use place::Opened;
+
+/// Actions on sagas.
+#[derive(Debug, Subcommand)]
+pub enum Sagas {
+    /// List sagas, the oldest first: those that have not ended, unless more is asked for.
+    List(List),
+    /// Show a saga and its steps with their times, but no input, result or reply.
+    Show(Which),
+    /// List sagas that need an operator, the oldest first.
+    Stuck(Stuck),
+    /// Let a stuck saga go on where it stopped, with its attempts counted from zero.
+    Retry(Decide),
+    /// Have a running saga undone.
+    Cancel(Decide),
+    /// Skip a step of a stuck saga: its undo, or the step itself, which is given a result.
+    Skip(Skip),
+    /// List the decisions taken so far, the latest first.
+    Audit(Audit),
+}
+
+/// The arguments of `relay sagas list`.
+#[derive(Debug, Args)]
+pub struct List {
+    #[command(flatten)]
+    place: TablesDatabase,
+
+    /// Only those of this type.
+    #[arg(long = "type", value_name = "TYPE")]
+    saga_type: Option<String>,
+
+    /// Only those in this state.
+    #[arg(long, value_enum, value_name = "STATE")]
+    state: Option<StateName>,
+
+    /// Also those that have finished or are undone.
+    #[arg(long)]
+    ended: bool,
+
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    limit: NonZeroU32,
+}
+
+/// The arguments of `relay sagas stuck`.
+#[derive(Debug, Args)]
+pub struct Stuck {
+    #[command(flatten)]
+    place: TablesDatabase,
+
+    /// Only those of this type.
+    #[arg(long = "type", value_name = "TYPE")]
+    saga_type: Option<String>,
+
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    limit: NonZeroU32,
+}
+
+/// One saga.
+#[derive(Debug, Args)]
+pub struct Which {
+    #[command(flatten)]
+    place: TablesDatabase,
+
+    /// The type of the saga.
+    #[arg(long = "type", value_name = "TYPE")]
+    saga_type: String,
+
+    /// Its id.
+    #[arg(long, value_name = "ID")]
+    id: String,
+}
+
+/// Which decisions to list.
+#[derive(Debug, Args)]
+pub struct Audit {
+    #[command(flatten)]
+    place: TablesDatabase,
+
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    limit: NonZeroU32,
+}
+
+/// A state, as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StateName {
+    /// Its steps are run.
+    Running,
+    /// Its steps are undone.
+    Undoing,
+    /// It ran to its end.
+    Finished,
+    /// Everything is undone.
+    Undone,
+}
+
+impl From<StateName> for State {
+    fn from(name: StateName) -> Self {
+        match name {
+            StateName::Running => Self::Running,
+            StateName::Undoing => Self::Undoing,
+            StateName::Finished => Self::Finished,
+            StateName::Undone => Self::Undone,
+        }
+    }
+}
+
+impl Which {
+    fn id(&self) -> Result<SagaId, Failure> {
+        SagaId::new(&self.saga_type, &self.id).map_err(|error| Failure::new(Exit::Usage, error))
+    }
+}
+
+impl Sagas {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        match self {
+            Self::List(List { place, saga_type, state, ended, limit }) => {
+                let mut query = SagaQuery::open(limit);
+                query.saga_type = saga_type;
+                query.state = state.map(State::from);
+                query.with_ended = ended || query.state.is_some_and(State::has_ended);
+                let sagas = Opened::of(&place).await?;
+                let listed = sagas.list(&query).await?;
+                sagas.close().await;
+                show::list(&listed, "no saga", format)?;
+                Ok(Exit::Success)
+            }
+            Self::Stuck(Stuck { place, saga_type, limit }) => {
+                let mut query = SagaQuery::open(limit);
+                query.saga_type = saga_type;
+                query.is_stuck = true;
+                let sagas = Opened::of(&place).await?;
+                let listed = sagas.list(&query).await?;
+                sagas.close().await;
+                show::list(&listed, "no saga is stuck", format)?;
+                Ok(Exit::Success)
+            }
+            Self::Show(which) => {
+                let id = which.id()?;
+                let sagas = Opened::of(&which.place).await?;
+                let found = sagas.show(&id).await?;
+                sagas.close().await;
+                let Some((saga, steps)) = found else {
+                    let help = "one that has ended is forgotten after a while; `relay sagas list --ended` shows the others";
+                    return Err(Failure::with_help(Exit::Usage, format_args!("there is no saga {id}"), help));
+                };
+                show::one(&saga, &steps, format)
+            }
+            Self::Retry(decide) => decide.execute(Action::Retry, format).await,
+            Self::Cancel(decide) => decide.execute(Action::Cancel, format).await,
+            Self::Skip(skip) => skip.execute(format).await,
+            Self::Audit(Audit { place, limit }) => {
+                let sagas = Opened::of(&place).await?;
+                let decisions = sagas.decisions(limit).await?;
+                sagas.close().await;
+                show::audit(&decisions, format)
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Checks of what holds rows and history back: open and prepared transactions, replication slots.
+//! Pure.
+
+use std::time::Duration;
+
+use super::facts::PostgresFacts;
+use super::report::{CheckState, Finding};
+use super::text::{age, bytes};
+
+const DATABASE: &str = "database";
+/// Rows of an open transaction cannot be read, and a snapshot keeps dead rows from going.
+const TRANSACTION_WARN: Duration = Duration::from_secs(60);
+const TRANSACTION_FAIL: Duration = Duration::from_secs(3_600);
+/// A prepared transaction that is this old has lost its coordinator.
+const PREPARED_WARN: Duration = Duration::from_secs(60);
+const SLOT_LOG_WARN: u64 = 1 << 30;
+/// A tenth of the 2³¹ transactions after which PostgreSQL stops.
+const SLOT_TRANSACTIONS_WARN: u64 = 200_000_000;
+
+pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
+    vec![transactions(facts), prepared(facts), slots(facts)]
+}
+
+fn transactions(facts: &PostgresFacts) -> Finding {
+    let check = "transactions";
+    let hidden = facts.transactions.iter().filter(|transaction| transaction.age.is_none()).count();
+    let oldest = facts.transactions.iter().find_map(|transaction| Some((transaction, transaction.age?)));
+    match oldest {
+        Some((transaction, old)) if old >= TRANSACTION_WARN => {
+            let state = if old >= TRANSACTION_FAIL { CheckState::Fail } else { CheckState::Warn };
+            let measured = format!(
+                "pid {} of {} {:?}, {} for {}",
+                transaction.pid,
+                transaction.role,
+                transaction.application,
+                transaction.state,
+                age(old)
+            );
+            let remedy = format!(
+                "its rows cannot leave and history stays: end it (SELECT pg_terminate_backend({})), and set \
+                 idle_in_transaction_session_timeout for its role",
+                transaction.pid
+            );
+            Finding::unless(check, DATABASE, measured, Some((state, remedy)))
+        }
+        _ if hidden > 0 && !facts.sees_sessions => {
+            let pids: Vec<String> = facts.transactions.iter().map(|open| open.pid.to_string()).collect();
+            let measured = format!("open in the pids {}, their age is hidden", pids.join(", "));
+            let remedy = format!("GRANT pg_read_all_stats TO {}", facts.role);
+            Finding::unknown(check, DATABASE, measured, remedy)
+        }
+        Some((_, old)) => Finding::pass(check, DATABASE, format!("the oldest is open for {}", age(old))),
+        None => Finding::pass(check, DATABASE, "none is open"),
+    }
+}
+
+fn prepared(facts: &PostgresFacts) -> Finding {
+    let check = "prepared-transactions";
+    match facts.prepared.first() {
+        None => Finding::pass(check, DATABASE, "none"),
+        Some(oldest) => {
+            let measured = format!("{:?} of {} for {}", oldest.gid, oldest.role, age(oldest.age));
+            let problem = (oldest.age >= PREPARED_WARN).then(|| {
+                let remedy = "it holds rows back until it ends, also through restarts: COMMIT PREPARED or ROLLBACK \
+                              PREPARED it, as its coordinator decided";
+                (CheckState::Fail, remedy.to_owned())
+            });
+            Finding::unless(check, DATABASE, measured, problem)
+        }
+    }
+}
+
+fn slots(facts: &PostgresFacts) -> Finding {
+    let check = "replication-slots";
+    let is_old = |slot: &&super::facts::Slot| {
+        !slot.active || slot.log_bytes >= SLOT_LOG_WARN || slot.transactions >= SLOT_TRANSACTIONS_WARN
+    };
+    match facts.slots.iter().find(is_old) {
+        None if facts.slots.is_empty() => Finding::pass(check, DATABASE, "none"),
+        None => Finding::pass(check, DATABASE, format!("{}, all read", facts.slots.len())),
+        Some(slot) => {
+            let measured = format!(
+                "{}: {}, keeps {} of log and rows of {} transactions",
+                slot.name,
+                if slot.active { "read" } else { "nobody reads it" },
+                bytes(slot.log_bytes),
+                slot.transactions
+            );
+            let remedy = format!(
+                "the disk fills until it is read: start its reader, or SELECT pg_drop_replication_slot('{}'), and set \
+                 max_slot_wal_keep_size",
+                slot.name
+            );
+            Finding::warn(check, DATABASE, measured, remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::facts::{OpenTransaction, PreparedTransaction, Slot};
+
+    fn facts() -> PostgresFacts {
+        crate::doctor::postgres::tests::healthy()
+    }
+
+    #[test]
+    fn the_oldest_transaction_is_named_with_its_pid_and_age() {
+        let mut facts = facts();
+        let open = |seconds: Option<u64>| OpenTransaction {
+            pid: 4711,
+            role: String::from("shop"),
+            application: String::from("checkout"),
+            state: String::from("idle in transaction"),
+            age: seconds.map(Duration::from_secs),
+        };
+        for (seconds, sees, state) in [
+            (Some(5), true, CheckState::Pass),
+            (Some(120), true, CheckState::Warn),
+            (Some(7_200), true, CheckState::Fail),
+            (None, false, CheckState::Unknown),
+        ] {
+            facts.transactions = vec![open(seconds)];
+            facts.sees_sessions = sees;
+            let finding = transactions(&facts);
+            assert_eq!(finding.state, state, "{finding:?}");
+            assert!(state == CheckState::Pass || finding.measured.contains("4711"), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn forgotten_slots_and_prepared_transactions_are_told() {
+        let mut facts = facts();
+        let age = Duration::from_secs(90);
+        facts.prepared = vec![PreparedTransaction { gid: String::from("x"), role: String::from("r"), age }];
+        facts.slots = vec![Slot { name: String::from("cdc"), active: false, log_bytes: 0, transactions: 0 }];
+        assert_eq!(prepared(&facts).state, CheckState::Fail);
+        assert_eq!(slots(&facts).state, CheckState::Warn);
+        facts.slots[0].active = true;
+        assert_eq!(slots(&facts).state, CheckState::Pass);
+    }
+}

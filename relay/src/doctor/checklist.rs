@@ -1,0 +1,105 @@
+//! The go-live checklist: what has to be true before money depends on it, and how much of it the
+//! checks have verified. Pure.
+
+use serde::Serialize;
+
+use super::report::{CheckState, PipelineReport};
+
+/// One item of the checklist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChecklistItem {
+    /// The condition.
+    pub item: &'static str,
+    /// `pass` when it was verified, `unknown` when somebody has to see to it.
+    pub state: CheckState,
+    /// How it was verified, or who keeps it and how to find out.
+    pub how: &'static str,
+}
+
+/// How an item is decided.
+enum By {
+    /// By the worst of these checks; unknown when none was made.
+    Checks(&'static [&'static str], &'static str),
+    /// By a person.
+    Person(&'static str),
+}
+
+const ITEMS: [(&str, By); 14] = [
+    (
+        "keys validated (format, length)",
+        By::Checks(&["schema"], "types and constraints of the tables refuse other keys"),
+    ),
+    (
+        "operation type part of the key",
+        By::Person(
+            "inbox: the consumer's name; idempotency keys: the operation. Give each operation its own",
+        ),
+    ),
+    (
+        "retention 2–3× the longest retry window",
+        By::Checks(&["inbox-retention"], "inboxes against what the broker can redeliver"),
+    ),
+    ("unique constraint on the key", By::Checks(&["schema"], "primary keys of the migrated tables")),
+    (
+        "expiry job",
+        By::Checks(
+            &["history"],
+            "`relay run` removes history; inboxes expire days in their runner's maintenance",
+        ),
+    ),
+    (
+        "check and effect in one transaction",
+        By::Person(
+            "the handler writes through the transaction that it is given; `relay verify` finds what does not",
+        ),
+    ),
+    ("row locks against races", By::Checks(&["schema"], "the guard's insert waits for the row of the other")),
+    ("state tracked", By::Checks(&["schema", "grants"], "parked, dead and applied messages have rows")),
+    ("ids used for dedup end to end", By::Person("`relay verify` proves it on real traffic")),
+    ("keys logged", By::Person("log your business keys beside the message id, which the toolkit logs")),
+    ("duplicate rate tracked", By::Person("scrape the consumers' metrics: applied and duplicates")),
+    ("alerts", By::Person("alert on backlog age, dead letters, and no leader")),
+    (
+        "replay, concurrency, load and failure tests",
+        By::Person("docs/testing.md: the test kit sends twice, at once, and crashes"),
+    ),
+    (
+        "key format, retention, retry behaviour and error codes documented",
+        By::Person("in the documentation of your interface"),
+    ),
+];
+
+/// The checklist, with what the reports have verified.
+#[must_use]
+pub fn checklist(reports: &[PipelineReport]) -> Vec<ChecklistItem> {
+    let decide = |(item, by): &(&'static str, By)| match by {
+        By::Person(how) => ChecklistItem { item, state: CheckState::Unknown, how },
+        By::Checks(checks, how) => {
+            let made = reports.iter().flat_map(|report| &report.checks);
+            let states = made.filter(|finding| checks.contains(&finding.check)).map(|finding| finding.state);
+            ChecklistItem { item, state: states.max().unwrap_or(CheckState::Unknown), how }
+        }
+    };
+    ITEMS.iter().map(decide).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Finding;
+
+    #[test]
+    fn an_item_is_verified_by_its_checks_or_left_to_a_person() {
+        let checks = vec![
+            Finding::pass("schema", "database", ""),
+            Finding::fail("inbox-retention", "inbox", "", ""),
+            Finding::pass("inbox-retention", "inbox", ""),
+        ];
+        let list = checklist(&[PipelineReport { pipeline: String::from("orders"), checks }]);
+        let state = |part: &str| list.iter().find(|item| item.item.contains(part)).map(|item| item.state);
+        assert_eq!(state("unique constraint"), Some(CheckState::Pass));
+        assert_eq!(state("retention 2"), Some(CheckState::Fail));
+        assert_eq!(state("expiry job"), Some(CheckState::Unknown));
+        assert_eq!((state("alerts"), list.len()), (Some(CheckState::Unknown), 14));
+    }
+}

@@ -1,0 +1,224 @@
+//! One pipeline from end to end: gathers facts and checks them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use message::loopback::is_loopback;
+use migrations::Dialect;
+use outbox::connect::dialect_of;
+use outbox::log::LogError;
+use secrecy::ExposeSecret as _;
+use tokio::time::timeout;
+
+use super::gather::{self, Unreachable};
+use super::horizon::{self, Horizon};
+use super::report::{CheckState, Finding, PipelineReport};
+use super::{facts, sqlite};
+use crate::config::{Broker, InboxConfig, PipelineConfig};
+
+/// All questions to a broker together may take this long.
+const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Things that an operator tells the doctor beside the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct DoctorOptions {
+    /// Topics to look at, beside those of the latest messages and of the inboxes.
+    pub topics: BTreeSet<String>,
+    /// The number of partitions that a topic should have.
+    pub partitions: BTreeMap<String, usize>,
+}
+
+/// Looks at a pipeline: its database, its broker, and the inboxes that apply its messages. Writes
+/// nothing. What cannot be reached is a finding. Cancel-safe.
+pub async fn examine(
+    pipeline: &PipelineConfig,
+    inboxes: &[InboxConfig],
+    options: &DoctorOptions,
+) -> PipelineReport {
+    let (mut checks, sent) = database(pipeline).await;
+    checks.push(history(pipeline));
+    let inboxes: Vec<&InboxConfig> =
+        inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();
+    let listed = inboxes.iter().flat_map(|inbox| inbox.topics.iter().cloned());
+    let recorded = options.partitions.keys().cloned();
+    let topics: BTreeSet<String> =
+        sent.into_iter().chain(options.topics.iter().cloned()).chain(listed).chain(recorded).collect();
+    let topics: Vec<String> = topics.into_iter().collect();
+    checks.push(broker_tls(&pipeline.broker));
+    let (findings, horizons) =
+        match timeout(BROKER_TIME_LIMIT, broker(&pipeline.broker, &topics, options)).await {
+            Ok(found) => found,
+            Err(_) => {
+                let measured = format!("no answer within {} s", BROKER_TIME_LIMIT.as_secs());
+                let finding =
+                    Finding::fail("connection", "broker", measured, "look at the broker and the network");
+                (vec![finding.because_unavailable(true)], Vec::new())
+            }
+        };
+    let is_reached =
+        findings.iter().all(|finding| finding.check != "connection" || finding.state == CheckState::Pass);
+    checks.extend(findings);
+    if topics.is_empty() && is_reached {
+        let remedy = "name them with --topic: no message has left traces of one";
+        checks.push(Finding::unknown("topic", "broker", "no topic is known", remedy));
+    }
+    let inboxes = join_all(inboxes.into_iter().map(gather::inbox::gather)).await;
+    checks.extend(horizon::check(&horizons, &inboxes));
+    PipelineReport { pipeline: pipeline.name.to_string(), checks }
+}
+
+/// Checks the database; also tells the topics of its latest messages.
+async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
+    let reached = |url: &str| {
+        let place = crate::config::redact::url(url);
+        Finding::pass("connection", "database", place)
+    };
+    let url = match pipeline.database.url() {
+        Ok(url) => url,
+        Err(error) => {
+            let remedy = "correct the setting";
+            return (vec![Finding::fail("connection", "database", error.to_string(), remedy)], Vec::new());
+        }
+    };
+    let url = url.expose_secret();
+    let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> = async {
+        match dialect_of(url).map_err(LogError::from)? {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let allow = pipeline.database.options().allow_plaintext;
+                let mut told = gather::postgres::gather(url, allow, pipeline.database.schema()).await?;
+                told.facts.refused = refusal(pipeline).await?;
+                Ok((super::postgres::check(&told.facts), told.topics))
+            }
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => Err(Unreachable {
+                reason: String::from("this relay was built without PostgreSQL"),
+                unavailable: false,
+            }),
+            Dialect::Sqlite => {
+                let mut told = gather::sqlite::gather(url).await?;
+                told.facts.refused = refusal(pipeline).await?;
+                Ok((sqlite::check(&told.facts), told.topics))
+            }
+        }
+    }
+    .await;
+    match gathered {
+        Ok((findings, topics)) => ([vec![reached(url)], findings].concat(), topics),
+        Err(Unreachable { reason, unavailable }) => {
+            let remedy = match unavailable {
+                true => "look at the server and the network; the relay waits for it",
+                false => "correct URL, user, password or rights",
+            };
+            let finding = Finding::fail("connection", "database", reason, remedy);
+            (vec![finding.because_unavailable(unavailable)], Vec::new())
+        }
+    }
+}
+
+/// Why the relay refuses the database: it opens it as `relay run` does.
+async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachable> {
+    let options = pipeline.database.options().clone();
+    let store = outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options)?;
+    match store.reader(&pipeline.name).await {
+        Ok(_) => Ok(None),
+        Err(error) if error.fault() == message::Fault::Operator => Ok(Some(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How long the outbox keeps what has left.
+fn history(pipeline: &PipelineConfig) -> Finding {
+    let measured = format!("database.retention = {}", pipeline.retention);
+    let problem = pipeline.retention.keep().is_none().then(|| {
+        let remedy = "the outbox grows for ever: set database.retention, or remove history by other means";
+        (CheckState::Warn, remedy.to_owned())
+    });
+    Finding::unless("history", "database", measured, problem)
+}
+
+/// Whether the way to the broker is protected, by the settings: connections follow them.
+fn broker_tls(broker: &Broker) -> Finding {
+    let (encrypted, verified, local) = match broker {
+        #[cfg(feature = "kafka")]
+        Broker::Kafka(config) => {
+            let mut hosts =
+                config.bootstrap_servers.iter().filter_map(|server| Some(server.rsplit_once(':')?.0));
+            let verified = config.tls.as_ref().is_some_and(|tls| tls.verify);
+            (config.tls.is_some(), verified, hosts.all(is_loopback))
+        }
+        #[cfg(feature = "rabbitmq")]
+        Broker::Rabbitmq(config) => {
+            let encrypted = config.url.expose_secret().starts_with("amqps:");
+            // Without `allow_plaintext` no other machine is accepted.
+            (encrypted, encrypted, !config.allow_plaintext)
+        }
+        #[cfg(feature = "sqs")]
+        Broker::Sqs(config) => {
+            let encrypted = config.endpoint_url.as_ref().is_none_or(|url| url.starts_with("https:"));
+            (encrypted, encrypted, !config.allow_plaintext)
+        }
+    };
+    let (measured, problem) = match (encrypted, verified) {
+        (true, true) => ("encrypted, certificate verified", None),
+        (true, false) => (
+            "encrypted, certificate not verified",
+            Some("anybody on the path can pose as the broker: set tls.verify = true"),
+        ),
+        (false, _) if local => ("not encrypted, on this machine", None),
+        (false, _) => (
+            "not encrypted",
+            Some("payloads may cross the network in the clear: use TLS, and no allow_plaintext"),
+        ),
+    };
+    let state = if encrypted { CheckState::Warn } else { CheckState::Fail };
+    Finding::unless("tls", "broker", measured, problem.map(|remedy| (state, remedy.to_owned())))
+}
+
+async fn broker(broker: &Broker, topics: &[String], options: &DoctorOptions) -> (Vec<Finding>, Vec<Horizon>) {
+    match broker {
+        #[cfg(feature = "kafka")]
+        Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {
+            Ok(facts) => {
+                let findings = super::kafka::check(&facts, config, &options.partitions);
+                (with_broker(&facts, findings), super::kafka::horizons(&facts))
+            }
+            Err(error) => (vec![unreachable(&error)], Vec::new()),
+        },
+        #[cfg(feature = "rabbitmq")]
+        Broker::Rabbitmq(config) => match brokers::rabbitmq::inspect(config, topics).await {
+            Ok(facts) => {
+                let findings = super::rabbitmq::check(&facts);
+                (with_broker(&facts, findings), super::rabbitmq::horizons(&facts))
+            }
+            Err(error) => (vec![unreachable(&error)], Vec::new()),
+        },
+        #[cfg(feature = "sqs")]
+        Broker::Sqs(config) => match brokers::sqs::inspect(config, topics).await {
+            Ok(facts) => {
+                let findings = super::sqs::check(&facts, config);
+                (with_broker(&facts, findings), super::sqs::horizons(&facts))
+            }
+            Err(error) => (vec![unreachable(&error)], Vec::new()),
+        },
+    }
+}
+
+/// The findings about an answer of a broker, and what the answer itself shows.
+fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
+    let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
+    let mut checks = vec![Finding::pass("connection", "broker", "it answers")];
+    checks.extend(told.clock.map(|clock| super::postgres::clock("broker", skew(clock))));
+    checks.extend(findings);
+    checks
+}
+
+fn unreachable(error: &brokers::InspectError) -> Finding {
+    let unavailable = error.fault == message::Fault::Broker;
+    let remedy = match unavailable {
+        true => "look at the broker and the network; the relay waits for it",
+        false => "correct address, user, password or rights",
+    };
+    Finding::fail("connection", "broker", error.reason.clone(), remedy).because_unavailable(unavailable)
+}

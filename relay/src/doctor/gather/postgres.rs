@@ -1,0 +1,205 @@
+//! Asks a PostgreSQL server.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use message::loopback::is_loopback;
+use migrations::{Identifier, MigrateError};
+use outbox::connect::postgres_options;
+use outbox::log::LogError;
+use sqlx::postgres::{PgConnectOptions, PgRow, PgSslMode};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row as _};
+use tokio::time::timeout;
+
+use super::asked::rows;
+use super::lines::lines;
+use super::{TIME_LIMIT, Unreachable};
+use crate::doctor::facts::{
+    OpenTransaction, PostgresFacts, PreparedTransaction, RoleFacts, Skew, Slot, WrongGrant,
+};
+
+const SERVER: &str = include_str!("../sql/server.sql");
+const ISOLATION: &str = include_str!("../sql/isolation.sql");
+const TRANSACTIONS: &str = include_str!("../sql/transactions.sql");
+const PREPARED: &str = include_str!("../sql/prepared.sql");
+const SLOTS: &str = include_str!("../sql/slots.sql");
+const SEQUENCE: &str = include_str!("../sql/sequence.sql");
+const TOPICS: &str = include_str!("../sql/topics.sql");
+const GRANTS: &str = include_str!("../sql/grants.sql");
+const PUBLIC: &str = include_str!("../sql/public.sql");
+
+/// The facts of the server, and the topics of its latest messages.
+pub(in crate::doctor) struct Gathered {
+    pub(in crate::doctor) facts: PostgresFacts,
+    pub(in crate::doctor) topics: Vec<String>,
+}
+
+/// Asks everything.
+pub(in crate::doctor) async fn gather(
+    url: &str,
+    allow_plaintext: bool,
+    schema: Option<&Identifier>,
+) -> Result<Gathered, Unreachable> {
+    let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
+    let options = options.application_name("relay doctor");
+    let mut connection = connect(&options).await?;
+    let gathered = ask(&mut connection, &options, schema).await?;
+    // Nothing depends on it.
+    let _ = timeout(TIME_LIMIT, connection.close()).await;
+    Ok(gathered)
+}
+
+pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Unreachable> {
+    let opened = timeout(TIME_LIMIT, options.connect()).await.map_err(|_| Unreachable::late())?;
+    let failed = |error| MigrateError::Database { what: String::from("connect"), source: Box::new(error) };
+    Ok(opened.map_err(|error| LogError::from(failed(error)))?)
+}
+
+async fn ask(
+    connection: &mut PgConnection,
+    options: &PgConnectOptions,
+    schema: Option<&Identifier>,
+) -> Result<Gathered, Unreachable> {
+    let (before, asked) = (SystemTime::now(), Instant::now());
+    let row = rows(connection, None, SERVER).await?.into_iter().next();
+    let row = row.ok_or_else(|| Unreachable::operator("the server does not tell what it is"))?;
+    let took = asked.elapsed();
+    let replica: bool = get(&row, "replica")?;
+    let pid: i32 = get(&row, "pid")?;
+    let lines = lines::<Postgres>(connection, schema).await?;
+    let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
+    let (mut sequence_cache, mut topics, mut roles, mut public) = (None, Vec::new(), Vec::new(), Vec::new());
+    if has_outbox {
+        sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
+        roles = grants(&rows(connection, schema, GRANTS).await?)?;
+        public = texts(&rows(connection, schema, PUBLIC).await?)?;
+        // A role that may not read the log is told by its grants.
+        topics = match rows(connection, schema, TOPICS).await {
+            Ok(rows) => texts(&rows)?,
+            Err(_) => Vec::new(),
+        };
+    }
+    let host = options.get_host();
+    let unsafe_settings = ["fsync", "full_page_writes", "synchronous_commit"]
+        .into_iter()
+        .map(|name| Ok((name, get::<String>(&row, name)?)))
+        .filter(|setting| !matches!(setting, Ok((_, value)) if value != "off"))
+        .collect::<Result<Vec<_>, Unreachable>>()?;
+    let facts = PostgresFacts {
+        version: get(&row, "version")?,
+        version_number: get(&row, "version_number")?,
+        replica,
+        local: options.get_socket().is_some() || host.starts_with('/') || is_loopback(host),
+        cipher: match get::<Option<bool>>(&row, "encrypted")? {
+            Some(true) => Some(get::<Option<String>>(&row, "cipher")?.unwrap_or_else(|| String::from("TLS"))),
+            _ => None,
+        },
+        verified: matches!(options.get_ssl_mode(), PgSslMode::VerifyFull | PgSslMode::VerifyCa),
+        role: get(&row, "role_name")?,
+        superuser: get::<Option<bool>>(&row, "superuser")?.unwrap_or_default(),
+        sees_sessions: get(&row, "sees_sessions")?,
+        shared_session: shares_session(options, pid).await?,
+        refused: None,
+        lines,
+        sequence_cache,
+        isolation: get(&row, "isolation")?,
+        isolation_of_others: texts(&rows(connection, None, ISOLATION).await?)?,
+        unsafe_settings,
+        roles,
+        public,
+        transactions: transactions(&rows(connection, None, TRANSACTIONS).await?)?,
+        prepared: prepared(&rows(connection, None, PREPARED).await?)?,
+        // A replica does not tell where its log is written.
+        slots: if replica { Vec::new() } else { slots(&rows(connection, None, SLOTS).await?)? },
+        clock: skew(get(&row, "clock")?, before, took),
+        database_bytes: u64::try_from(get::<i64>(&row, "database_bytes")?).unwrap_or_default(),
+    };
+    Ok(Gathered { facts, topics })
+}
+
+/// Whether a second connection gets the session that the first one, which is idle, had.
+async fn shares_session(options: &PgConnectOptions, pid: i32) -> Result<bool, Unreachable> {
+    let mut second = connect(options).await?;
+    let row = rows(&mut second, None, "SELECT pg_backend_pid() AS pid").await?.into_iter().next();
+    let other: Option<i32> = row.map(|row| get(&row, "pid")).transpose()?;
+    let _ = timeout(TIME_LIMIT, second.close()).await;
+    Ok(other == Some(pid))
+}
+
+/// The clock in the middle of the question.
+fn skew(clock: f64, before: SystemTime, took: Duration) -> Skew {
+    let middle = before.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
+    let by = Duration::try_from_secs_f64((clock - middle.as_secs_f64()).abs()).unwrap_or(Duration::MAX);
+    Skew { by, uncertainty: took / 2 }
+}
+
+fn get<'r, T>(row: &'r PgRow, name: &str) -> Result<T, Unreachable>
+where
+    T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
+{
+    row.try_get(name).map_err(Unreachable::asking)
+}
+
+fn first<'r, T>(row: &'r PgRow) -> Result<T, Unreachable>
+where
+    T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
+{
+    row.try_get(0).map_err(Unreachable::asking)
+}
+
+fn texts(rows: &[PgRow]) -> Result<Vec<String>, Unreachable> {
+    rows.iter().map(first).collect()
+}
+
+fn age(row: &PgRow) -> Result<Option<Duration>, Unreachable> {
+    let seconds: Option<f64> = get(row, "seconds")?;
+    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
+}
+
+fn transactions(rows: &[PgRow]) -> Result<Vec<OpenTransaction>, Unreachable> {
+    let read = |row: &PgRow| {
+        Ok(OpenTransaction {
+            pid: get(row, "pid")?,
+            role: get(row, "role_name")?,
+            application: get(row, "application")?,
+            state: get(row, "state")?,
+            age: age(row)?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+fn prepared(rows: &[PgRow]) -> Result<Vec<PreparedTransaction>, Unreachable> {
+    let read = |row: &PgRow| {
+        let age = age(row)?.unwrap_or_default();
+        Ok(PreparedTransaction { gid: get(row, "gid")?, role: get(row, "role_name")?, age })
+    };
+    rows.iter().map(read).collect()
+}
+
+fn slots(rows: &[PgRow]) -> Result<Vec<Slot>, Unreachable> {
+    let count =
+        |row: &PgRow, name| Ok::<_, Unreachable>(u64::try_from(get::<i64>(row, name)?).unwrap_or_default());
+    let read = |row: &PgRow| {
+        Ok(Slot {
+            name: get(row, "slot")?,
+            active: get(row, "active")?,
+            log_bytes: count(row, "log_bytes")?,
+            transactions: count(row, "transactions")?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// A row without an object names a role only.
+fn grants(rows: &[PgRow]) -> Result<Vec<RoleFacts>, Unreachable> {
+    let mut roles: BTreeMap<(String, String), Vec<WrongGrant>> = BTreeMap::new();
+    for row in rows {
+        let wrong = roles.entry((get(row, "part")?, get(row, "role_name")?)).or_default();
+        let object: String = get(row, "object")?;
+        if !object.is_empty() {
+            wrong.push(WrongGrant { object, privilege: get(row, "privilege")?, wanted: get(row, "wanted")? });
+        }
+    }
+    Ok(roles.into_iter().map(|((part, role), wrong)| RoleFacts { part, role, wrong }).collect())
+}

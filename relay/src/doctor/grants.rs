@@ -1,0 +1,53 @@
+//! Checks of PostgreSQL's rights: of the relay's role, and of the services' roles with the standard
+//! names. Pure.
+
+use super::facts::{PostgresFacts, RoleFacts, WrongGrant};
+use super::report::{CheckState, Finding};
+
+const REMEDY: &str = "run the output of `relay migrate roles` as the owner of the tables";
+
+pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = facts.roles.iter().map(|role| of_role(role, facts)).collect();
+    let standard = [("producer", "outbox_producer"), ("consumer", "inbox_consumer")];
+    for (part, name) in standard {
+        let is_here = facts.roles.iter().any(|role| role.part == part);
+        let line = if part == "consumer" { "inbox" } else { "outbox" };
+        let has_tables = facts.lines.iter().any(|facts| facts.line == line && facts.version > 0);
+        if !is_here && has_tables {
+            let remedy = format!("{REMEDY}, and make the services' users members");
+            let measured = format!("there is no role {name}");
+            findings.push(Finding::unknown("grants", format!("role of the {part}"), measured, remedy));
+        }
+    }
+    if !facts.public.is_empty() {
+        let measured = format!("everybody: {}", facts.public.join("; "));
+        findings.push(Finding::warn("grants", "PUBLIC", measured, REMEDY));
+    }
+    findings
+}
+
+fn of_role(role: &RoleFacts, facts: &PostgresFacts) -> Finding {
+    let subject = format!("{} role {}", role.part, role.role);
+    if role.part == "relay" && facts.superuser {
+        let remedy =
+            format!("give the relay a role of its own: {REMEDY}, and GRANT outbox_relay TO its user");
+        return Finding::warn("grants", subject, "a superuser", remedy);
+    }
+    let (missing, excess): (Vec<&WrongGrant>, Vec<&WrongGrant>) =
+        role.wrong.iter().partition(|grant| grant.wanted);
+    let named = |grants: &[&WrongGrant]| {
+        let texts: Vec<String> =
+            grants.iter().take(5).map(|grant| format!("{} on {}", grant.privilege, grant.object)).collect();
+        let more = grants.len().saturating_sub(texts.len());
+        if more > 0 { format!("{} and {more} more", texts.join(", ")) } else { texts.join(", ") }
+    };
+    match (missing.is_empty(), excess.is_empty()) {
+        (true, true) => Finding::pass("grants", subject, "what it needs, and no more"),
+        (false, _) => Finding::fail("grants", subject, format!("lacks {}", named(&missing)), REMEDY),
+        (true, false) => {
+            let remedy = format!("it can change or remove messages: {REMEDY}");
+            let measured = format!("has {}", named(&excess));
+            Finding::unless("grants", &subject, measured, Some((CheckState::Warn, remedy)))
+        }
+    }
+}

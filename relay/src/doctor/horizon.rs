@@ -1,0 +1,127 @@
+//! How long a broker can hand a message over again, against what inboxes remember. Pure.
+
+use std::time::Duration;
+
+use super::facts::InboxFacts;
+use super::report::{CheckState, Finding};
+use super::text::age;
+
+/// How long a place keeps messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redelivers {
+    /// At most so long after they were published.
+    For(Duration),
+    /// Nothing bounds it.
+    Forever,
+    /// It did not tell.
+    Unknown,
+}
+
+/// A place that can hand messages over again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Horizon {
+    /// The topic.
+    pub topic: String,
+    /// `topic orders`, `queue billing`.
+    pub place: String,
+    /// For how long.
+    pub redelivers: Redelivers,
+    /// The setting that bounds it.
+    pub remedy: &'static str,
+}
+
+/// Compares every place with every inbox that applies its topic. An inbox refuses and dead-letters
+/// what is older than it remembers: nothing is applied twice, but something may not be applied.
+#[must_use]
+pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
+    let name = "inbox-retention";
+    let mut findings = Vec::new();
+    if inboxes.is_empty() {
+        let remedy = "list the consumers' inboxes as [[verify.inbox]]: each has to remember ids for twice as long as \
+                      the broker can redeliver";
+        return vec![Finding::unknown(name, "inboxes", "none is listed", remedy)];
+    }
+    for inbox in inboxes {
+        let subject = format!("inbox {}", inbox.consumer);
+        let remembers = match &inbox.remembers {
+            Ok(Some(remembers)) => *remembers,
+            Ok(None) => {
+                let remedy = "start its consumer once: its memory begins then";
+                findings.push(Finding::unknown(name, subject, "it has no memory yet", remedy));
+                continue;
+            }
+            Err(problem) => {
+                let remedy = "check url and rights of this [[verify.inbox]]";
+                findings.push(Finding::unknown(name, subject, problem.clone(), remedy));
+                continue;
+            }
+        };
+        let is_of = |place: &&Horizon| inbox.topics.is_empty() || inbox.topics.contains(&place.topic);
+        findings.extend(horizons.iter().filter(is_of).map(|place| compare(name, &subject, remembers, place)));
+    }
+    findings
+}
+
+fn compare(name: &'static str, subject: &str, remembers: Duration, place: &Horizon) -> Finding {
+    let (measured, problem) = match place.redelivers {
+        Redelivers::Unknown => {
+            let measured =
+                format!("remembers {}; how long {} keeps is not known", age(remembers), place.place);
+            let remedy = format!("keep {} below half of it", place.remedy);
+            return Finding::unknown(name, subject, measured, remedy);
+        }
+        Redelivers::Forever => (
+            format!("remembers {}, {} keeps for ever", age(remembers), place.place),
+            Some((
+                CheckState::Warn,
+                format!(
+                    "what comes later is refused and dead-lettered: alert on messages that wait, or bound {}",
+                    place.remedy
+                ),
+            )),
+        ),
+        Redelivers::For(keeps) => (
+            format!("remembers {}, {} keeps {}", age(remembers), place.place, age(keeps)),
+            (remembers < keeps.saturating_mul(2)).then(|| {
+                let state = if remembers < keeps { CheckState::Fail } else { CheckState::Warn };
+                let needed = age(keeps.saturating_mul(2));
+                (state, format!("raise the inbox's retention to {needed} or more, or lower {}", place.remedy))
+            }),
+        ),
+    };
+    Finding::unless(name, subject, measured, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn state(remembers: Duration, redelivers: Redelivers) -> CheckState {
+        let inbox = InboxFacts {
+            consumer: String::from("billing"),
+            topics: [String::from("orders")].into(),
+            remembers: Ok(Some(remembers)),
+        };
+        let place = |topic: &str| Horizon {
+            topic: topic.to_owned(),
+            place: String::from("topic orders"),
+            redelivers,
+            remedy: "retention.ms",
+        };
+        let findings = check(&[place("orders"), place("bills")], &[inbox]);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        findings[0].state
+    }
+
+    #[test]
+    fn an_inbox_remembers_twice_as_long_as_the_broker_redelivers() {
+        assert_eq!(state(14 * DAY, Redelivers::For(7 * DAY)), CheckState::Pass);
+        assert_eq!(state(14 * DAY, Redelivers::For(8 * DAY)), CheckState::Warn);
+        assert_eq!(state(14 * DAY, Redelivers::For(15 * DAY)), CheckState::Fail);
+        assert_eq!(state(14 * DAY, Redelivers::Forever), CheckState::Warn);
+        assert_eq!(state(14 * DAY, Redelivers::Unknown), CheckState::Unknown);
+        assert_eq!(check(&[], &[])[0].state, CheckState::Unknown);
+    }
+}

@@ -1,0 +1,244 @@
+//! Checks of a Kafka cluster and its topics. Pure.
+
+use std::collections::BTreeMap;
+
+use brokers::kafka::{Config, Retained, TopicFacts};
+use brokers::{BrokerFacts, Inspected};
+
+use super::horizon::{Horizon, Redelivers};
+use super::report::{CheckState, Finding};
+
+/// All checks of the topics; `recorded` has the number of partitions that an operator expects.
+#[must_use]
+pub fn check(
+    facts: &BrokerFacts<TopicFacts>,
+    config: &Config,
+    recorded: &BTreeMap<String, usize>,
+) -> Vec<Finding> {
+    let nodes = facts.nodes.unwrap_or_default();
+    let mut findings = vec![Finding::pass("server", "broker", format!("Kafka, brokers: {nodes}"))];
+    for Inspected { topic, facts } in &facts.topics {
+        let subject = format!("topic {topic}");
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(error) => {
+                let down = error.fault == message::Fault::Broker;
+                let remedy = "create it, or correct the name; grant this user DESCRIBE on it";
+                findings.push(
+                    Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),
+                );
+                continue;
+            }
+        };
+        findings.push(partitions(&subject, facts, recorded.get(topic).copied()));
+        findings.push(replication(&subject, facts, nodes));
+        findings.extend(settings(&subject, facts, config));
+    }
+    findings
+}
+
+/// How long the topics can hand a message over again.
+#[must_use]
+pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
+    let of = |asked: &Inspected<TopicFacts>| {
+        let facts = asked.facts.as_ref().ok()?;
+        let redelivers = match facts.retention {
+            Some(Retained::For(time)) => Redelivers::For(time),
+            Some(Retained::Forever) => Redelivers::Forever,
+            None => Redelivers::Unknown,
+        };
+        let remedy = "retention.ms of the topic";
+        Some(Horizon {
+            topic: asked.topic.clone(),
+            place: format!("topic {}", asked.topic),
+            redelivers,
+            remedy,
+        })
+    };
+    facts.topics.iter().filter_map(of).collect()
+}
+
+fn partitions(subject: &str, facts: &TopicFacts, recorded: Option<usize>) -> Finding {
+    let check = "partitions";
+    let count = facts.partitions;
+    match recorded {
+        _ if facts.leaderless > 0 => Finding::fail(
+            check,
+            subject,
+            format!("{} of {count} have no leader", facts.leaderless),
+            "their messages wait: bring back the brokers that hold them",
+        )
+        .because_unavailable(true),
+        Some(expected) if expected != count => Finding::fail(
+            check,
+            subject,
+            format!("{count}, recorded are {expected}"),
+            "another number moves keys, and with them their order: drain the topic, then record the new number, or \
+             move to a new topic",
+        ),
+        Some(_) => Finding::pass(check, subject, format!("{count}, as recorded")),
+        None => Finding::unknown(
+            check,
+            subject,
+            format!("{count}, none is recorded"),
+            format!(
+                "record it, and check with --partitions {}={count}",
+                subject.trim_start_matches("topic ")
+            ),
+        ),
+    }
+}
+
+fn replication(subject: &str, facts: &TopicFacts, nodes: usize) -> Finding {
+    let measured = format!("{} replicas, {} in sync", facts.replicas, facts.in_sync);
+    let problem = match facts.replicas {
+        0 | 1 if nodes == 1 => Some((
+            CheckState::Warn,
+            "the cluster has one broker; run three for messages that must not be lost",
+        )),
+        0 | 1 => {
+            Some((CheckState::Fail, "a lost broker loses confirmed messages: give the topic three replicas"))
+        }
+        2 => Some((
+            CheckState::Warn,
+            "give the topic three replicas: with two, one that is away stops writing or safety",
+        )),
+        _ if facts.in_sync < facts.replicas => {
+            Some((CheckState::Warn, "a replica lags or is away: look at its broker"))
+        }
+        _ => None,
+    };
+    Finding::unless("replication", subject, measured, problem.map(|(state, text)| (state, text.to_owned())))
+}
+
+fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> {
+    if let Some(problem) = &facts.settings_problem {
+        let remedy = "grant this user DESCRIBE_CONFIGS on the topic";
+        return vec![Finding::unknown("topic-settings", subject, problem.clone(), remedy)];
+    }
+    let mut findings = Vec::new();
+    if let Some(in_sync_min) = facts.min_insync_replicas {
+        let problem = match in_sync_min {
+            0 | 1 if facts.replicas <= 1 => {
+                Some((CheckState::Warn, "with three replicas, set min.insync.replicas=2"))
+            }
+            0 | 1 => Some((
+                CheckState::Fail,
+                "acks=all is one broker's word then: set min.insync.replicas=2 with three replicas",
+            )),
+            most if most >= facts.replicas => Some((
+                CheckState::Warn,
+                "one broker that is away stops all writing: one more replica than this",
+            )),
+            _ => None,
+        };
+        let problem = problem.map(|(state, text)| (state, text.to_owned()));
+        findings.push(Finding::unless(
+            "min-insync",
+            subject,
+            format!("min.insync.replicas={in_sync_min}"),
+            problem,
+        ));
+    }
+    if let Some(unclean) = facts.unclean_leader_election {
+        let problem = unclean.then(|| {
+            let remedy =
+                "a replica that lacks confirmed messages may lead: set unclean.leader.election.enable=false";
+            (CheckState::Fail, remedy.to_owned())
+        });
+        let measured = format!("unclean.leader.election.enable={unclean}");
+        findings.push(Finding::unless("unclean-election", subject, measured, problem));
+    }
+    if let Some(limit) = facts.message_bytes_max {
+        let configured = config.message_bytes_max as u64;
+        let problem = (limit < configured).then(|| {
+            let remedy = format!(
+                "whole batches are refused and sent one by one: set max.message.bytes to {configured} or more, or \
+                 kafka.message_bytes_max to {limit}"
+            );
+            (CheckState::Fail, remedy)
+        });
+        let measured = format!("max.message.bytes={limit}, kafka.message_bytes_max={configured}");
+        findings.push(Finding::unless("message-size", subject, measured, problem));
+    }
+    if let Some(policy) = &facts.cleanup_policy {
+        let problem = policy.contains("compact").then(|| {
+            let remedy = "compaction removes messages that nobody has read, all but the last of a key: set \
+                          cleanup.policy=delete";
+            (CheckState::Fail, remedy.to_owned())
+        });
+        findings.push(Finding::unless("cleanup", subject, format!("cleanup.policy={policy}"), problem));
+    }
+    if let Some(bytes) = facts.retention_bytes {
+        let remedy =
+            "a burst makes it forget messages that nobody has read: set retention.bytes=-1, or watch the lag";
+        findings.push(Finding::warn("retention-bytes", subject, format!("retention.bytes={bytes}"), remedy));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn healthy() -> TopicFacts {
+        TopicFacts {
+            partitions: 12,
+            replicas: 3,
+            in_sync: 3,
+            leaderless: 0,
+            min_insync_replicas: Some(2),
+            unclean_leader_election: Some(false),
+            retention: Some(Retained::For(Duration::from_secs(7 * 86_400))),
+            retention_bytes: None,
+            cleanup_policy: Some(String::from("delete")),
+            message_bytes_max: Some(1_048_588),
+            settings_problem: None,
+        }
+    }
+
+    fn findings(facts: TopicFacts, recorded: Option<usize>) -> Vec<Finding> {
+        let topic = String::from("orders");
+        let recorded = recorded.map(|count| (topic.clone(), count)).into_iter().collect();
+        let topics = vec![Inspected { topic, facts: Ok(facts) }];
+        let facts = BrokerFacts { version: None, nodes: Some(3), clock: None, topics };
+        check(&facts, &Config::new(["127.0.0.1:9092"]), &recorded)
+    }
+
+    #[test]
+    fn a_healthy_topic_passes() {
+        let findings = findings(healthy(), Some(12));
+        assert!(findings.iter().all(|finding| finding.state == CheckState::Pass), "{findings:?}");
+    }
+
+    #[test]
+    fn each_setting_that_risks_messages_is_told() {
+        use CheckState::{Fail, Unknown, Warn};
+        type Break = fn(&mut TopicFacts);
+        let table: [(&str, CheckState, Break); 9] = [
+            ("replication", Fail, |facts| facts.replicas = 1),
+            ("replication", Warn, |facts| facts.in_sync = 2),
+            ("min-insync", Fail, |facts| facts.min_insync_replicas = Some(1)),
+            ("min-insync", Warn, |facts| facts.min_insync_replicas = Some(3)),
+            ("unclean-election", Fail, |facts| facts.unclean_leader_election = Some(true)),
+            ("message-size", Fail, |facts| facts.message_bytes_max = Some(1_000)),
+            ("cleanup", Fail, |facts| facts.cleanup_policy = Some(String::from("compact,delete"))),
+            ("retention-bytes", Warn, |facts| facts.retention_bytes = Some(1)),
+            ("topic-settings", Unknown, |facts| facts.settings_problem = Some(String::from("not permitted"))),
+        ];
+        for (name, expected, spoil) in table {
+            let mut facts = healthy();
+            spoil(&mut facts);
+            let findings = findings(facts, Some(12));
+            let found = findings.iter().find(|finding| finding.check == name).map(|finding| finding.state);
+            assert_eq!(found, Some(expected), "{name}: {findings:?}");
+        }
+        let moved = findings(healthy(), Some(6));
+        assert!(
+            moved.iter().any(|finding| finding.check == "partitions" && finding.state == Fail),
+            "{moved:?}"
+        );
+    }
+}

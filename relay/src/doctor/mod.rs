@@ -1,0 +1,43 @@
+//! `relay doctor`: looks at a pipeline's database, its broker and the inboxes behind it, and says
+//! of each check whether it passes, with the measured value and the remedy.
+//!
+//! Facts are gathered first, and checked by pure functions. Nothing is written anywhere. The
+//! command line prints the report; other skins may as well.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`report`] | states, findings, and the report |
+//! | [`facts`] | what was gathered from databases |
+//! | `gather` | asks databases and brokers |
+//! | [`postgres`], [`sqlite`] | checks of databases |
+//! | `grants` | checks of PostgreSQL's rights |
+//! | `activity` | checks of transactions and slots that hold history back |
+//! | [`kafka`], [`rabbitmq`], [`sqs`] | checks of brokers |
+//! | [`horizon`] | how long a broker can redeliver, against what inboxes remember |
+//! | [`checklist`] | the go-live checklist |
+//! | `reach` | the quick part: whether database and broker let the relay in |
+//! | [`examine`] | one pipeline from end to end |
+
+mod activity;
+pub mod checklist;
+pub mod examine;
+pub mod facts;
+mod gather;
+mod grants;
+pub mod horizon;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod postgres;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+mod reach;
+pub mod report;
+pub mod sqlite;
+#[cfg(feature = "sqs")]
+pub mod sqs;
+mod text;
+
+pub use checklist::{ChecklistItem, checklist};
+pub use examine::{DoctorOptions, examine};
+pub use reach::{reach, reach_broker, reach_database};
+pub use report::{CheckState, Finding, PipelineReport};

@@ -1,0 +1,246 @@
+//! Checks of a PostgreSQL database. Pure.
+
+use std::time::Duration;
+
+use super::facts::{LineFacts, PostgresFacts, Skew};
+use super::report::{CheckState, Finding};
+use super::text::{age, bytes};
+use super::{activity, grants};
+
+const DATABASE: &str = "database";
+/// The first version with `xid8` and `pg_current_snapshot()`.
+const VERSION_MIN: i32 = 130_000;
+/// Leases are by the database's clock, ids by the producers': a second more or less is no harm.
+const SKEW_WARN: Duration = Duration::from_secs(1);
+/// Inboxes refuse ids that are further ahead by default.
+const SKEW_FAIL: Duration = Duration::from_secs(300);
+
+/// All checks of a database that answered.
+#[must_use]
+pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
+    let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts)];
+    findings.extend(facts.lines.iter().map(|line| schema(line, DATABASE)));
+    findings.push(accepted(facts.refused.as_deref()));
+    findings.push(sequence(facts.sequence_cache));
+    findings.push(isolation(facts));
+    findings.push(durability(facts));
+    findings.extend(grants::check(facts));
+    findings.extend(activity::check(facts));
+    findings.push(clock(DATABASE, facts.clock));
+    findings.push(disk(facts.database_bytes));
+    findings
+}
+
+fn tls(facts: &PostgresFacts) -> Finding {
+    let measured = match &facts.cipher {
+        Some(cipher) if facts.verified => format!("{cipher}, certificate verified"),
+        Some(cipher) => format!("{cipher}, certificate not verified"),
+        None => String::from("not encrypted"),
+    };
+    let remedy = "set sslmode=verify-full in database.url";
+    let problem = match (&facts.cipher, facts.verified) {
+        _ if facts.local => None,
+        (Some(_), true) => None,
+        (Some(_), false) => {
+            Some((CheckState::Warn, format!("anybody on the path can pose as the server: {remedy}")))
+        }
+        (None, _) => Some((CheckState::Fail, format!("payloads cross the network in the clear: {remedy}"))),
+    };
+    let measured = if facts.local { format!("{measured}, on this machine") } else { measured };
+    Finding::unless("tls", DATABASE, measured, problem)
+}
+
+fn server(facts: &PostgresFacts) -> Finding {
+    let version: String = facts.version.chars().take_while(|c| *c != ',' && *c != '(').collect();
+    let problem = (facts.version_number < VERSION_MIN)
+        .then(|| (CheckState::Fail, String::from("upgrade: the relay needs PostgreSQL 13 or newer")));
+    Finding::unless("server", DATABASE, version.trim().trim_end_matches(" on x86_64-pc-linux-gnu"), problem)
+}
+
+fn primary(facts: &PostgresFacts) -> Finding {
+    let problem = facts.replica.then(|| {
+        let remedy = "point database.url at the primary: a replica may show commits in another order";
+        (CheckState::Fail, remedy.to_owned())
+    });
+    Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
+}
+
+fn pooler(facts: &PostgresFacts) -> Finding {
+    let (measured, problem) = match facts.shared_session {
+        false => ("each connection has a session of its own", None),
+        true => (
+            "two connections share one session of the server",
+            Some((
+                CheckState::Warn,
+                String::from(
+                    "a pooler hands sessions on: point database.url at the server or at a pooler in session mode; \
+                     behind PgBouncer in transaction mode use 1.21 or newer with max_prepared_statements above 0",
+                ),
+            )),
+        ),
+    };
+    Finding::unless("pooler", DATABASE, measured, problem)
+}
+
+/// One line of the schema.
+pub(super) fn schema(line: &LineFacts, subject: &str) -> Finding {
+    let measured = format!("{} version {} of {}", line.line, line.version, line.version_needed);
+    match &line.problem {
+        None => Finding::pass("schema", subject, measured),
+        // Inbox and keys live where their services do.
+        Some(_) if line.version == 0 && line.line != "outbox" => {
+            Finding::pass("schema", subject, format!("{} is not in this database", line.line))
+        }
+        Some(problem) => Finding::fail("schema", subject, measured, problem.clone()),
+    }
+}
+
+/// Whether the relay opens it.
+pub(super) fn accepted(refused: Option<&str>) -> Finding {
+    let measured = if refused.is_none() { "the relay opens it" } else { "the relay refuses it" };
+    Finding::unless("opens", DATABASE, measured, refused.map(|why| (CheckState::Fail, why.to_owned())))
+}
+
+fn sequence(cache: Option<i64>) -> Finding {
+    let check = "sequence-cache";
+    match cache {
+        None => {
+            Finding::unknown(check, DATABASE, "there is no outbox_message_id_seq", "run relay migrate up")
+        }
+        Some(1) => Finding::pass(check, DATABASE, "CACHE 1"),
+        Some(cache) => Finding::fail(
+            check,
+            DATABASE,
+            format!("CACHE {cache}"),
+            "rows would be lost: run ALTER SEQUENCE outbox_message_id_seq CACHE 1 and reconnect all producers",
+        ),
+    }
+}
+
+fn isolation(facts: &PostgresFacts) -> Finding {
+    let mut others = facts.isolation_of_others.clone();
+    if facts.isolation != "read committed" {
+        others.insert(0, format!("{} = {}", facts.role, facts.isolation));
+    }
+    let problem = (!others.is_empty()).then(|| {
+        let remedy = "services of these roles get serialization failures (40001) that they must try again; the \
+                      toolkit needs read committed only: ALTER ROLE … RESET default_transaction_isolation";
+        (CheckState::Warn, remedy.to_owned())
+    });
+    let measured = if others.is_empty() { facts.isolation.clone() } else { others.join("; ") };
+    Finding::unless("isolation", DATABASE, measured, problem)
+}
+
+fn durability(facts: &PostgresFacts) -> Finding {
+    if facts.unsafe_settings.is_empty() {
+        return Finding::pass("durability", DATABASE, "a commit is on disk when it returns");
+    }
+    let named = |(name, value): &(&str, String)| format!("{name} = {value}");
+    let measured = facts.unsafe_settings.iter().map(named).collect::<Vec<_>>().join(", ");
+    // Without the first two a crash damages the database; without the third it loses commits.
+    let is_fatal = facts.unsafe_settings.iter().any(|(name, _)| *name != "synchronous_commit");
+    let remedy = "a crash of the server loses committed messages: set it to on";
+    let state = if is_fatal { CheckState::Fail } else { CheckState::Warn };
+    Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
+}
+
+/// A clock beside this machine's.
+pub(super) fn clock(subject: &str, skew: Skew) -> Finding {
+    let measured = format!("{} apart, give or take {}", age(skew.by), age(skew.uncertainty));
+    let surely = skew.by.saturating_sub(skew.uncertainty);
+    let state = match surely {
+        surely if surely > SKEW_FAIL => CheckState::Fail,
+        surely if surely > SKEW_WARN => CheckState::Warn,
+        _ => return Finding::pass("clock", subject, measured),
+    };
+    let remedy = "run NTP (chrony) on both machines: ids carry the time of the machine that makes them, and an inbox \
+                  refuses those that are 5 minutes ahead of its database";
+    Finding::unless("clock", subject, measured, Some((state, remedy.to_owned())))
+}
+
+fn disk(database_bytes: u64) -> Finding {
+    let measured = format!("the database has {}", bytes(database_bytes));
+    Finding::unknown(
+        "disk",
+        DATABASE,
+        measured,
+        "SQL tells no free space: watch the server's disk by its own means",
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn healthy() -> PostgresFacts {
+        PostgresFacts {
+            version: String::from("PostgreSQL 15.4 (Debian 15.4-1), 64-bit"),
+            version_number: 150_004,
+            replica: false,
+            local: false,
+            cipher: Some(String::from("TLSv1.3")),
+            verified: true,
+            role: String::from("outbox_relay"),
+            superuser: false,
+            sees_sessions: true,
+            shared_session: false,
+            refused: None,
+            lines: vec![LineFacts { line: "outbox", version: 7, version_needed: 7, problem: None }],
+            sequence_cache: Some(1),
+            isolation: String::from("read committed"),
+            isolation_of_others: Vec::new(),
+            unsafe_settings: Vec::new(),
+            roles: Vec::new(),
+            public: Vec::new(),
+            transactions: Vec::new(),
+            prepared: Vec::new(),
+            slots: Vec::new(),
+            clock: Skew { by: Duration::from_millis(3), uncertainty: Duration::from_millis(2) },
+            database_bytes: 1 << 20,
+        }
+    }
+
+    fn state(facts: &PostgresFacts, check: &str) -> CheckState {
+        let of_check = |finding: &Finding| (finding.check == check).then_some(finding.state);
+        super::check(facts).iter().filter_map(of_check).max().unwrap()
+    }
+
+    #[test]
+    fn a_healthy_database_fails_and_warns_about_nothing() {
+        let findings = check(&healthy());
+        assert!(findings.iter().all(|finding| finding.state <= CheckState::Unknown), "{findings:?}");
+        let without_remedy = |f: &&Finding| (f.state == CheckState::Pass) != f.remedy.is_none();
+        assert_eq!(findings.iter().find(without_remedy), None);
+    }
+
+    #[test]
+    fn each_fact_that_is_wrong_has_its_check() {
+        use CheckState::{Fail, Warn};
+        type Break = fn(&mut PostgresFacts);
+        let table: [(&str, CheckState, Break); 12] = [
+            ("tls", Fail, |facts| facts.cipher = None),
+            ("tls", Warn, |facts| facts.verified = false),
+            ("server", Fail, |facts| facts.version_number = 120_000),
+            ("primary", Fail, |facts| facts.replica = true),
+            ("pooler", Warn, |facts| facts.shared_session = true),
+            ("schema", Fail, |facts| facts.lines[0].problem = Some(String::from("run relay migrate up"))),
+            ("opens", Fail, |facts| facts.refused = Some(String::from("is CockroachDB"))),
+            ("sequence-cache", Fail, |facts| facts.sequence_cache = Some(100)),
+            ("isolation", Warn, |facts| facts.isolation = String::from("serializable")),
+            ("durability", Fail, |facts| facts.unsafe_settings = vec![("fsync", String::from("off"))]),
+            ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),
+            ("clock", Fail, |facts| facts.clock.by = Duration::from_secs(900)),
+        ];
+        for (name, expected, spoil) in table {
+            let mut facts = healthy();
+            spoil(&mut facts);
+            assert_eq!(state(&facts, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_may_be_right_passes() {
+        let skew = Skew { by: Duration::from_secs(2), uncertainty: Duration::from_millis(1_500) };
+        assert_eq!(clock(DATABASE, skew).state, CheckState::Pass);
+    }
+}

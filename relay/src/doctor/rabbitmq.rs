@@ -1,0 +1,246 @@
+//! Checks of a RabbitMQ broker and its queues. Pure.
+
+use brokers::rabbitmq::{QueueFacts, QueueSettings, TopicFacts};
+use brokers::{BrokerFacts, Inspected};
+
+use super::horizon::{Horizon, Redelivers};
+use super::report::{CheckState, Finding};
+use super::text::age;
+
+/// From this version on a quorum queue has a delivery limit by default.
+const LIMITED_FROM: u32 = 4;
+/// The limit, then.
+const DELIVERIES_DEFAULT: i64 = 20;
+/// Attempts of an inbox and a few ends of sessions fit below it.
+const DELIVERIES_MIN: i64 = 20;
+
+/// All checks of the topics.
+#[must_use]
+pub fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
+    let version = facts.version.as_deref();
+    let server = version.map(|version| Finding::pass("server", "broker", version));
+    let mut findings: Vec<Finding> = server.into_iter().collect();
+    for Inspected { topic, facts } in &facts.topics {
+        let subject = format!("topic {topic}");
+        match facts {
+            Ok(facts) => findings.extend(of_topic(&subject, facts, version)),
+            Err(error) => {
+                let down = error.fault == message::Fault::Broker;
+                let remedy = "declare queue, exchange and binding, or correct the topic's name";
+                findings.push(
+                    Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),
+                );
+            }
+        }
+    }
+    findings
+}
+
+/// How long the queues can hand a message over again.
+#[must_use]
+pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
+    let mut horizons = Vec::new();
+    for Inspected { topic, facts } in &facts.topics {
+        for queue in facts.iter().flat_map(|facts| facts.queues.iter().flatten()) {
+            let redelivers = match queue.settings.as_ref().map(|settings| settings.message_ttl) {
+                Some(Some(ttl)) => Redelivers::For(ttl),
+                Some(None) => Redelivers::Forever,
+                None => Redelivers::Unknown,
+            };
+            let place = format!("queue {}", queue.queue);
+            let remedy = "message-ttl of the queue, with a dead-letter exchange";
+            horizons.push(Horizon { topic: topic.clone(), place, redelivers, remedy });
+        }
+    }
+    horizons
+}
+
+fn of_topic(subject: &str, facts: &TopicFacts, version: Option<&str>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if facts.exchange_durable == Some(false) {
+        let remedy = "a restart of the broker removes it with its bindings: declare it as durable";
+        findings.push(Finding::fail("exchange", subject, "the exchange is transient", remedy));
+    }
+    match facts.queues.as_deref() {
+        None => findings.push(Finding::unknown(
+            "topic",
+            subject,
+            "the queues behind the exchange are not known",
+            "set rabbitmq.management_url; behind exchange-to-exchange bindings look at the queues by hand",
+        )),
+        Some([]) => {
+            let remedy = "every message is returned, and its topic stops: bind a queue to the exchange";
+            findings.push(Finding::fail("topic", subject, "no queue is bound", remedy));
+        }
+        Some(queues) => queues.iter().for_each(|queue| findings.extend(of_queue(queue, version))),
+    }
+    findings
+}
+
+fn of_queue(facts: &QueueFacts, version: Option<&str>) -> Vec<Finding> {
+    let subject = format!("queue {}", facts.queue);
+    let Some(settings) = &facts.settings else {
+        let remedy = "set rabbitmq.management_url: AMQP does not tell the settings of a queue";
+        return vec![Finding::unknown("queue-settings", subject, "the queue exists", remedy)];
+    };
+    let mut findings = vec![kind(&subject, settings), durable(&subject, settings)];
+    findings.push(overflow(&subject, settings));
+    if settings.kind == "quorum" {
+        findings.push(deliveries(&subject, settings, version));
+    }
+    findings.extend(times(&subject, settings));
+    findings
+}
+
+fn kind(subject: &str, settings: &QueueSettings) -> Finding {
+    let members = settings.members.map(|members| format!(", {members} members")).unwrap_or_default();
+    let problem = match (settings.kind.as_str(), settings.members) {
+        ("quorum", Some(1 | 2)) => Some("a quorum needs three members to survive the loss of one"),
+        ("quorum", _) => None,
+        ("stream", _) => {
+            Some("the toolkit's consumers acknowledge messages; a stream keeps them: use a quorum queue")
+        }
+        _ => Some("one server holds it: use a quorum queue (x-queue-type=quorum)"),
+    };
+    let problem = problem.map(|remedy| (CheckState::Warn, remedy.to_owned()));
+    Finding::unless("queue-type", subject, format!("{}{members}", settings.kind), problem)
+}
+
+fn durable(subject: &str, settings: &QueueSettings) -> Finding {
+    let measured = match (settings.durable, settings.transient) {
+        (true, false) => "durable",
+        (false, _) => "transient",
+        (true, true) => "goes with its consumers",
+    };
+    let problem = (!settings.durable || settings.transient).then(|| {
+        let remedy =
+            "confirmed messages are lost with it: declare it as durable, neither exclusive nor auto-delete";
+        (CheckState::Fail, remedy.to_owned())
+    });
+    Finding::unless("durability", subject, measured, problem)
+}
+
+fn overflow(subject: &str, settings: &QueueSettings) -> Finding {
+    let overflow = settings.overflow.as_deref().unwrap_or("drop-head");
+    if !settings.bounded {
+        return Finding::pass("overflow", subject, "no length limit");
+    }
+    let problem = (overflow != "reject-publish").then(|| {
+        let remedy = "a full queue gives up messages that were confirmed: set overflow=reject-publish";
+        (CheckState::Fail, remedy.to_owned())
+    });
+    Finding::unless("overflow", subject, format!("bounded, overflow={overflow}"), problem)
+}
+
+fn deliveries(subject: &str, settings: &QueueSettings, version: Option<&str>) -> Finding {
+    let major = version.and_then(|text| text.split([' ', '.']).find_map(|part| part.parse::<u32>().ok()));
+    let by_default = match major {
+        Some(major) if major < LIMITED_FROM => None,
+        _ => Some(DELIVERIES_DEFAULT),
+    };
+    let limit = settings.delivery_limit.map_or(by_default, |limit| (limit >= 0).then_some(limit));
+    let dead_letters = settings.dead_letter_exchange.as_deref();
+    let measured = format!(
+        "{}, {}",
+        limit.map_or_else(|| String::from("no delivery limit"), |limit| format!("delivery limit {limit}")),
+        dead_letters.map_or_else(
+            || String::from("no dead-letter exchange"),
+            |exchange| format!("dead-letter exchange {exchange:?}")
+        ),
+    );
+    let problem = match (limit, dead_letters) {
+        (Some(limit), None) => Some((
+            CheckState::Fail,
+            format!(
+                "a message is dropped after {limit} deliveries: set dead-letter-exchange, or delivery-limit=-1"
+            ),
+        )),
+        (Some(limit), Some(_)) if limit < DELIVERIES_MIN => Some((
+            CheckState::Warn,
+            format!(
+                "each end of a session counts as a delivery: raise delivery-limit to {DELIVERIES_MIN} or more, above \
+                 the attempts of the inbox"
+            ),
+        )),
+        _ => None,
+    };
+    Finding::unless("delivery-limit", subject, measured, problem)
+}
+
+fn times(subject: &str, settings: &QueueSettings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(ttl) = settings.message_ttl {
+        let measured = format!("message-ttl {}", age(ttl));
+        let (state, remedy) = match settings.dead_letter_exchange {
+            None => (
+                CheckState::Fail,
+                "a message that waits longer vanishes: set dead-letter-exchange, or no TTL",
+            ),
+            Some(_) => (
+                CheckState::Warn,
+                "a message that waits longer leaves the queue unread: keep it above any outage",
+            ),
+        };
+        findings.push(Finding::unless("queue-ttl", subject, measured, Some((state, remedy.to_owned()))));
+    }
+    if let Some(expires) = settings.expires {
+        let remedy =
+            "the queue goes with its messages when no consumer is there for so long: remove `expires`";
+        findings.push(Finding::fail("queue-ttl", subject, format!("expires {}", age(expires)), remedy));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn healthy() -> QueueSettings {
+        QueueSettings {
+            kind: String::from("quorum"),
+            durable: true,
+            dead_letter_exchange: Some(String::from("dead")),
+            members: Some(3),
+            ..QueueSettings::default()
+        }
+    }
+
+    fn findings(settings: QueueSettings, version: &str) -> Vec<Finding> {
+        of_queue(&QueueFacts { queue: String::from("orders"), settings: Some(settings) }, Some(version))
+    }
+
+    #[test]
+    fn a_healthy_queue_passes() {
+        let findings = findings(healthy(), "RabbitMQ 4.1.0");
+        assert!(findings.iter().all(|finding| finding.state == CheckState::Pass), "{findings:?}");
+    }
+
+    #[test]
+    fn each_setting_that_risks_messages_is_told() {
+        use CheckState::{Fail, Warn};
+        type Break = fn(&mut QueueSettings);
+        let table: [(&str, CheckState, Break); 9] = [
+            ("queue-type", Warn, |queue| queue.kind = String::from("classic")),
+            ("queue-type", Warn, |queue| queue.members = Some(1)),
+            ("durability", Fail, |queue| queue.durable = false),
+            ("durability", Fail, |queue| queue.transient = true),
+            ("overflow", Fail, |queue| queue.bounded = true),
+            ("delivery-limit", Fail, |queue| queue.dead_letter_exchange = None),
+            ("delivery-limit", Warn, |queue| queue.delivery_limit = Some(3)),
+            ("queue-ttl", Warn, |queue| queue.message_ttl = Some(Duration::from_secs(60))),
+            ("queue-ttl", Fail, |queue| queue.expires = Some(Duration::from_secs(60))),
+        ];
+        for (name, expected, spoil) in table {
+            let mut settings = healthy();
+            spoil(&mut settings);
+            let findings = findings(settings, "RabbitMQ 4.1.0");
+            let found = findings.iter().find(|finding| finding.check == name).map(|finding| finding.state);
+            assert_eq!(found, Some(expected), "{name}: {findings:?}");
+        }
+        let unlimited = QueueSettings { dead_letter_exchange: None, ..healthy() };
+        let before = findings(unlimited, "RabbitMQ 3.10.8");
+        assert!(before.iter().all(|finding| finding.state == CheckState::Pass), "{before:?}");
+    }
+}

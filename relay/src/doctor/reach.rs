@@ -1,0 +1,63 @@
+//! The quick part: whether a pipeline's database and broker let the relay in.
+
+use std::time::Duration;
+
+use message::{Fault, Receipts};
+use tokio::time::timeout;
+
+use super::report::Finding;
+use crate::config::PipelineConfig;
+
+/// How long each of them may take.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+const CHECK: &str = "connection";
+
+/// Opens the database and a session with the broker as `relay run` does, and closes them. Publishes
+/// nothing. Cancel-safe.
+pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
+    let (database, broker) = tokio::join!(reach_database(pipeline), reach_broker(pipeline));
+    vec![database, broker]
+}
+
+/// Opens the database as `relay run` does, and closes it. Cancel-safe.
+pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
+    let options = pipeline.database.options().clone();
+    let store = match outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options) {
+        Ok(store) => store,
+        Err(error) => return failed("database", error.to_string(), error.fault()),
+    };
+    match timeout(TIME_LIMIT, store.reader(&pipeline.name)).await {
+        Ok(Ok(_)) => Finding::pass(CHECK, "database", store.origin()),
+        Ok(Err(error)) => failed("database", format!("{}: {error}", store.origin()), error.fault()),
+        Err(_) => late("database", store.origin()),
+    }
+}
+
+/// Opens a session with the broker as `relay run` does, and closes it. Publishes nothing.
+/// Cancel-safe.
+pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
+    let connector = match pipeline.broker.connector() {
+        Ok(connector) => connector,
+        Err(error) => return failed("broker", error.to_string(), Fault::Operator),
+    };
+    // Nothing is submitted, so nothing is received.
+    let (receipts, _unused) = Receipts::channel();
+    match timeout(TIME_LIMIT, connector.connect(receipts)).await {
+        Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
+        Ok(Err(error)) => failed("broker", format!("{}: {error}", connector.destination()), error.fault()),
+        Err(_) => late("broker", connector.destination()),
+    }
+}
+
+fn failed(subject: &str, measured: String, fault: Fault) -> Finding {
+    let (remedy, unavailable) = match fault {
+        Fault::Broker => ("look at the server and the network; the relay waits for it", true),
+        Fault::Operator | Fault::Message => ("change what it names, then look again", false),
+    };
+    Finding::fail(CHECK, subject, measured, remedy).because_unavailable(unavailable)
+}
+
+fn late(subject: &str, place: &str) -> Finding {
+    let measured = format!("{place}: no answer within {} s", TIME_LIMIT.as_secs());
+    failed(subject, measured, Fault::Broker)
+}

@@ -1,0 +1,16 @@
+-- The server, and the session in which it is asked. One row.
+SELECT version() AS version,
+    current_setting('server_version_num')::integer AS version_number,
+    pg_is_in_recovery() AS replica,
+    current_user::text AS role_name,
+    (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
+    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_sessions,
+    pg_backend_pid() AS pid,
+    (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS encrypted,
+    (SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS cipher,
+    current_setting('default_transaction_isolation') AS isolation,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    pg_database_size(current_database()) AS database_bytes,
+    extract(epoch FROM clock_timestamp())::double precision AS clock

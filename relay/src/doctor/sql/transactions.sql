@@ -1,0 +1,10 @@
+-- Open transactions of this database that keep a snapshot or an id, the oldest first. The sessions
+-- of other roles are hidden without pg_read_all_stats: their age is null then.
+SELECT pid, coalesce(usename::text, '') AS role_name, coalesce(application_name, '') AS application,
+    coalesce(state, '') AS state,
+    extract(epoch FROM clock_timestamp() - xact_start)::double precision AS seconds
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND (backend_type IS NULL OR backend_type = 'client backend')
+    AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
+ORDER BY xact_start NULLS LAST, pid LIMIT 10

@@ -1,0 +1,185 @@
+//! Checks of SQS queues. Pure.
+
+use std::time::Duration;
+
+use brokers::sqs::{Config, QueueFacts};
+use brokers::{BrokerFacts, Inspected};
+
+use super::horizon::{Horizon, Redelivers};
+use super::report::{CheckState, Finding};
+use super::text::age;
+
+/// A handler with a retry of its own may take this long.
+const VISIBILITY_MIN: Duration = Duration::from_secs(30);
+/// Attempts of an inbox and a few lost sessions fit below it.
+const RECEIVES_MIN: u32 = 10;
+/// Less than this is gone over a long weekend.
+const RETENTION_MIN: Duration = Duration::from_secs(4 * 86_400);
+
+/// All checks of the queues.
+#[must_use]
+pub fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for Inspected { topic, facts } in &facts.topics {
+        match facts {
+            Ok(facts) => findings.extend(of_queue(facts, config)),
+            Err(error) => {
+                let down = error.fault == message::Fault::Broker;
+                let remedy = "create the queue, or name it in sqs.queues; grant sqs:GetQueueAttributes";
+                let subject = format!("topic {topic}");
+                findings.push(
+                    Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),
+                );
+            }
+        }
+    }
+    findings
+}
+
+/// How long the queues can hand a message over again: also out of their dead-letter queues.
+#[must_use]
+pub fn horizons(facts: &BrokerFacts<QueueFacts>) -> Vec<Horizon> {
+    let of = |asked: &Inspected<QueueFacts>| {
+        let facts = asked.facts.as_ref().ok()?;
+        let dead = facts.redrive.as_ref().and_then(|redrive| redrive.retention);
+        let redelivers = facts.retention.max(dead).map_or(Redelivers::Unknown, Redelivers::For);
+        let remedy = "MessageRetentionPeriod of the queue and its dead-letter queue";
+        Some(Horizon {
+            topic: asked.topic.clone(),
+            place: format!("queue {}", facts.queue),
+            redelivers,
+            remedy,
+        })
+    };
+    facts.topics.iter().filter_map(of).collect()
+}
+
+fn of_queue(facts: &QueueFacts, config: &Config) -> Vec<Finding> {
+    let subject = &format!("queue {}", facts.queue);
+    let mut findings = vec![order(subject, facts)];
+    if let Some(timeout) = facts.visibility_timeout {
+        let problem = (timeout < VISIBILITY_MIN).then(|| {
+            let remedy = format!(
+                "a handler that takes longer gets the message a second time: set VisibilityTimeout to {} or more, at \
+                 least six times the handler's time",
+                VISIBILITY_MIN.as_secs()
+            );
+            (CheckState::Warn, remedy)
+        });
+        let measured = format!("VisibilityTimeout {}", age(timeout));
+        findings.push(Finding::unless("visibility-timeout", subject, measured, problem));
+    }
+    if let Some(retention) = facts.retention {
+        let problem = (retention < RETENTION_MIN).then(|| {
+            let remedy = "messages that nobody takes are gone after it: set MessageRetentionPeriod to 1209600 (14 days)";
+            (CheckState::Warn, remedy.to_owned())
+        });
+        let measured = format!("MessageRetentionPeriod {}", age(retention));
+        findings.push(Finding::unless("queue-retention", subject, measured, problem));
+    }
+    if let Some(limit) = facts.message_bytes_max {
+        let configured = config.message_bytes_max as u64;
+        let problem = (limit < configured).then(|| {
+            let remedy = format!(
+                "larger messages are refused: set MaximumMessageSize to {configured}, or sqs.message_bytes_max to {limit}"
+            );
+            (CheckState::Fail, remedy)
+        });
+        let measured = format!("MaximumMessageSize {limit}, sqs.message_bytes_max {configured}");
+        findings.push(Finding::unless("message-size", subject, measured, problem));
+    }
+    if let Some(delay) = facts.delay.filter(|delay| !delay.is_zero()) {
+        let remedy =
+            "every message waits so long; schedule single ones in the outbox instead: set DelaySeconds to 0";
+        findings.push(Finding::warn("delay", subject, format!("DelaySeconds {}", age(delay)), remedy));
+    }
+    findings.push(redrive(subject, facts));
+    findings
+}
+
+fn order(subject: &str, facts: &QueueFacts) -> Finding {
+    if !facts.fifo {
+        let remedy = "a standard queue keeps no order: use a FIFO queue where the order of a key matters";
+        return Finding::warn("fifo", subject, "a standard queue", remedy);
+    }
+    let scope = facts.deduplication_scope.as_deref().unwrap_or("queue");
+    Finding::pass("fifo", subject, format!("FIFO, ids are deduplicated per {scope}"))
+}
+
+fn redrive(subject: &str, facts: &QueueFacts) -> Finding {
+    let Some(redrive) = &facts.redrive else {
+        let remedy =
+            "a message that nobody can read comes again until its retention ends: set a redrive policy";
+        return Finding::warn("redrive", subject, "no dead-letter queue", remedy);
+    };
+    let measured = format!("to {} after {} receives", redrive.queue, redrive.receives_max);
+    let problem = if redrive.receives_max < RECEIVES_MIN {
+        Some(format!(
+            "lost sessions count as receives: set maxReceiveCount to {RECEIVES_MIN} or more, well above the attempts \
+             of the inbox"
+        ))
+    } else if redrive.retention.is_some() && redrive.retention <= facts.retention {
+        // The age of a message counts from when it was first sent.
+        Some(String::from(
+            "a message may be gone there before anybody looks: keep the dead-letter queue for longer",
+        ))
+    } else {
+        None
+    };
+    Finding::unless("redrive", subject, measured, problem.map(|remedy| (CheckState::Warn, remedy)))
+}
+
+#[cfg(test)]
+mod tests {
+    use brokers::sqs::Redrive;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn healthy() -> QueueFacts {
+        QueueFacts {
+            queue: String::from("orders.fifo"),
+            fifo: true,
+            visibility_timeout: Some(Duration::from_secs(60)),
+            retention: Some(7 * DAY),
+            message_bytes_max: Some(1 << 20),
+            delay: Some(Duration::ZERO),
+            redrive: Some(Redrive {
+                queue: String::from("dead.fifo"),
+                receives_max: 20,
+                retention: Some(14 * DAY),
+            }),
+            ..QueueFacts::default()
+        }
+    }
+
+    #[test]
+    fn a_healthy_queue_passes() {
+        let findings = of_queue(&healthy(), &Config::default());
+        assert!(findings.iter().all(|finding| finding.state == CheckState::Pass), "{findings:?}");
+    }
+
+    #[test]
+    fn each_attribute_that_risks_messages_is_told() {
+        use CheckState::{Fail, Warn};
+        type Break = fn(&mut QueueFacts);
+        let table: [(&str, CheckState, Break); 8] = [
+            ("fifo", Warn, |queue| queue.fifo = false),
+            ("visibility-timeout", Warn, |queue| queue.visibility_timeout = Some(Duration::from_secs(5))),
+            ("queue-retention", Warn, |queue| queue.retention = Some(DAY)),
+            ("message-size", Fail, |queue| queue.message_bytes_max = Some(262_144)),
+            ("delay", Warn, |queue| queue.delay = Some(Duration::from_secs(5))),
+            ("redrive", Warn, |queue| queue.redrive = None),
+            ("redrive", Warn, |queue| queue.redrive.as_mut().unwrap().receives_max = 3),
+            ("redrive", Warn, |queue| queue.redrive.as_mut().unwrap().retention = Some(DAY)),
+        ];
+        for (name, expected, spoil) in table {
+            let mut facts = healthy();
+            spoil(&mut facts);
+            let findings = of_queue(&facts, &Config::default());
+            let found = findings.iter().find(|finding| finding.check == name).map(|finding| finding.state);
+            assert_eq!(found, Some(expected), "{name}: {findings:?}");
+        }
+    }
+}

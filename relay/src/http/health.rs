@@ -1,0 +1,138 @@
+//! Whether the process is ready: every pipeline leads or stands by, and none has been without its
+//! database for too long.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use outbox::log::RelayName;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::engine::{Role, Status};
+
+/// The health of all pipelines of the process.
+#[derive(Clone)]
+pub struct Health {
+    unready_after: Duration,
+    pipelines: Arc<Mutex<Option<Vec<Watched>>>>,
+}
+
+struct Watched {
+    name: RelayName,
+    role: Role,
+    /// Since when its database has been away.
+    waiting_since: Option<Instant>,
+}
+
+impl Watched {
+    fn change(&mut self, role: Role) {
+        self.waiting_since = match role {
+            Role::Waiting { .. } => self.waiting_since.or_else(|| Some(Instant::now())),
+            _ => None,
+        };
+        self.role = role;
+    }
+
+    /// The state in a word, and whether it is ready. Reasons are in the log: a
+    /// reader of this need not be allowed to read those.
+    fn state(&self, unready_after: Duration) -> (&'static str, bool) {
+        match &self.role {
+            Role::Starting => ("starting", false),
+            Role::Standby { .. } => ("standby", true),
+            Role::Leading { .. } => ("leading", true),
+            Role::Stopped => ("stopped", false),
+            Role::Waiting { .. } => {
+                let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
+                ("database unavailable", is_short)
+            }
+        }
+    }
+}
+
+impl Health {
+    /// Not ready until [`watch`](Health::watch) is called. A pipeline may be without its database
+    /// for `unready_after`.
+    #[must_use]
+    pub fn new(unready_after: Duration) -> Self {
+        Self { unready_after, pipelines: Arc::default() }
+    }
+
+    /// Follows the pipelines from now on, until they are dropped; in tasks of their own.
+    pub fn watch(&self, pipelines: Vec<(RelayName, watch::Receiver<Status>)>) {
+        let watched = pipelines.iter().map(|(name, status)| Watched {
+            name: name.clone(),
+            role: status.borrow().role.clone(),
+            waiting_since: None,
+        });
+        *self.pipelines.lock().unwrap_or_else(PoisonError::into_inner) = Some(watched.collect());
+        for (index, (_, mut status)) in pipelines.into_iter().enumerate() {
+            let health = self.clone();
+            tokio::spawn(async move {
+                loop {
+                    let role = status.borrow_and_update().role.clone();
+                    health.change(index, role);
+                    if status.changed().await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    fn change(&self, index: usize, role: Role) {
+        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watched) = pipelines.as_mut().and_then(|all| all.get_mut(index)) {
+            watched.change(role);
+        }
+    }
+
+    /// Returns whether the process is ready, and a line for each pipeline.
+    #[must_use]
+    pub fn ready(&self) -> (bool, String) {
+        let pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(pipelines) = &*pipelines else { return (false, String::from("starting\n")) };
+        let mut text = String::new();
+        let mut is_ready = true;
+        for watched in pipelines {
+            let (state, is_fine) = watched.state(self.unready_after);
+            is_ready &= is_fine;
+            let _ = writeln!(text, "{}: {state}", watched.name.as_str());
+        }
+        (is_ready, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use message::Fault;
+
+    use super::*;
+
+    async fn after(role: Role, wait: Duration) -> (bool, String) {
+        let (sender, receiver) = watch::channel(Status { role: Role::Starting });
+        let health = Health::new(Duration::from_secs(30));
+        assert!(!health.ready().0, "ready before there are pipelines");
+        health.watch(vec![(RelayName::new("orders").unwrap(), receiver)]);
+        sender.send_replace(Status { role });
+        tokio::time::sleep(wait).await;
+        health.ready()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_and_a_standby_are_ready_and_one_that_starts_is_not() {
+        let short = Duration::from_millis(1);
+        assert_eq!(after(Role::Leading { epoch: 1 }, short).await, (true, String::from("orders: leading\n")));
+        assert!(after(Role::Standby { holder: String::from("another") }, short).await.0);
+        assert!(!after(Role::Starting, short).await.0);
+        assert!(!after(Role::Stopped, short).await.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_is_away_for_too_long_makes_unready() {
+        let role = Role::Waiting { fault: Fault::Broker, reason: String::from("away") };
+        assert!(after(role.clone(), Duration::from_secs(29)).await.0);
+        let (is_ready, text) = after(role, Duration::from_secs(31)).await;
+        assert!(!is_ready && !text.contains("away"), "{text}");
+    }
+}

@@ -1,0 +1,125 @@
+//! The listener, its bounds, the routes.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use super::{Exporter, Health};
+
+/// Connections at once; more wait in the system's queue.
+const CONNECTIONS: usize = 32;
+/// For the head of a request, and for one request as a whole.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// After the system had no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// The listener of metrics and health.
+pub struct Endpoint {
+    listener: TcpListener,
+    exporter: Arc<Exporter>,
+    health: Health,
+}
+
+impl Endpoint {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// The address is in use or not of this machine.
+    pub async fn bind(address: SocketAddr, exporter: Exporter, health: Health) -> io::Result<Self> {
+        Ok(Self { listener: TcpListener::bind(address).await?, exporter: Arc::new(exporter), health })
+    }
+
+    /// Returns the address, with the port that the system chose for port 0.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until it is dropped.
+    pub async fn serve(self) {
+        let Self { listener, exporter, health } = self;
+        let room = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut connections = JoinSet::new();
+        let keeper = Arc::clone(&exporter);
+        connections.spawn(async move { keeper.keep().await });
+        loop {
+            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    warn!("a connection for metrics or health could not be accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (exporter, health) = (Arc::clone(&exporter), health.clone());
+            connections.spawn(async move {
+                let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, exporter, health)).await;
+                drop(permit);
+            });
+            while connections.try_join_next().is_some() {}
+        }
+    }
+}
+
+/// Answers the one request of a connection.
+async fn answer(stream: TcpStream, exporter: Arc<Exporter>, health: Health) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (exporter, health) = (Arc::clone(&exporter), health.clone());
+        async move { Ok::<_, Infallible>(route(&request, &exporter, &health).await) }
+    });
+    // An error is the client's: it has gone, or does not speak HTTP.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn route(request: &Request<Incoming>, exporter: &Exporter, health: &Health) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            let mut response = text(StatusCode::OK, exporter.text().await);
+            response.headers_mut().insert(CONTENT_TYPE, EXPOSITION);
+            response
+        }
+        "/livez" => text(StatusCode::OK, "alive\n"),
+        "/readyz" => {
+            let (is_ready, lines) = health.ready();
+            text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, lines)
+        }
+        _ => text(StatusCode::NOT_FOUND, "known here: /metrics, /livez, /readyz\n"),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, TEXT);
+    response
+}

@@ -1,0 +1,121 @@
+//! The gauges that a look at the database sets.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use metrics::{Gauge, gauge};
+use outbox::admin::{Blocker, CursorHistory, RelayStatus};
+use outbox::log::{ExceptionState, LogError, RelayName};
+use tracing::{debug, warn};
+
+/// The gauges that only the database knows, of one relay.
+#[derive(Clone)]
+pub struct Looks {
+    relay: Arc<str>,
+    up: Gauge,
+    backlog: Gauge,
+    oldest_pending: Gauge,
+    lease_held: Gauge,
+    checkpoint_age: Gauge,
+    held_back_seconds: Gauge,
+    held_back_pid: Gauge,
+    parked: HashMap<(ExceptionState, &'static str), Gauge>,
+    /// The history that was told last.
+    history: Option<(String, i64)>,
+    is_up: bool,
+}
+
+impl std::fmt::Debug for Looks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Looks").field("relay", &self.relay).finish_non_exhaustive()
+    }
+}
+
+impl Looks {
+    /// The gauges of the relay `name`.
+    #[must_use]
+    pub fn new(name: &RelayName) -> Self {
+        let relay: Arc<str> = name.as_str().into();
+        let gauge = |name: &'static str| gauge!(name, "relay" => Arc::clone(&relay));
+        Self {
+            up: gauge("relay_database_up"),
+            backlog: gauge("relay_backlog_messages"),
+            oldest_pending: gauge("relay_oldest_pending_seconds"),
+            lease_held: gauge("relay_lease_held"),
+            checkpoint_age: gauge("relay_checkpoint_age_seconds"),
+            held_back_seconds: gauge("relay_held_back_seconds"),
+            held_back_pid: gauge("relay_held_back_pid"),
+            parked: HashMap::new(),
+            history: None,
+            is_up: true,
+            relay,
+        }
+    }
+
+    /// A look that succeeded; `status` is missing for a relay that has never led.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
+    pub(crate) fn seen(&mut self, status: Option<&RelayStatus>, blocker: Option<&Blocker>) {
+        self.is_up = true;
+        self.up.set(1.0);
+        self.held_back_seconds.set(blocker.map_or(0.0, |blocker| blocker.age.as_secs_f64()));
+        self.held_back_pid.set(blocker.map_or(0.0, |blocker| f64::from(blocker.pid)));
+        let Some(status) = status else { return };
+        self.backlog.set(status.backlog.waiting_max() as f64);
+        let oldest = status.backlog.oldest_waiting();
+        self.oldest_pending.set(oldest.map_or(0.0, |(_, age)| age.as_secs_f64()));
+        let is_held = status.holder.as_ref().is_some_and(|holder| holder.expires_in.is_some());
+        self.lease_held.set(f64::from(u8::from(is_held)));
+        self.checkpoint_age.set(status.checkpoint_age.as_secs_f64());
+        self.parked(status);
+        if let Some(history) = &status.history {
+            self.history(history);
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
+    fn parked(&mut self, status: &RelayStatus) {
+        // States without an entry are told, too: an alert needs a series that was there before.
+        for state in [ExceptionState::Held, ExceptionState::Retrying, ExceptionState::Dead] {
+            self.parked.entry((state, "none")).or_insert_with(|| parked(&self.relay, state, "none"));
+        }
+        self.parked.values().for_each(|gauge| gauge.set(0.0));
+        for found in &status.parked {
+            let (state, cause) = (found.state, found.cause);
+            let gauge =
+                self.parked.entry((state, cause)).or_insert_with(|| parked(&self.relay, state, cause));
+            gauge.set(found.count as f64);
+        }
+    }
+
+    fn history(&mut self, history: &CursorHistory) {
+        let relay = Arc::clone(&self.relay);
+        gauge!("relay_cursor_is_of_this_server", "relay" => relay)
+            .set(f64::from(u8::from(history.is_present)));
+        let present = (history.system_identifier.clone(), history.timeline);
+        if self.history.as_ref() != Some(&present) {
+            if let Some(former) = self.history.replace(present.clone()) {
+                self.info(&former).set(0.0);
+            }
+            self.info(&present).set(1.0);
+        }
+    }
+
+    fn info(&self, (system_identifier, timeline): &(String, i64)) -> Gauge {
+        gauge!("relay_cursor_info", "relay" => Arc::clone(&self.relay),
+            "system_identifier" => system_identifier.clone(), "timeline" => timeline.to_string())
+    }
+
+    /// A look that failed. Told once until one succeeds.
+    pub(crate) fn failed(&mut self, failure: &LogError) {
+        self.up.set(0.0);
+        if std::mem::take(&mut self.is_up) {
+            warn!(relay = %self.relay, "the metrics of the database are not up to date: {failure}");
+        } else {
+            debug!(relay = %self.relay, "the metrics of the database are not up to date: {failure}");
+        }
+    }
+}
+
+fn parked(relay: &Arc<str>, state: ExceptionState, cause: &'static str) -> Gauge {
+    gauge!("relay_parked_messages", "relay" => Arc::clone(relay), "state" => state.as_str(), "cause" => cause)
+}

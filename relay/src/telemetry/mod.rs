@@ -1,0 +1,248 @@
+//! Everything the relay tells: log events, and metrics.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`table`](mod@table) | [`METRICS`]: name, labels and meaning of every metric |
+//! | `topics` | metrics by topic |
+//! | `history` | [`History`]: what maintenance tells |
+//! | `looks` | [`Looks`]: what a look at the database tells |
+//!
+//! Every metric carries the label `relay`. No payload, header value or secret appears in either.
+//! Handles of metrics belong to the recorder that is installed when a pipeline begins to run:
+//! install yours before.
+
+mod history;
+mod looks;
+mod table;
+mod topics;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use message::{Fault, PublishError};
+use metrics::{Counter, Gauge, counter, gauge};
+use outbox::log::{ExceptionState, LogError, RelayName};
+use time::OffsetDateTime;
+use tracing::{debug, debug_span, error, info, warn};
+
+use crate::engine::machine::{Event, Machine};
+
+pub use history::History;
+pub use looks::Looks;
+pub use table::{METRICS, describe};
+pub use topics::OTHER;
+
+use topics::Topics;
+
+/// So many topics get series of their own unless another number is set.
+pub const TOPICS_MAX_DEFAULT: usize = 100;
+
+/// The voice of one pipeline.
+#[derive(Clone)]
+pub struct Telemetry {
+    relay: Arc<str>,
+    origin: Arc<str>,
+    destination: Arc<str>,
+    series: Arc<Series>,
+    topics: Arc<Mutex<Topics>>,
+}
+
+/// The series that every step touches.
+struct Series {
+    read: Counter,
+    submitted: Counter,
+    checkpoints: Counter,
+    leading: Gauge,
+    in_flight: Gauge,
+    window_entries: Gauge,
+    window_bytes: Gauge,
+    blocked_keys: Gauge,
+    blocked_topics: Gauge,
+    unanswered: Gauge,
+}
+
+impl Series {
+    fn new(relay: &Arc<str>) -> Self {
+        let count = |name: &'static str| counter!(name, "relay" => Arc::clone(relay));
+        let gauge = |name: &'static str| gauge!(name, "relay" => Arc::clone(relay));
+        Self {
+            read: count("relay_read_total"),
+            submitted: count("relay_submitted_total"),
+            checkpoints: count("relay_checkpoints_total"),
+            leading: gauge("relay_leading"),
+            in_flight: gauge("relay_in_flight_messages"),
+            window_entries: gauge("relay_window_entries"),
+            window_bytes: gauge("relay_window_bytes"),
+            blocked_keys: gauge("relay_blocked_keys"),
+            blocked_topics: gauge("relay_blocked_topics"),
+            unanswered: gauge("relay_unanswered_messages"),
+        }
+    }
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").field("relay", &self.relay).finish_non_exhaustive()
+    }
+}
+
+impl Telemetry {
+    /// The voice of the relay `name`, which reads `origin` and publishes to `destination`. At most
+    /// `topics_max` topics get series of their own.
+    #[must_use]
+    pub fn new(name: &RelayName, origin: &str, destination: &str, topics_max: usize) -> Self {
+        let relay: Arc<str> = name.as_str().into();
+        let series = Series::new(&relay);
+        series.leading.set(0.0);
+        Self {
+            topics: Arc::new(Mutex::new(Topics::new(&relay, topics_max))),
+            series: Arc::new(series),
+            relay,
+            origin: origin.into(),
+            destination: destination.into(),
+        }
+    }
+
+    fn label(&self) -> Arc<str> {
+        Arc::clone(&self.relay)
+    }
+
+    pub(crate) fn read(&self, entries: usize) {
+        self.series.read.increment(entries as u64);
+    }
+
+    pub(crate) fn submitted(&self, messages: usize) {
+        self.series.submitted.increment(messages as u64);
+    }
+
+    pub(crate) fn not_leading(&self) {
+        self.series.leading.set(0.0);
+        self.series.in_flight.set(0.0);
+    }
+
+    pub(crate) fn leading(&self, epoch: i64, taken_over_from: Option<&str>) {
+        let change = if taken_over_from.is_some() { "taken_over" } else { "taken" };
+        counter!("relay_lease_changes_total", "relay" => self.label(), "change" => change).increment(1);
+        self.series.leading.set(1.0);
+        match taken_over_from {
+            Some(from) => {
+                warn!(relay = %self.relay, epoch, from, "lease taken over from a relay that let it expire");
+            }
+            None => info!(relay = %self.relay, epoch, origin = %self.origin, destination = %self.destination,
+                "leading"),
+        }
+    }
+
+    pub(crate) fn standby(&self, holder: &str) {
+        debug!(relay = %self.relay, holder, "standing by");
+    }
+
+    pub(crate) fn lease_lost(&self) {
+        counter!("relay_lease_changes_total", "relay" => self.label(), "change" => "lost").increment(1);
+        warn!(relay = %self.relay, "lease lost: another process has taken over, or the database was silent too long");
+    }
+
+    pub(crate) fn database_failed(&self, failure: &LogError, pause: Duration) {
+        counter!("relay_database_failures_total", "relay" => self.label(), "fault" => failure.fault().as_str())
+            .increment(1);
+        match failure.fault() {
+            Fault::Operator => error!(relay = %self.relay, origin = %self.origin, ?pause, "{failure}"),
+            _ => warn!(relay = %self.relay, origin = %self.origin, ?pause, "{failure}"),
+        }
+    }
+
+    pub(crate) fn connected(&self) {
+        counter!("relay_sessions_total", "relay" => self.label(), "outcome" => "opened").increment(1);
+        info!(relay = %self.relay, destination = %self.destination, "connected");
+    }
+
+    pub(crate) fn disconnected(&self) {
+        warn!(relay = %self.relay, destination = %self.destination, "session ended; unconfirmed messages are sent again");
+    }
+
+    pub(crate) fn refused(&self, failure: &PublishError, pause: Duration) {
+        counter!("relay_sessions_total", "relay" => self.label(), "outcome" => "refused").increment(1);
+        match failure.fault() {
+            Fault::Operator => {
+                error!(relay = %self.relay, destination = %self.destination, ?pause, "{failure}");
+            }
+            _ => warn!(relay = %self.relay, destination = %self.destination, ?pause, "{failure}"),
+        }
+    }
+
+    /// Events of a term, `now` after it began.
+    pub(crate) fn events(&self, events: Vec<Event>, now: Duration) {
+        if events.is_empty() {
+            return;
+        }
+        let wall = OffsetDateTime::now_utc();
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in events {
+            match event {
+                Event::Published { message, submitted_at } => {
+                    let (message_id, topic) = (message.id, &message.topic);
+                    let took = submitted_at.map(|at| now.saturating_sub(at));
+                    // Two clocks: what was confirmed before it was enqueued took no time.
+                    let age = Duration::try_from(wall - message.time).unwrap_or_default();
+                    topics.published(topic, took, age);
+                    // Linked to the producer's span by the ids; the stored context itself travels
+                    // on unchanged.
+                    let (trace_id, traceparent) =
+                        message.trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
+                    debug_span!("send", relay = %self.relay, destination = %self.destination, %topic, %message_id,
+                        trace_id, traceparent)
+                    .in_scope(|| debug!("published"));
+                }
+                Event::Failed { topic, fault, scope } => topics.failed(&topic, fault, scope),
+                Event::Parked(parked) => {
+                    let state = parked.state;
+                    let cause = parked.fault.map_or("none", Fault::as_str);
+                    counter!("relay_parked_total", "relay" => self.label(), "state" => state.as_str(),
+                        "cause" => cause)
+                    .increment(1);
+                    let (message_id, topic, attempts) = (&parked.message_id, &parked.topic, parked.attempts);
+                    let key = parked.key.as_deref();
+                    let failure = parked.error.as_deref().unwrap_or_default();
+                    match state {
+                        ExceptionState::Dead => error!(relay = %self.relay, message_id, topic, key, attempts,
+                            "dead: an operator must requeue, edit or discard it: {failure}"),
+                        ExceptionState::Retrying => {
+                            warn!(relay = %self.relay, message_id, topic, key, attempts,
+                            due_in = ?parked.due_in, "not published, tried again: {failure}");
+                        }
+                        _ => debug!(relay = %self.relay, message_id, topic, key, %state, "parked"),
+                    }
+                }
+                Event::TopicBlocked { topic, fault, reason } => {
+                    error!(relay = %self.relay, topic, %fault, "topic stopped, others flow: {reason}");
+                }
+                Event::TopicUnblocked { topic } => info!(relay = %self.relay, topic, "topic flows again"),
+            }
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
+    pub(crate) fn gauges(&self, machine: &Machine) {
+        let (keys, topics) = machine.blocked();
+        let series = &*self.series;
+        series.in_flight.set(machine.in_flight_len() as f64);
+        series.window_entries.set(machine.open_len() as f64);
+        series.window_bytes.set(machine.open_bytes() as f64);
+        series.blocked_keys.set(keys as f64);
+        series.blocked_topics.set(topics as f64);
+        series.unanswered.set(machine.awaited_len() as f64);
+    }
+
+    pub(crate) fn checkpointed(&self) {
+        self.series.checkpoints.increment(1);
+    }
+
+    pub(crate) fn draining(&self, in_flight: usize) {
+        info!(relay = %self.relay, in_flight, "stopping: waiting for outstanding confirmations");
+    }
+
+    pub(crate) fn stopped(&self) {
+        info!(relay = %self.relay, "stopped");
+    }
+}

@@ -1,0 +1,296 @@
+//! Lists and decisions for operators.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use inbox::Signature;
+use message::shield;
+use time::OffsetDateTime;
+
+use crate::dialect::Dialect;
+use crate::error::StoreError;
+use crate::key::{self, InvalidName, NAME_BYTES_MAX, SagaId};
+use crate::record::{SagaRecord, State, StepRecord};
+use crate::sagas::Sagas;
+
+/// Which sagas to list.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SagaQuery {
+    /// Only those of this type.
+    pub saga_type: Option<String>,
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only those that need an operator.
+    pub is_stuck: bool,
+    /// Also those that have ended.
+    pub with_ended: bool,
+    /// At most so many, the oldest first.
+    pub limit: NonZeroU32,
+}
+
+impl SagaQuery {
+    /// At most so many of those that have not ended.
+    #[must_use]
+    pub fn open(limit: NonZeroU32) -> Self {
+        Self { saga_type: None, state: None, is_stuck: false, with_ended: false, limit }
+    }
+}
+
+/// The choice of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// A stuck saga goes on, with its attempts counted from zero.
+    Retry,
+    /// A running saga is undone.
+    Cancel,
+    /// A step of a stuck saga is skipped.
+    Skip,
+}
+
+impl Action {
+    /// The lower-case word for tables and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Cancel => "cancel",
+            Self::Skip => "skip",
+        }
+    }
+
+    pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
+        let known = [Self::Retry, Self::Cancel, Self::Skip];
+        known.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
+            sqlx::Error::Decode(format!("{word:?} is no action that this version knows").into())
+        })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A decision that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// When, by the database's clock.
+    pub at: OffsetDateTime,
+    /// Who took it.
+    pub actor: String,
+    /// Why.
+    pub note: String,
+    /// The choice.
+    pub action: Action,
+    /// About which saga.
+    pub id: SagaId,
+    /// About which of its steps.
+    pub step: Option<String>,
+}
+
+/// Sagas of one version whose turn is overdue: no worker has the version, or there are too few.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Overdue {
+    /// The type.
+    pub saga_type: String,
+    /// The version.
+    pub version: u16,
+    /// How many.
+    pub sagas: u64,
+    /// How long the first of them has been due.
+    pub longest: Duration,
+}
+
+/// Why a decision was not taken. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// There is no such saga, or it is forgotten.
+    #[error("there is no saga {id}; one that has ended is forgotten after a while")]
+    NotFound {
+        /// The saga.
+        id: SagaId,
+    },
+    /// The saga is not in a state in which this can be decided.
+    #[error("the saga {id} is {state}{}; {action} needs one that is {needed}", if *.is_stuck { ", stuck" } else { "" })]
+    NotNow {
+        /// The saga.
+        id: SagaId,
+        /// Its state.
+        state: State,
+        /// Whether it is stuck.
+        is_stuck: bool,
+        /// The choice.
+        action: Action,
+        /// The state that is needed.
+        needed: &'static str,
+    },
+    /// The step has its outcome, or nothing to undo.
+    #[error(
+        "the step {step} of {id} cannot be skipped: it has its outcome, or nothing to undo; see `relay sagas show`"
+    )]
+    NotSkipped {
+        /// The saga.
+        id: SagaId,
+        /// The step.
+        step: String,
+    },
+    /// The name of the step cannot be used.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The database refused or went away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl<DB: Dialect> Sagas<DB> {
+    /// Lists sagas, the oldest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaRecord>, StoreError> {
+        let mut connection = self.acquire().await?;
+        DB::list_sagas(&mut connection, &self.0.statements, query)
+            .await
+            .map_err(StoreError::during("list sagas"))
+    }
+
+    /// Reads a saga and its steps, in the order in which they began. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn show(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
+        let Some(saga) = self.find(id).await? else { return Ok(None) };
+        let mut connection = self.acquire().await?;
+        let steps = DB::steps(&mut connection, &self.0.statements, id).await;
+        Ok(Some((saga, steps.map_err(StoreError::during("read the steps of a saga"))?)))
+    }
+
+    /// Counts sagas whose turn is overdue by more than this, by type and version. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn overdue(&self, by: Duration) -> Result<Vec<Overdue>, StoreError> {
+        let mut connection = self.acquire().await?;
+        DB::overdue(&mut connection, &self.0.statements, by.min(crate::SPAN_MAX))
+            .await
+            .map_err(StoreError::during("count overdue sagas"))
+    }
+
+    /// Lists the decisions, the latest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
+        let mut connection = self.acquire().await?;
+        DB::list_decisions(&mut connection, &self.0.statements, limit.get())
+            .await
+            .map_err(StoreError::during("list the decisions about sagas"))
+    }
+
+    /// Lets a stuck saga go on where it stopped, with its attempts counted from zero.
+    ///
+    /// # Errors
+    /// [`DecideError`]. Runs to its end even if this call is dropped, as the others.
+    pub async fn retry(&self, id: &SagaId, signature: &Signature) -> Result<(), DecideError> {
+        self.decide(id, Action::Retry, None, signature).await
+    }
+
+    /// Has a saga undone. One that a worker has in hand is undone after its current step; one that
+    /// finishes at this moment either finishes, and this fails, or is undone.
+    ///
+    /// # Errors
+    /// [`DecideError`].
+    pub async fn cancel(&self, id: &SagaId, signature: &Signature) -> Result<(), DecideError> {
+        self.decide(id, Action::Cancel, None, signature).await
+    }
+
+    /// Skips a step of a stuck saga, which goes on: while it is being undone, the step's undo;
+    /// while it runs, the step itself, which is given this result.
+    ///
+    /// # Errors
+    /// [`DecideError`].
+    pub async fn skip(
+        &self,
+        id: &SagaId,
+        step: &str,
+        result: &serde_json::Value,
+        signature: &Signature,
+    ) -> Result<(), DecideError> {
+        key::check("the name of a step", step, NAME_BYTES_MAX)?;
+        self.decide(id, Action::Skip, Some((step.to_owned(), result.to_string())), signature).await
+    }
+
+    async fn decide(
+        &self,
+        id: &SagaId,
+        action: Action,
+        step: Option<(String, String)>,
+        signature: &Signature,
+    ) -> Result<(), DecideError> {
+        let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
+        shield(async move { sagas.decide_now(id, action, step, signature).await }).await
+    }
+
+    async fn decide_now(
+        &self,
+        id: SagaId,
+        action: Action,
+        step: Option<(String, String)>,
+        Signature { actor, note }: Signature,
+    ) -> Result<(), DecideError> {
+        let failed = StoreError::during;
+        let statements = &self.0.statements;
+        let mut tx = DB::begin_saga(&self.0.pool).await.map_err(failed("begin a transaction"))?;
+        let is_done = match (action, &step) {
+            (Action::Cancel, _) => {
+                let reason = crate::error::storable(&format!("cancelled by {actor}: {note}"));
+                DB::cancel_saga(&mut tx, statements, &id, &reason).await.map_err(failed("cancel a saga"))?
+            }
+            (_, None) => {
+                DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
+            }
+            (_, Some((step, result))) => {
+                let found = DB::lock_stuck(&mut tx, statements, &id).await;
+                let found = found.map_err(failed("look at a stuck saga"))?;
+                let skipped = match &found {
+                    None => Ok(false),
+                    Some(saga) if saga.state == State::Undoing => {
+                        DB::skip_undo(&mut tx, statements, &id, step).await
+                    }
+                    Some(_) => DB::skip_step(&mut tx, statements, &id, step, result).await,
+                };
+                let skipped = skipped.map_err(failed("skip a step"))?;
+                if found.is_some() && !skipped {
+                    return Err(DecideError::NotSkipped { id, step: step.clone() });
+                }
+                skipped
+                    && DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
+            }
+        };
+        if !is_done {
+            drop(tx);
+            return Err(self.not_now(id, action).await?);
+        }
+        let step = step.map(|(step, _)| step);
+        let decision = Decision { at: OffsetDateTime::UNIX_EPOCH, actor, note, action, id, step };
+        DB::note_saga_decision(&mut tx, statements, &decision).await.map_err(failed("note a decision"))?;
+        tx.commit().await.map_err(failed("commit a decision"))?;
+        tracing::info!(saga = %decision.id, %action, actor = decision.actor, "an operator has decided");
+        self.wake();
+        Ok(())
+    }
+
+    async fn not_now(&self, id: SagaId, action: Action) -> Result<DecideError, StoreError> {
+        let Some(saga) = self.find(&id).await? else { return Ok(DecideError::NotFound { id }) };
+        let needed = if action == Action::Cancel { "running" } else { "stuck" };
+        let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
+        Ok(DecideError::NotNow { id, state, is_stuck, action, needed })
+    }
+}

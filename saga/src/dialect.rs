@@ -1,0 +1,206 @@
+//! The differences between the databases. Sealed: implemented for [`sqlx::Postgres`] and
+//! [`sqlx::Sqlite`].
+
+use std::future::Future;
+use std::time::Duration;
+
+use migrations::{Backend, Identifier};
+use sqlx::{Pool, Transaction};
+
+use crate::admin::{Decision, Overdue, SagaQuery};
+use crate::key::SagaId;
+use crate::record::{Held, NewStep, SagaRecord, StepChange, StepRecord, Turn};
+
+/// A database that sagas have tables in: PostgreSQL or SQLite.
+pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + Store {}
+
+#[cfg(feature = "postgres")]
+impl Dialect for sqlx::Postgres {}
+#[cfg(feature = "sqlite")]
+impl Dialect for sqlx::Sqlite {}
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// The outcome of putting a reply into the mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replied {
+    /// It is kept, for a saga that waits for it or will.
+    Kept,
+    /// A reply to the same request is kept already.
+    Duplicate,
+    /// The saga has ended or is being undone, or the request has its outcome.
+    Late,
+    /// There is no such saga.
+    Nobody,
+}
+
+/// Input and output. What follows from it is decided by the callers.
+#[doc(hidden)]
+pub trait Store: Backend {
+    /// The rendered SQL.
+    type SagaStatements: Send + Sync + 'static;
+
+    /// Renders the SQL.
+    fn saga_statements(schema: Option<&Identifier>) -> Self::SagaStatements;
+
+    /// Begins a transaction that can write.
+    fn begin_saga(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
+
+    /// Inserts a saga unless its name is used; whether it did.
+    fn insert_saga(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+        version: u16,
+        input: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Reads a saga.
+    fn find_saga(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+    ) -> impl Future<Output = Result<Option<SagaRecord>>> + Send;
+
+    /// Takes sagas that are due, those that wait longest first, for a lease.
+    fn claim_sagas(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        kind: (&str, u16),
+        limit: u32,
+        worker: &str,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<SagaRecord>>> + Send;
+
+    /// Makes a lease last so long from now; false when somebody else has the saga.
+    fn renew_saga(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        held: &Held,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Reads the steps of a saga, in their order.
+    fn steps(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+    ) -> impl Future<Output = Result<Vec<StepRecord>>> + Send;
+
+    /// Reads the mailbox of a saga: steps and payloads.
+    fn mailbox(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
+
+    /// Inserts a step, if the saga is held and nobody has cancelled it; whether it did. A step that
+    /// is there is a violation of a key.
+    fn insert_step(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        held: &Held,
+        step: &NewStep<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Changes a step, if the saga is held and the step is as expected; whether it did.
+    fn change_step(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        held: &Held,
+        change: &StepChange<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Takes a turn, if the saga is held; whether it did.
+    fn turn(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        held: &Held,
+        turn: &Turn<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Puts a reply into the mailbox and wakes the saga.
+    fn put_reply(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+        step: &str,
+        payload: &str,
+    ) -> impl Future<Output = Result<Replied>> + Send;
+
+    /// Reads sagas, oldest first.
+    fn list_sagas(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        query: &SagaQuery,
+    ) -> impl Future<Output = Result<Vec<SagaRecord>>> + Send;
+
+    /// Lets a stuck saga go on; whether it was stuck.
+    fn retry_saga(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Has a running saga undone: at once if nobody owns it, otherwise by its worker. Whether it
+    /// was running.
+    fn cancel_saga(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+        reason: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Locks a saga that is stuck until the transaction ends; nothing where it is not.
+    fn lock_stuck(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+    ) -> impl Future<Output = Result<Option<SagaRecord>>> + Send;
+
+    /// Skips the undo of a step that was to be undone; whether it was.
+    fn skip_undo(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+        step: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Gives a step that has no result one; whether the step was there.
+    fn skip_step(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+        step: &str,
+        result: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Notes a decision.
+    fn note_saga_decision(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        decision: &Decision,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Reads the decisions, the latest first.
+    fn list_decisions(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
+
+    /// Counts sagas whose turn is overdue by more than this, by type and version.
+    fn overdue(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        by: Duration,
+    ) -> impl Future<Output = Result<Vec<Overdue>>> + Send;
+
+    /// Deletes sagas that ended so long ago, with steps and replies, at most so many; how many.
+    fn forget_sagas(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        age: Duration,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64>> + Send;
+}

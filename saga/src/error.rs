@@ -1,0 +1,122 @@
+//! Errors outside of a saga's own code.
+
+use std::error::Error;
+
+use message::Fault;
+use migrations::{MigrateError, SqlErrorKind};
+
+use crate::key::InvalidName;
+
+/// The longest error text that is stored, in bytes.
+const ERROR_BYTES_MAX: usize = 2_048;
+
+/// The database could not do something that sagas need. Nothing took effect.
+#[derive(Debug, thiserror::Error)]
+#[error("the database could not {what}")]
+pub struct StoreError {
+    what: &'static str,
+    kind: SqlErrorKind,
+    #[source]
+    source: sqlx::Error,
+}
+
+impl StoreError {
+    /// An adapter for `map_err`.
+    pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |error| Self { what, kind: SqlErrorKind::of(&error), source: error }
+    }
+
+    /// The client library's error.
+    pub(crate) fn into_sqlx(self) -> sqlx::Error {
+        self.source
+    }
+
+    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: wait and try again) or the
+    /// operator's.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        if self.is_transient() { Fault::Broker } else { Fault::Operator }
+    }
+
+    /// Whether the same call can succeed without anybody doing something.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.kind != SqlErrorKind::Refused
+    }
+}
+
+/// Why the tables of sagas cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The tables are missing, or older or newer than this build; says which command to run.
+    #[error(transparent)]
+    Schema(#[from] MigrateError),
+    /// The database is away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A type has a name that cannot be used.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// A version was registered twice for one type.
+    #[error("version {version} of the saga type {saga_type} was registered twice; give each code a version")]
+    Twice {
+        /// The type.
+        saga_type: String,
+        /// The version.
+        version: u16,
+    },
+}
+
+/// Why a saga was not started. Roll the transaction back, unless the error is about the arguments
+/// ([`StartError::is_refusal`]).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The type or the id cannot be used.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// No version of the type is known here.
+    #[error(
+        "the saga type {saga_type} is unknown here; register it with .saga(..), or with .starts(..) where another \
+         process runs it"
+    )]
+    UnknownType {
+        /// The type.
+        saga_type: String,
+    },
+    /// The input cannot be written as JSON, or the function of this type could not read it.
+    #[error("the input of {saga_type} cannot be used: {problem}")]
+    Input {
+        /// The type.
+        saga_type: String,
+        /// The problem, without values of the input.
+        problem: String,
+    },
+    /// The database refused or went away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl StartError {
+    /// Whether the arguments are at fault; the database was not asked.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self, Self::Store(_))
+    }
+}
+
+/// A text cut to what is stored, without the NUL characters that PostgreSQL does not store.
+pub(crate) fn storable(text: &str) -> String {
+    let mut text = text.replace('\0', "\u{fffd}");
+    let cut = (0..=ERROR_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(cut.unwrap_or(0));
+    text
+}
+
+/// An error and its sources in one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |error| (*error).source());
+    let texts: Vec<_> = chain.map(ToString::to_string).collect();
+    storable(&texts.join(": "))
+}

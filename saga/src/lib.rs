@@ -1,0 +1,128 @@
+//! Sagas: operations over several services, as async functions.
+//!
+//! A step commits together with its effect, its result, its messages and the saga's progress. After
+//! a crash any worker goes on where the saga stood; when it stops, what happened is undone in
+//! reverse order. Steps are found by their names, so code may be reordered.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # #[derive(serde::Serialize, serde::Deserialize)] struct PlaceOrder { item: i64, cents: i64 }
+//! # #[derive(serde::Serialize)] struct ShipOrder { hold: i64 }
+//! # impl message::Event for ShipOrder { const TOPIC: &'static str = "ship"; const KIND: &'static str = "ship.order"; }
+//! # async fn reserve(_: &mut sqlx::PgConnection, _: i64) -> Result<i64, saga::StepError> { Ok(1) }
+//! # async fn release(_: &mut sqlx::PgConnection, _: &i64) -> Result<(), saga::StepError> { Ok(()) }
+//! # #[derive(Clone)] struct Bank;
+//! # impl Bank {
+//! #     async fn charge(&self, _: String, _: i64) -> Result<String, saga::StepError> { Ok(String::new()) }
+//! #     async fn refund(&self, _: String) -> Result<(), saga::StepError> { Ok(()) }
+//! # }
+//! use saga::{Retry, Run, Sagas, Stop};
+//!
+//! async fn checkout(saga: &mut Run, order: PlaceOrder, bank: &Bank) -> Result<String, Stop> {
+//!     let hold: i64 = saga
+//!         .step("reserve", async |tx| reserve(tx, order.item).await)
+//!         .undo(async |tx, hold: &i64| release(tx, hold).await)
+//!         .await?;
+//!     let charge: String = saga
+//!         .call("charge", async |key| bank.charge(key, order.cents).await)
+//!         .undo(async |key, _: Option<&String>| bank.refund(key).await)
+//!         .retry(Retry::times(5).within(Duration::from_mins(10)))
+//!         .await?;
+//!     let parcel: String =
+//!         saga.request("ship", &ShipOrder { hold }).within(Duration::from_hours(48)).await?;
+//!     saga.sleep("grace", Duration::from_hours(1)).await?;
+//!     Ok(format!("{charge} {parcel}"))
+//! }
+//!
+//! # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, bank: Bank, order: PlaceOrder) -> Result<(), Box<dyn std::error::Error>> {
+//! let sagas = Sagas::builder(pool.clone(), outbox.clone())
+//!     .saga("checkout", 1, async move |saga: &mut Run, order: PlaceOrder| checkout(saga, order, &bank).await)
+//!     .open()
+//!     .await?;
+//! let mut tx = outbox.begin(&pool).await?;
+//! sagas.start(&mut tx, "checkout", "42", &order).await?; // Started | AlreadyThere(state) | KeyReused
+//! tx.commit().await?;
+//! sagas.run(std::future::pending()).await; // in any number of processes
+//! # Ok(()) }
+//! ```
+//!
+//! | what commits | with what |
+//! |---|---|
+//! | [`Sagas::start`] | the caller's transaction |
+//! | [`Run::step`] | its rows, its messages and its result |
+//! | [`Run::call`] | *calling*, before the call is made; its result, after |
+//! | [`Run::request`] | the message, and that the saga waits |
+//! | [`Replies`] | the reply, the wake-up and the inbox row |
+//! | [`Run::sleep`] | its end, and that the saga waits |
+//! | an undo | the record that it is undone; of a call, after it |
+//!
+//! Every commit of a worker is fenced by the epoch that its claim of the saga made, by the
+//! database's clock: a worker that was paused beyond its lease changes nothing.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`Sagas`], [`SagasBuilder`], [`Started`] | the handle: registers, starts, runs |
+//! | [`WorkerOptions`] | how a worker works |
+//! | [`Run`], [`Step`], [`Call`], [`Request`], [`Sleep`], [`Retry`] | what a saga's function does |
+//! | [`Stop`], [`StepError`] | how it says that it cannot go on |
+//! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`] | replies to requests |
+//! | [`SagaId`], [`SagaRecord`], [`StepRecord`], [`State`] | what is stored |
+//! | [`SagaQuery`], [`Decision`], [`DecideError`], [`Overdue`] | what operators look at, and decide |
+//! | [`telemetry`] | every metric |
+//! | `crash_points` (feature `testing`) | places at which a test ends the process |
+//! | [`dialect`] | PostgreSQL and SQLite |
+
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+
+#[cfg(not(any(feature = "postgres", feature = "sqlite")))]
+compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+
+mod admin;
+#[cfg(not(feature = "testing"))]
+mod crash_points;
+#[cfg(feature = "testing")]
+pub mod crash_points;
+pub mod dialect;
+mod error;
+#[cfg(feature = "testing")]
+mod hook;
+mod key;
+mod lease;
+mod options;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod record;
+mod registry;
+mod replies;
+mod retention;
+mod retry;
+mod run;
+mod sagas;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod stop;
+pub mod telemetry;
+mod worker;
+
+pub use admin::{Action, DecideError, Decision, Overdue, SagaQuery};
+pub use dialect::{Dialect, Replied};
+pub use error::{OpenError, StartError, StoreError};
+#[cfg(feature = "testing")]
+pub use hook::Hook;
+pub use inbox::Signature;
+pub use key::{ID_BYTES_MAX, InvalidKey, InvalidName, NAME_BYTES_MAX, SagaId, StepKey};
+pub use options::{SPAN_MAX, WorkerOptions};
+#[doc(hidden)]
+pub use record::{Held, NewStep, StepChange, Turn};
+pub use record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
+#[doc(hidden)]
+pub use registry::SagaFunction;
+pub use replies::{KEY_HEADER, Replies};
+pub use retry::Retry;
+pub use run::{Call, Request, Run, Sleep, Step};
+#[doc(hidden)]
+pub use run::{
+    CallUndo, CallWork, NoUndo, StepUndo, StepWork, TxUndo, Undo, UndoElsewhere, UndoInTx, UndoRequest,
+};
+pub use sagas::{Sagas, SagasBuilder, Started};
+pub use stop::{StepError, Stop};

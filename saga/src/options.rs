@@ -1,0 +1,65 @@
+//! How a worker works.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use inbox::Backoff;
+
+/// The shortest lease.
+const LEASE_MIN: Duration = Duration::from_secs(1);
+/// The longest lease: nobody waits longer for a worker that died.
+const LEASE_MAX: Duration = Duration::from_secs(3_600);
+/// The shortest pause between two looks at the database.
+pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
+/// The longest span of time that is stored: a century.
+pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// How a worker works. Values outside of the bounds are brought to the nearest bound.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorkerOptions {
+    /// Sagas that run at once in this process. Default: 16. Each uses a connection of the pool
+    /// while it commits.
+    pub concurrency: NonZeroU32,
+    /// How long a worker that died, or hangs, keeps its sagas: 1 s to 1 h. Default: 15 s. A living
+    /// worker renews it every third of that.
+    pub lease: Duration,
+    /// The longest pause between two looks for work, when there was none: at least 2 ms. Default:
+    /// 100 ms.
+    pub poll_max: Duration,
+    /// Failures in a row of one step, or of one undo, after which a saga is stuck; at least 1.
+    /// Default: 10.
+    pub attempts_max: u32,
+    /// The pauses between them. Default: 1 s, doubled up to 5 min, with full jitter.
+    pub backoff: Backoff,
+    /// How long a saga that has ended is remembered; up to a century. Default: 14 days.
+    pub retention: Duration,
+    /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: const { NonZeroU32::new(16).unwrap() },
+            lease: Duration::from_secs(15),
+            poll_max: Duration::from_millis(100),
+            attempts_max: 10,
+            backoff: Backoff::MESSAGES,
+            retention: Duration::from_secs(14 * 86_400),
+            shutdown_grace: Duration::from_secs(20),
+        }
+    }
+}
+
+impl WorkerOptions {
+    pub(crate) fn bounded(self) -> Self {
+        Self {
+            lease: self.lease.clamp(LEASE_MIN, LEASE_MAX),
+            poll_max: self.poll_max.max(POLL_MIN),
+            attempts_max: self.attempts_max.max(1),
+            retention: self.retention.min(SPAN_MAX),
+            ..self
+        }
+    }
+}

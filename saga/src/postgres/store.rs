@@ -1,0 +1,298 @@
+//! Input and output of sagas on PostgreSQL.
+
+use std::time::Duration;
+
+use migrations::Identifier;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+
+use super::rows;
+use super::statements::Statements;
+use crate::admin::{Decision, Overdue, SagaQuery};
+use crate::dialect::{Replied, Store};
+use crate::key::SagaId;
+use crate::record::{Held, NewStep, SagaRecord, StepChange, StepRecord, StepState, Turn};
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+type Bound<'q> = Query<'q, Postgres, PgArguments>;
+
+/// A length of time in microseconds.
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn number(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn name<'q>(query: Bound<'q>, id: &'q SagaId) -> Bound<'q> {
+    query.bind(id.saga_type()).bind(id.id())
+}
+
+fn fence<'q>(query: Bound<'q>, held: &'q Held) -> Bound<'q> {
+    name(query, &held.id).bind(held.epoch)
+}
+
+async fn one(query: Bound<'_>, connection: &mut PgConnection) -> Result<bool> {
+    Ok(query.execute(connection).await?.rows_affected() == 1)
+}
+
+impl Store for Postgres {
+    type SagaStatements = Statements;
+
+    fn saga_statements(schema: Option<&Identifier>) -> Statements {
+        Statements::new(schema)
+    }
+
+    async fn begin_saga(pool: &PgPool) -> Result<Transaction<'static, Self>> {
+        pool.begin().await
+    }
+
+    async fn insert_saga(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+        version: u16,
+        input: &str,
+    ) -> Result<bool> {
+        let query = name(sqlx::query(&statements.insert), id).bind(i32::from(version)).bind(input);
+        one(query, connection).await
+    }
+
+    async fn find_saga(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+    ) -> Result<Option<SagaRecord>> {
+        let row = name(sqlx::query(&statements.find), id).fetch_optional(connection).await?;
+        row.as_ref().map(rows::saga).transpose()
+    }
+
+    async fn claim_sagas(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        (saga_type, version): (&str, u16),
+        limit: u32,
+        worker: &str,
+        lease: Duration,
+    ) -> Result<Vec<SagaRecord>> {
+        let query = sqlx::query(&statements.claim).bind(saga_type).bind(i32::from(version));
+        let query = query.bind(i64::from(limit)).bind(worker).bind(micros(lease));
+        query.fetch_all(connection).await?.iter().map(rows::saga).collect()
+    }
+
+    async fn renew_saga(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        held: &Held,
+        lease: Duration,
+    ) -> Result<bool> {
+        one(fence(sqlx::query(&statements.renew), held).bind(micros(lease)), connection).await
+    }
+
+    async fn steps(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+    ) -> Result<Vec<StepRecord>> {
+        let found = name(sqlx::query(&statements.steps), id).fetch_all(connection).await?;
+        found.iter().map(rows::step).collect()
+    }
+
+    async fn mailbox(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+    ) -> Result<Vec<(String, String)>> {
+        let query = sqlx::query_as(&statements.mailbox).bind(id.saga_type()).bind(id.id());
+        query.fetch_all(connection).await
+    }
+
+    async fn insert_step(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        held: &Held,
+        step: &NewStep<'_>,
+    ) -> Result<bool> {
+        let query = fence(sqlx::query(&statements.insert_step), held)
+            .bind(step.name)
+            .bind(number(step.position))
+            .bind(step.kind.as_str())
+            .bind(step.state.as_str())
+            .bind(step.undo.as_str())
+            .bind(step.result)
+            .bind(step.error)
+            .bind(step.due_in.map(micros));
+        one(query, connection).await
+    }
+
+    async fn change_step(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        held: &Held,
+        change: &StepChange<'_>,
+    ) -> Result<bool> {
+        let query = fence(sqlx::query(&statements.change_step), held)
+            .bind(change.name)
+            .bind(change.from.0.as_str())
+            .bind(change.from.1.as_str())
+            .bind(change.to.0.as_str())
+            .bind(change.to.1.as_str())
+            .bind(change.result)
+            .bind(change.error)
+            .bind(i32::from(change.is_attempt))
+            .bind(change.from.0 != change.to.0)
+            .bind(change.is_forward)
+            .bind(change.replies);
+        one(query, connection).await
+    }
+
+    async fn turn(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        held: &Held,
+        turn: &Turn<'_>,
+    ) -> Result<bool> {
+        let query = match turn {
+            Turn::Wait { step, replies } => {
+                fence(sqlx::query(&statements.wait), held).bind(*step).bind(*replies)
+            }
+            Turn::Postpone { attempts, delay, error } => fence(sqlx::query(&statements.postpone), held)
+                .bind(number(*attempts))
+                .bind(micros(*delay))
+                .bind(*error),
+            Turn::Stick { attempts, error } => {
+                fence(sqlx::query(&statements.stick), held).bind(number(*attempts)).bind(*error)
+            }
+            Turn::BeginUndo { reason } => fence(sqlx::query(&statements.begin_undo), held).bind(*reason),
+            Turn::Finish { output } => fence(sqlx::query(&statements.finish), held).bind(*output),
+            Turn::EndUndo => fence(sqlx::query(&statements.end_undo), held),
+        };
+        one(query, connection).await
+    }
+
+    async fn put_reply(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+        step: &str,
+        payload: &str,
+    ) -> Result<Replied> {
+        if !one(name(sqlx::query(&statements.announce_reply), id), connection).await? {
+            let exists = sqlx::query_scalar(&statements.exists).bind(id.saga_type()).bind(id.id());
+            let exists: bool = exists.fetch_one(&mut *connection).await?;
+            return Ok(if exists { Replied::Late } else { Replied::Nobody });
+        }
+        let state = sqlx::query_scalar(&statements.step_state).bind(id.saga_type()).bind(id.id()).bind(step);
+        let state: Option<String> = state.fetch_optional(&mut *connection).await?;
+        if state.is_some_and(|state| state != StepState::Waiting.as_str()) {
+            let kept =
+                sqlx::query_scalar(&statements.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
+            let is_kept: bool = kept.fetch_one(&mut *connection).await?;
+            return Ok(if is_kept { Replied::Duplicate } else { Replied::Late });
+        }
+        let query = name(sqlx::query(&statements.insert_reply), id).bind(step).bind(payload);
+        Ok(if one(query, connection).await? { Replied::Kept } else { Replied::Duplicate })
+    }
+
+    async fn list_sagas(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        query: &SagaQuery,
+    ) -> Result<Vec<SagaRecord>> {
+        let bound = sqlx::query(&statements.list)
+            .bind(query.saga_type.as_deref())
+            .bind(query.state.map(|state| state.as_str()))
+            .bind(query.is_stuck)
+            .bind(query.with_ended)
+            .bind(i64::from(query.limit.get()));
+        bound.fetch_all(connection).await?.iter().map(rows::saga).collect()
+    }
+
+    async fn retry_saga(connection: &mut PgConnection, statements: &Statements, id: &SagaId) -> Result<bool> {
+        one(name(sqlx::query(&statements.retry), id), connection).await
+    }
+
+    async fn cancel_saga(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+        reason: &str,
+    ) -> Result<bool> {
+        one(name(sqlx::query(&statements.cancel), id).bind(reason), connection).await
+    }
+
+    async fn lock_stuck(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+    ) -> Result<Option<SagaRecord>> {
+        let row = name(sqlx::query(&statements.lock_stuck), id).fetch_optional(connection).await?;
+        row.as_ref().map(rows::saga).transpose()
+    }
+
+    async fn skip_undo(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+        step: &str,
+    ) -> Result<bool> {
+        one(name(sqlx::query(&statements.skip_undo), id).bind(step), connection).await
+    }
+
+    async fn skip_step(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+        step: &str,
+        result: &str,
+    ) -> Result<bool> {
+        let query = name(sqlx::query(&statements.skip_step), id).bind(step).bind(result);
+        if one(query, connection).await? {
+            return Ok(true);
+        }
+        one(name(sqlx::query(&statements.skip_new_step), id).bind(step).bind(result), connection).await
+    }
+
+    async fn note_saga_decision(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        decision: &Decision,
+    ) -> Result<()> {
+        let query = sqlx::query(&statements.note_decision)
+            .bind(&decision.actor)
+            .bind(&decision.note)
+            .bind(decision.action.as_str());
+        name(query, &decision.id).bind(decision.step.as_deref()).execute(connection).await.map(drop)
+    }
+
+    async fn list_decisions(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let found = sqlx::query(&statements.decisions).bind(i64::from(limit)).fetch_all(connection).await?;
+        found.iter().map(rows::decision).collect()
+    }
+
+    async fn overdue(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        by: Duration,
+    ) -> Result<Vec<Overdue>> {
+        let found = sqlx::query(&statements.overdue).bind(micros(by)).fetch_all(connection).await?;
+        found.iter().map(rows::overdue).collect()
+    }
+
+    async fn forget_sagas(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        age: Duration,
+        limit: u32,
+    ) -> Result<u64> {
+        let query = sqlx::query_scalar(&statements.forget).bind(micros(age)).bind(i64::from(limit));
+        let gone: i64 = query.fetch_one(connection).await?;
+        Ok(u64::try_from(gone).unwrap_or_default())
+    }
+}

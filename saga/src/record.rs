@@ -1,0 +1,245 @@
+//! The rows of sagas, as they are stored.
+
+use std::fmt;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use crate::key::SagaId;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// The lower-case word for tables and logs.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+
+            /// Reads a word of a column.
+            pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
+                match word {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(sqlx::Error::Decode(
+                        format!("{word:?} is no {} that this version knows", stringify!($name)).into(),
+                    )),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// The state of a saga.
+    State {
+        /// Its steps are run.
+        Running = "running",
+        /// Its steps are undone, in reverse order.
+        Undoing = "undoing",
+        /// It ran to its end; its output is stored.
+        Finished = "finished",
+        /// Every step that needed it was undone.
+        Undone = "undone",
+    }
+}
+
+impl State {
+    /// Whether nothing more happens.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Finished | Self::Undone)
+    }
+}
+
+words! {
+    /// The kind of a step.
+    StepKind {
+        /// An effect in this database.
+        Step = "step",
+        /// An effect elsewhere, asked for directly.
+        Call = "call",
+        /// A pause.
+        Sleep = "sleep",
+        /// An effect elsewhere, asked for by a message.
+        Request = "request",
+    }
+}
+
+words! {
+    /// The state of a step that has begun.
+    StepState {
+        /// It succeeded; its result is stored.
+        Done = "done",
+        /// It did not happen, and never will.
+        Refused = "refused",
+        /// A call was made, or is about to be; its outcome is not known.
+        Calling = "calling",
+        /// A call was given up; its outcome is not known.
+        GaveUp = "gave_up",
+        /// A sleep, or a request without its reply.
+        Waiting = "waiting",
+        /// The reply did not come in time; whether the request took effect is not known.
+        TimedOut = "timed_out",
+    }
+}
+
+words! {
+    /// The undo of a step.
+    UndoState {
+        /// There is nothing to undo.
+        None = "none",
+        /// It is to be undone should the saga stop.
+        Pending = "pending",
+        /// It was undone.
+        Done = "done",
+        /// An operator skipped it.
+        Skipped = "skipped",
+    }
+}
+
+/// A saga, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SagaRecord {
+    /// Its name.
+    pub id: SagaId,
+    /// The version of the code that runs it.
+    pub version: u16,
+    /// Its state.
+    pub state: State,
+    /// Its input: JSON.
+    pub input: String,
+    /// Its output, once it has finished: JSON.
+    pub output: Option<String>,
+    /// How many workers have owned it, one after the other.
+    pub epoch: i64,
+    /// The worker that owns it now.
+    pub worker: Option<String>,
+    /// Its next turn, or the end of its worker's lease. Nothing when it needs no turn.
+    pub wake_at: Option<OffsetDateTime>,
+    /// Failures since the last step that succeeded.
+    pub attempts: u32,
+    /// The last failure.
+    pub error: Option<String>,
+    /// Why it is undone.
+    pub reason: Option<String>,
+    /// The step whose time or reply it waits for.
+    pub waits_for: Option<String>,
+    /// Since when.
+    pub waiting_since: Option<OffsetDateTime>,
+    /// When it was started.
+    pub started_at: OffsetDateTime,
+    /// Since when it needs an operator.
+    pub stuck_at: Option<OffsetDateTime>,
+    /// When it finished, or was undone.
+    pub ended_at: Option<OffsetDateTime>,
+    /// Replies that came.
+    pub(crate) replies: i64,
+    /// An operator wants it cancelled.
+    pub(crate) cancel: Option<String>,
+}
+
+/// A step of a saga that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepRecord {
+    /// Its name.
+    pub name: String,
+    /// Its place in the order in which the steps began.
+    pub position: u32,
+    /// Its kind.
+    pub kind: StepKind,
+    /// Its state.
+    pub state: StepState,
+    /// Its undo.
+    pub undo: UndoState,
+    /// Its result: JSON.
+    pub result: Option<String>,
+    /// How often a call was made.
+    pub attempts: u32,
+    /// Its last failure.
+    pub error: Option<String>,
+    /// The end of a sleep, or of the patience of a request.
+    pub due_at: Option<OffsetDateTime>,
+    /// When it began.
+    pub begun_at: OffsetDateTime,
+    /// When its outcome was stored.
+    pub ended_at: Option<OffsetDateTime>,
+    /// When it was undone.
+    pub undone_at: Option<OffsetDateTime>,
+    /// Whether `due_at` has come, by the database's clock.
+    pub(crate) is_due: bool,
+    /// The time since it began, by the database's clock.
+    pub(crate) age: Duration,
+}
+
+/// A saga that a worker owns: what fences its changes.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub(crate) id: SagaId,
+    pub(crate) epoch: i64,
+}
+
+/// A step that begins.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct NewStep<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) position: u32,
+    pub(crate) kind: StepKind,
+    pub(crate) state: StepState,
+    pub(crate) undo: UndoState,
+    pub(crate) result: Option<&'a str>,
+    pub(crate) error: Option<&'a str>,
+    pub(crate) due_in: Option<Duration>,
+}
+
+/// A change of a step that has begun. It happens only if the step is as expected.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct StepChange<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) from: (StepState, UndoState),
+    pub(crate) to: (StepState, UndoState),
+    pub(crate) result: Option<&'a str>,
+    pub(crate) error: Option<&'a str>,
+    /// One more call is made.
+    pub(crate) is_attempt: bool,
+    /// It needs a saga that nobody has cancelled.
+    pub(crate) is_forward: bool,
+    /// The replies that were looked at: one more, and the change does not happen.
+    pub(crate) replies: Option<i64>,
+}
+
+/// A turn of a saga, by the worker that owns it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Turn<'a> {
+    /// It waits for a step; at once again if more than these replies came, or it was cancelled.
+    Wait { step: &'a str, replies: i64 },
+    /// It failed, and is tried again after a pause.
+    Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
+    /// It needs an operator.
+    Stick { attempts: u32, error: &'a str },
+    /// Its steps are undone from now on. Its worker keeps it.
+    BeginUndo { reason: &'a str },
+    /// It ran to its end, and nobody has cancelled it.
+    Finish { output: &'a str },
+    /// Everything is undone.
+    EndUndo,
+}

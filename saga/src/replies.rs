@@ -1,0 +1,127 @@
+//! Replies to requests: from an inbox into the mailbox of a saga.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use inbox::{Handler, HandlerError};
+use message::Message;
+use sqlx::Transaction;
+
+use crate::dialect::{Dialect, Replied};
+use crate::error::StoreError;
+use crate::key::{InvalidKey, StepKey};
+use crate::sagas::Sagas;
+use crate::telemetry;
+
+/// The header that carries the key of a request, `type/id/step`. Who replies copies it.
+pub const KEY_HEADER: &str = "saga-key";
+
+type Handling<'t> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>;
+type LateHandler<DB> =
+    Arc<dyn for<'t> Fn(&'t mut Transaction<'static, DB>, StepKey, &'t Message) -> Handling<'t> + Send + Sync>;
+
+/// A handler of an inbox's consumer that puts replies into the mailboxes of their sagas, in the
+/// inbox's transaction; made by [`Sagas::replies`].
+pub struct Replies<DB: Dialect> {
+    sagas: Sagas<DB>,
+    late: Option<LateHandler<DB>>,
+}
+
+impl<DB: Dialect> Sagas<DB> {
+    /// A handler for the messages that reply to requests: give it to
+    /// [`ConsumerBuilder::handler`](inbox::ConsumerBuilder::handler). The header [`KEY_HEADER`]
+    /// names the request; the payload is JSON. A message without a key, or whose payload is no
+    /// JSON, is dead-lettered.
+    #[must_use]
+    pub fn replies(&self) -> Replies<DB> {
+        Replies { sagas: self.clone(), late: None }
+    }
+
+    /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
+    /// For replies that come in another way than as messages.
+    ///
+    /// # Errors
+    /// [`StoreError`]; roll the transaction back then.
+    pub async fn reply(
+        &self,
+        tx: &mut DB::Connection,
+        key: &StepKey,
+        payload: &serde_json::Value,
+    ) -> Result<Replied, StoreError> {
+        let payload = payload.to_string();
+        let replied = DB::put_reply(tx, &self.0.statements, &key.saga, &key.step, &payload)
+            .await
+            .map_err(StoreError::during("keep a reply to a saga"))?;
+        telemetry::replied(replied);
+        self.wake();
+        Ok(replied)
+    }
+}
+
+impl<DB: Dialect> Replies<DB> {
+    /// Handles replies that nobody waits for: the request has its outcome, the saga has ended or is
+    /// being undone, or there is none. In the inbox's transaction. Without such a function they are
+    /// logged.
+    ///
+    /// ```no_run
+    /// # fn example(sagas: saga::Sagas<sqlx::Postgres>) {
+    /// let replies = sagas.replies().late(|tx, key, message| {
+    ///     Box::pin(async move {
+    ///         let note = "INSERT INTO late_reply (request, payload) VALUES ($1, $2)";
+    ///         sqlx::query(note).bind(key.to_string()).bind(&message.payload[..]).execute(&mut **tx).await?;
+    ///         Ok(())
+    ///     })
+    /// });
+    /// # drop(replies); }
+    /// ```
+    #[must_use]
+    pub fn late(
+        mut self,
+        handler: impl for<'t> Fn(
+            &'t mut Transaction<'static, DB>,
+            StepKey,
+            &'t Message,
+        ) -> Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.late = Some(Arc::new(handler));
+        self
+    }
+}
+
+#[async_trait]
+impl<DB: Dialect> Handler<DB> for Replies<DB> {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let Some(key) = message.headers.get(KEY_HEADER) else {
+            return Err(HandlerError::reject(format!(
+                "the message has no header {KEY_HEADER}; whoever replies to a request copies it from there"
+            )));
+        };
+        let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
+        let payload: serde_json::Value = serde_json::from_slice(&message.payload)?;
+        let replied = self.sagas.reply(&mut *tx, &key, &payload).await;
+        let replied = replied.map_err(|error| HandlerError::from(error.into_sqlx()))?;
+        match (replied, &self.late) {
+            (Replied::Kept | Replied::Duplicate, _) => {}
+            (Replied::Late | Replied::Nobody, Some(late)) => late(tx, key, message).await?,
+            (Replied::Late | Replied::Nobody, None) => {
+                tracing::warn!(request = %key, ?replied, "a reply came that nobody waits for");
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<DB: Dialect> std::fmt::Debug for Replies<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replies").field("sagas", &self.sagas).finish_non_exhaustive()
+    }
+}

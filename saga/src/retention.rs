@@ -1,0 +1,38 @@
+//! Forgets sagas that ended long ago.
+
+use message::shield;
+
+use crate::dialect::Dialect;
+use crate::error::StoreError;
+use crate::sagas::Sagas;
+
+/// Sagas of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
+const BATCH: u32 = 500;
+
+impl<DB: Dialect> Sagas<DB> {
+    /// Deletes sagas that ended longer ago than [`WorkerOptions::retention`](crate::WorkerOptions),
+    /// with their steps and replies, 500 at a time; returns how many. A running worker does it once
+    /// a minute. Their names are free afterwards: a start with one is a new saga.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was deleted until then stays deleted. Runs to its end even if this call
+    /// is dropped.
+    pub async fn forget(&self) -> Result<u64, StoreError> {
+        let sagas = self.clone();
+        shield(async move {
+            let mut forgotten = 0;
+            loop {
+                let mut connection = sagas.acquire().await?;
+                let age = sagas.0.options.retention;
+                let batch = DB::forget_sagas(&mut connection, &sagas.0.statements, age, BATCH)
+                    .await
+                    .map_err(StoreError::during("forget ended sagas"))?;
+                forgotten += batch;
+                if batch < u64::from(BATCH) {
+                    return Ok(forgotten);
+                }
+            }
+        })
+        .await
+    }
+}

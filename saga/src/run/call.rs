@@ -1,0 +1,255 @@
+//! An effect elsewhere, asked for directly.
+//!
+//! The row `calling` is committed before the call is made. A worker that dies after that leaves a
+//! call whose outcome nobody knows: it is made again under the same key, and undone if the saga
+//! stops, whether or not it happened.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::undo::{NoUndo, Undo, UndoElsewhere};
+use super::work::{CallUndo, CallWork};
+use super::{Halt, Parts, Run, Stopped, change};
+use crate::dialect::Dialect;
+use crate::error::storable;
+use crate::record::{NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
+use crate::retry::Retry;
+use crate::stop::{Next, StepError, Stop};
+use crate::{crash_points, telemetry};
+
+/// A call that is about to be made: `.await` it, after [`undo`](Call::undo) and
+/// [`retry`](Call::retry) if it has them.
+#[must_use = "a call does nothing until it is awaited"]
+pub struct Call<'r, DB: Dialect, T, F, U = NoUndo> {
+    parts: &'r mut Parts<DB>,
+    name: &'r str,
+    work: F,
+    undo: U,
+    retry: Option<Retry>,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<DB: Dialect> Run<DB> {
+    /// An effect elsewhere. It gets the key `type/id/step`, the same at every attempt, which the
+    /// other service must honour as an idempotency key: a call whose outcome is unknown is made
+    /// again.
+    ///
+    /// An error means that the outcome is unknown, [`StepError::stop`] that it did not happen.
+    ///
+    /// # Errors
+    /// [`Stop`]: it was refused or given up, or the saga pauses here. Not cancel-safe, as
+    /// [`step`](Self::step).
+    pub fn call<'r, T, F>(&'r mut self, name: &'r str, work: F) -> Call<'r, DB, T, F>
+    where
+        F: AsyncFnOnce(String) -> Result<T, StepError> + CallWork<T> + Send,
+    {
+        Call { parts: &mut self.parts, name, work, undo: NoUndo, retry: None, result: PhantomData }
+    }
+}
+
+impl<'r, DB: Dialect, T, F> Call<'r, DB, T, F> {
+    /// Undoes the call should the saga stop, also when its outcome is unknown: then without a
+    /// result. It gets the same key. It may be made again when its own outcome is unknown, so the
+    /// other service must take it twice.
+    pub fn undo<U>(self, undo: U) -> Call<'r, DB, T, F, Undo<U>>
+    where
+        U: AsyncFnOnce(String, Option<&T>) -> Result<(), StepError> + for<'t> CallUndo<'t, T> + Send,
+        T: 'static,
+    {
+        let Self { parts, name, work, retry, result, .. } = self;
+        Call { parts, name, work, undo: Undo(undo), retry, result }
+    }
+}
+
+impl<DB: Dialect, T, F, U> Call<'_, DB, T, F, U> {
+    /// Gives the call up after these attempts; without it the saga is stuck after the workers'
+    /// limit of attempts.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(retry);
+        self
+    }
+}
+
+impl<'r, DB, T, F, U> IntoFuture for Call<'r, DB, T, F, U>
+where
+    DB: Dialect,
+    T: Serialize + DeserializeOwned + Send + Sync + 'static,
+    F: CallWork<T> + Send + 'r,
+    U: UndoElsewhere<T> + 'r,
+{
+    type Output = Result<T, Stop>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'r>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { parts, name, work, undo, retry, .. } = self;
+        Box::pin(async move {
+            let row = parts.enter(StepKind::Call, name)?;
+            let outcome = match row {
+                Some(row) if parts.is_target(name) => Err(parts.undo_call(&row, undo).await),
+                Some(row) if row.state == StepState::Calling && parts.target.is_none() => {
+                    parts.call_again(row, work, retry).await
+                }
+                Some(row) => parts.replay(&row),
+                None => parts.call_first(name, work, U::STATE, retry).await,
+            };
+            parts.leave(outcome)
+        })
+    }
+}
+
+impl<DB: Dialect> Parts<DB> {
+    async fn call_first<T, F>(
+        &mut self,
+        name: &str,
+        work: F,
+        undo: UndoState,
+        retry: Option<Retry>,
+    ) -> Result<T, Stopped>
+    where
+        T: Serialize + Send,
+        F: CallWork<T>,
+    {
+        let position = self.next_position();
+        self.begin_step(&NewStep {
+            name,
+            position,
+            kind: StepKind::Call,
+            state: StepState::Calling,
+            undo,
+            result: None,
+            error: None,
+            due_in: None,
+        })
+        .await?;
+        self.make_call(Calling { name, undo, attempts: 1, age: Duration::ZERO }, work, retry).await
+    }
+
+    /// Makes a call again whose outcome is unknown, unless it is to be given up.
+    async fn call_again<T, F>(&mut self, row: StepRecord, work: F, retry: Option<Retry>) -> Result<T, Stopped>
+    where
+        T: Serialize + Send,
+        F: CallWork<T>,
+    {
+        let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age: row.age };
+        if retry.is_some_and(|retry| retry.is_used_up(row.attempts, row.age)) {
+            let last = row.error.as_deref().unwrap_or("its worker was gone before the answer came");
+            return self.give_up(&calling, last).await;
+        }
+        let again = change(&row, (row.state, row.undo), None, None);
+        self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
+        self.make_call(Calling { attempts: row.attempts + 1, ..calling }, work, retry).await
+    }
+
+    async fn make_call<T, F>(
+        &mut self,
+        calling: Calling<'_>,
+        work: F,
+        retry: Option<Retry>,
+    ) -> Result<T, Stopped>
+    where
+        T: Serialize + Send,
+        F: CallWork<T>,
+    {
+        self.at(crash_points::BEFORE_CALL).await?;
+        self.check_lease()?;
+        let began = Instant::now();
+        let called = work.run(self.held.id.key(calling.name)).await;
+        self.at(crash_points::AFTER_CALL).await?;
+        match called {
+            Ok(value) => {
+                let json = self.encode(calling.name, &value)?;
+                self.change_step(&calling.to(StepState::Done, calling.undo, Some(&json), None)).await?;
+                self.at(crash_points::AFTER_CALL_STORED).await?;
+                self.has_progressed = true;
+                telemetry::step(self.held.id.saga_type(), StepKind::Call, began.elapsed());
+                Ok(value)
+            }
+            Err(error) if error.next == Next::Stop => self.call_refused(&calling, &error).await,
+            Err(error) => {
+                let calling = Calling { age: calling.age + began.elapsed(), ..calling };
+                self.call_failed(&calling, &error, retry).await
+            }
+        }
+    }
+
+    /// Nothing happened under the key. An earlier attempt may have: it is undone.
+    async fn call_refused<T>(&mut self, calling: &Calling<'_>, error: &StepError) -> Result<T, Stopped> {
+        let text = storable(&error.to_string());
+        let undo = if calling.attempts == 1 { UndoState::None } else { calling.undo };
+        self.change_step(&calling.to(StepState::Refused, undo, None, Some(&text))).await?;
+        Err(Stop::because(text))
+    }
+
+    async fn call_failed<T>(
+        &mut self,
+        calling: &Calling<'_>,
+        error: &StepError,
+        retry: Option<Retry>,
+    ) -> Result<T, Stopped> {
+        let text = storable(&error.to_string());
+        let Some(retry) = retry else {
+            self.change_step(&calling.to(StepState::Calling, calling.undo, None, Some(&text))).await?;
+            let error = StepError::retry(text);
+            return self.failed_step(calling.name, &error);
+        };
+        if retry.is_used_up(calling.attempts, calling.age) {
+            return self.give_up(calling, &text).await;
+        }
+        self.change_step(&calling.to(StepState::Calling, calling.undo, None, Some(&text))).await?;
+        let delay = self.sagas.options.backoff.delay(calling.attempts, rand::random());
+        let error = storable(&format!("{}: {text}", calling.name));
+        self.halt(Halt::Failed { error, is_counted: false, delay: Some(delay) })
+    }
+
+    async fn give_up<T>(&mut self, calling: &Calling<'_>, last: &str) -> Result<T, Stopped> {
+        let Calling { name, attempts, .. } = calling;
+        let text = storable(&format!("the call {name} was given up after {attempts} attempts: {last}"));
+        self.change_step(&calling.to(StepState::GaveUp, calling.undo, None, Some(&text))).await?;
+        Err(Stop::because(text))
+    }
+}
+
+/// A call under way.
+#[derive(Debug, Clone, Copy)]
+struct Calling<'a> {
+    name: &'a str,
+    undo: UndoState,
+    /// With this one.
+    attempts: u32,
+    /// Since the first one began.
+    age: Duration,
+}
+
+impl<'a> Calling<'a> {
+    /// Its next state. It is stored whether or not the saga was cancelled meanwhile.
+    fn to(
+        &self,
+        state: StepState,
+        undo: UndoState,
+        result: Option<&'a str>,
+        error: Option<&'a str>,
+    ) -> StepChange<'a> {
+        StepChange {
+            name: self.name,
+            from: (StepState::Calling, self.undo),
+            to: (state, undo),
+            result,
+            error,
+            is_attempt: false,
+            is_forward: false,
+            replies: None,
+        }
+    }
+}
+
+impl<DB: Dialect, T, F, U> std::fmt::Debug for Call<'_, DB, T, F, U> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,362 @@
+//! One run of a saga's function: from its beginning to the next pause.
+//!
+//! The function always runs from its beginning. A step that has its outcome returns it and does
+//! nothing; the first one without an outcome is where the saga goes on. Undoing runs the function
+//! the same way, up to the step that is to be undone: so an undo may borrow whatever its step may,
+//! and finds the values of the steps before it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `step` | an effect in this database |
+//! | `call` | an effect elsewhere, asked for directly |
+//! | `request` | an effect elsewhere, asked for by a message |
+//! | `sleep` | a pause |
+//! | `undo` | the forms of an undo |
+//! | `work` | what a step does, as a closure |
+
+mod call;
+mod request;
+mod sleep;
+mod step;
+mod undo;
+mod work;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+pub use call::Call;
+pub use request::Request;
+pub use sleep::Sleep;
+pub use step::Step;
+pub use undo::{NoUndo, Undo, UndoElsewhere, UndoInTx, UndoRequest};
+pub use work::{CallUndo, CallWork, StepUndo, StepWork, TxUndo};
+
+use crate::dialect::Dialect;
+use crate::error::{StoreError, storable};
+use crate::key::{self, NAME_BYTES_MAX};
+use crate::lease::Lease;
+use crate::record::{Held, NewStep, SagaRecord, StepChange, StepKind, StepRecord, StepState, UndoState};
+use crate::registry::problem;
+use crate::sagas::Inner;
+use crate::stop::{Next, StepError, Stop};
+
+/// A saga that runs: its function's first argument. `Run` is PostgreSQL's, `Run<Sqlite>` is
+/// SQLite's.
+#[cfg(feature = "postgres")]
+pub struct Run<DB: Dialect = sqlx::Postgres> {
+    parts: Parts<DB>,
+}
+
+/// A saga that runs: its function's first argument. `Run<Sqlite>` is SQLite's.
+#[cfg(not(feature = "postgres"))]
+pub struct Run<DB: Dialect> {
+    parts: Parts<DB>,
+}
+
+pub(crate) struct Parts<DB: Dialect> {
+    pub(crate) sagas: Arc<Inner<DB>>,
+    pub(crate) held: Held,
+    pub(crate) lease: Lease,
+    pub(crate) stopping: CancellationToken,
+    /// Replies that had come when the mailbox was read.
+    pub(crate) replies: i64,
+    pub(crate) steps: HashMap<String, StepRecord>,
+    pub(crate) mailbox: HashMap<String, String>,
+    /// The step that is to be undone; nothing while the saga goes forward.
+    pub(crate) target: Option<String>,
+    seen: HashSet<String>,
+    position: u32,
+    /// A step is between its beginning and its end.
+    is_busy: bool,
+    /// Something was stored.
+    pub(crate) has_progressed: bool,
+    pub(crate) halt: Option<Halt>,
+}
+
+/// Why a run ends here, whatever the function makes of it.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// It waits, and its worker has let it go.
+    Waiting,
+    /// A step failed and is tried again.
+    Failed { error: String, is_counted: bool, delay: Option<Duration> },
+    /// Another transaction won.
+    Conflict(String),
+    /// An operator is needed.
+    Stuck(String),
+    /// The saga is no longer held, was cancelled, or was changed by an answer that got lost.
+    Changed,
+    /// The worker stops.
+    Stopping,
+    /// The step that was to be undone is undone.
+    Undone,
+    /// Undoing came to a step that has no outcome.
+    Unreached(String),
+    /// A test ended the worker.
+    Vanished,
+}
+
+impl Halt {
+    /// A step whose future was dropped: nobody knows how far it came.
+    fn dropped() -> Self {
+        let error =
+            String::from("a step was dropped before its end; do not put one into a timeout or select!");
+        Self::Failed { error, is_counted: true, delay: None }
+    }
+}
+
+type Stopped = Stop;
+
+impl<DB: Dialect> Run<DB> {
+    pub(crate) fn new(
+        (sagas, stopping): (Arc<Inner<DB>>, CancellationToken),
+        saga: &SagaRecord,
+        lease: Lease,
+        steps: Vec<StepRecord>,
+        mailbox: Vec<(String, String)>,
+        target: Option<String>,
+    ) -> Self {
+        let position = steps.iter().map(|step| step.position + 1).max().unwrap_or_default();
+        Self {
+            parts: Parts {
+                sagas,
+                held: Held { id: saga.id.clone(), epoch: saga.epoch },
+                lease,
+                stopping,
+                replies: saga.replies,
+                steps: steps.into_iter().map(|step| (step.name.clone(), step)).collect(),
+                mailbox: mailbox.into_iter().collect(),
+                target,
+                seen: HashSet::new(),
+                position,
+                is_busy: false,
+                has_progressed: false,
+                halt: None,
+            },
+        }
+    }
+
+    /// The id of the saga within its type.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.parts.held.id.id()
+    }
+
+    /// The key of a step, `type/id/step`: what goes along to other services.
+    #[must_use]
+    pub fn key(&self, step: &str) -> String {
+        self.parts.held.id.key(step)
+    }
+
+    pub(crate) fn parts(&self) -> &Parts<DB> {
+        &self.parts
+    }
+
+    /// Takes the reason why it ended, if it did not end by its function.
+    pub(crate) fn take_halt(&mut self) -> Option<Halt> {
+        if self.parts.is_busy && self.parts.halt.is_none() {
+            return Some(Halt::dropped());
+        }
+        self.parts.halt.take()
+    }
+
+    /// The calls of which nobody knows the outcome and to which this run did not come.
+    pub(crate) fn forgotten_call(&self) -> Option<&str> {
+        let parts = &self.parts;
+        let mut open = parts.steps.values().filter(|step| step.state == StepState::Calling);
+        open.find(|step| !parts.seen.contains(&step.name)).map(|step| step.name.as_str())
+    }
+}
+
+impl<DB: Dialect> Parts<DB> {
+    /// Ends the run here.
+    fn halt<T>(&mut self, halt: Halt) -> Result<T, Stopped> {
+        self.halt.get_or_insert(halt);
+        Err(Stop::paused())
+    }
+
+    fn stuck<T>(&mut self, reason: String) -> Result<T, Stopped> {
+        self.halt(Halt::Stuck(reason))
+    }
+
+    /// A crash point is reached.
+    async fn at(&mut self, place: &'static str) -> Result<(), Stopped> {
+        match self.sagas.vanishes_at(&self.held.id, place).await {
+            true => self.halt(Halt::Vanished),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins a step: the row of one that has begun before.
+    fn enter(&mut self, kind: StepKind, name: &str) -> Result<Option<StepRecord>, Stopped> {
+        if self.halt.is_some() {
+            return Err(Stop::paused());
+        }
+        if self.is_busy {
+            return self.halt(Halt::dropped());
+        }
+        if self.stopping.is_cancelled() {
+            return self.halt(Halt::Stopping);
+        }
+        if let Err(error) = key::check("the name of a step", name, NAME_BYTES_MAX) {
+            return self.stuck(error.to_string());
+        }
+        if !self.seen.insert(name.to_owned()) {
+            return self
+                .stuck(format!("the step {name} occurs twice in one run; give each step its own name"));
+        }
+        let row = self.steps.get(name).cloned();
+        match &row {
+            Some(row) if row.kind != kind => {
+                let (was, is) = (row.kind, kind);
+                return self.stuck(format!(
+                    "the step {name} began as a {was} and is a {is} now; give it another name"
+                ));
+            }
+            None if self.target.is_some() => return self.halt(Halt::Unreached(name.to_owned())),
+            _ => {}
+        }
+        self.is_busy = true;
+        Ok(row)
+    }
+
+    fn leave<T>(&mut self, outcome: Result<T, Stopped>) -> Result<T, Stopped> {
+        self.is_busy = false;
+        outcome
+    }
+
+    fn is_target(&self, name: &str) -> bool {
+        self.target.as_deref() == Some(name)
+    }
+
+    fn next_position(&mut self) -> u32 {
+        self.position += 1;
+        self.position - 1
+    }
+
+    /// The stored value of a step.
+    fn decode<T: DeserializeOwned>(&mut self, name: &str, json: Option<&str>) -> Result<T, Stopped> {
+        match serde_json::from_str(json.unwrap_or("null")) {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                let problem = problem::<T>(&error);
+                self.stuck(format!(
+                    "the stored result of the step {name} no longer fits: {problem}; nothing is lost: run code that \
+                     reads it, then retry the saga"
+                ))
+            }
+        }
+    }
+
+    fn encode<T: Serialize>(&mut self, name: &str, value: &T) -> Result<String, Stopped> {
+        match serde_json::to_string(value) {
+            Ok(json) => Ok(json),
+            Err(error) => {
+                self.stuck(format!("the result of the step {name} cannot be written as JSON: {error}"))
+            }
+        }
+    }
+
+    /// The outcome of a step that did not succeed, as it was stored.
+    fn settled<T>(&mut self, row: &StepRecord) -> Result<T, Stopped> {
+        let reason = row.error.clone().unwrap_or_else(|| format!("the step {} did not succeed", row.name));
+        Err(match row.state {
+            StepState::TimedOut => Stop::timeout(reason),
+            _ => Stop::because(reason),
+        })
+    }
+
+    /// Ends the run after a failure of the database.
+    fn failed_store<T>(&mut self, what: &'static str, error: sqlx::Error) -> Result<T, Stopped> {
+        let is_violation = error.as_database_error().is_some_and(|error| error.is_unique_violation());
+        if is_violation {
+            // Stored before, by a commit whose answer was lost.
+            return self.halt(Halt::Changed);
+        }
+        let error = StoreError::during(what)(error);
+        let is_counted = !error.is_transient();
+        let error = crate::error::chain(&error);
+        self.halt(Halt::Failed { error, is_counted, delay: None })
+    }
+
+    /// Ends the run after a failure of a step that is tried again.
+    fn failed_step<T>(&mut self, name: &str, error: &StepError) -> Result<T, Stopped> {
+        let text = storable(&format!("{name}: {error}"));
+        match error.next {
+            Next::Again => self.halt(Halt::Conflict(text)),
+            Next::Outage => self.halt(Halt::Failed { error: text, is_counted: false, delay: None }),
+            Next::Retry | Next::Stop => {
+                self.halt(Halt::Failed { error: text, is_counted: true, delay: None })
+            }
+        }
+    }
+
+    /// Stores a step that begins, outside of a transaction.
+    async fn begin_step(&mut self, step: &NewStep<'_>) -> Result<(), Stopped> {
+        let sagas = Arc::clone(&self.sagas);
+        let inserted = async {
+            let mut connection = sagas.pool.acquire().await?;
+            DB::insert_step(&mut connection, &sagas.statements, &self.held, step).await
+        };
+        match inserted.await {
+            Ok(true) => {
+                self.has_progressed = true;
+                Ok(())
+            }
+            Ok(false) => self.halt(Halt::Changed),
+            Err(error) => self.failed_store("store a step", error),
+        }
+    }
+
+    /// Changes a step, outside of a transaction.
+    async fn change_step(&mut self, change: &StepChange<'_>) -> Result<(), Stopped> {
+        let sagas = Arc::clone(&self.sagas);
+        let changed = async {
+            let mut connection = sagas.pool.acquire().await?;
+            DB::change_step(&mut connection, &sagas.statements, &self.held, change).await
+        };
+        match changed.await {
+            Ok(true) => Ok(()),
+            Ok(false) => self.halt(Halt::Changed),
+            Err(error) => self.failed_store("store the outcome of a step", error),
+        }
+    }
+
+    /// Nothing leaves for another service when the lease may be over: another worker may have
+    /// decided otherwise.
+    fn check_lease(&mut self) -> Result<(), Stopped> {
+        if self.lease.is_valid() { Ok(()) } else { self.halt(Halt::Changed) }
+    }
+}
+
+/// A change of a step without an operator's or a reply's part in it.
+fn change<'a>(
+    row: &'a StepRecord,
+    to: (StepState, UndoState),
+    result: Option<&'a str>,
+    error: Option<&'a str>,
+) -> StepChange<'a> {
+    let from = (row.state, row.undo);
+    StepChange {
+        name: &row.name,
+        from,
+        to,
+        result,
+        error,
+        is_attempt: false,
+        is_forward: false,
+        replies: None,
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for Run<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("held", &self.parts.held).finish_non_exhaustive()
+    }
+}

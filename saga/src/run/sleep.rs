@@ -1,0 +1,139 @@
+//! A pause.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::OutboxTransaction;
+
+use super::{Halt, Parts, Run, Stopped, change};
+use crate::crash_points;
+use crate::dialect::Dialect;
+use crate::options::SPAN_MAX;
+use crate::record::{NewStep, StepChange, StepKind, StepRecord, StepState, Turn, UndoState};
+use crate::stop::Stop;
+
+/// A pause that is about to begin: `.await` it.
+#[must_use = "a pause does nothing until it is awaited"]
+pub struct Sleep<'r, DB: Dialect> {
+    parts: &'r mut Parts<DB>,
+    name: &'r str,
+    duration: Duration,
+}
+
+impl<DB: Dialect> Run<DB> {
+    /// A pause, from its first run on, by the database's clock. No process waits: the saga is run
+    /// again when it is over. Up to a century ([`SPAN_MAX`]); a longer one makes the saga stuck.
+    ///
+    /// # Errors
+    /// [`Stop`]: the saga pauses here. Not cancel-safe, as [`step`](Self::step).
+    pub fn sleep<'r>(&'r mut self, name: &'r str, duration: Duration) -> Sleep<'r, DB> {
+        Sleep { parts: &mut self.parts, name, duration }
+    }
+}
+
+impl<'r, DB: Dialect> IntoFuture for Sleep<'r, DB> {
+    type Output = Result<(), Stop>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'r>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { parts, name, duration } = self;
+        Box::pin(async move {
+            let row = parts.enter(StepKind::Sleep, name)?;
+            let outcome = parts.sleep(name, duration, row).await;
+            parts.leave(outcome)
+        })
+    }
+}
+
+impl<DB: Dialect> Parts<DB> {
+    async fn sleep(
+        &mut self,
+        name: &str,
+        duration: Duration,
+        row: Option<StepRecord>,
+    ) -> Result<(), Stopped> {
+        self.check_span(name, Some(duration))?;
+        match row {
+            None => {
+                let sagas = Arc::clone(&self.sagas);
+                let tx = match sagas.outbox.begin(&sagas.pool).await {
+                    Ok(tx) => tx,
+                    Err(error) => return self.failed_step(name, &error.into()),
+                };
+                self.begin_wait(tx, (name, StepKind::Sleep), UndoState::None, Some(duration)).await
+            }
+            Some(row) if row.state != StepState::Waiting || self.target.is_some() => self.replay(&row),
+            Some(row) if row.is_due => {
+                let over = change(&row, (StepState::Done, row.undo), Some("null"), None);
+                self.change_step(&StepChange { is_forward: true, ..over }).await?;
+                self.has_progressed = true;
+                Ok(())
+            }
+            Some(_) => self.wait(name).await,
+        }
+    }
+
+    /// Refuses a length of time that cannot be stored.
+    pub(super) fn check_span(&mut self, name: &str, span: Option<Duration>) -> Result<(), Stopped> {
+        match span {
+            Some(span) if span > SPAN_MAX => {
+                let (days, max) = (span.as_secs() / 86_400, SPAN_MAX.as_secs() / 86_400);
+                self.stuck(format!(
+                    "the step {name} would wait for {days} days; the longest time is {max} days"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Commits a step that waits, and lets the saga go with the same commit.
+    pub(super) async fn begin_wait(
+        &mut self,
+        mut tx: OutboxTransaction<DB>,
+        (name, kind): (&str, StepKind),
+        undo: UndoState,
+        due_in: Option<Duration>,
+    ) -> Result<(), Stopped> {
+        let sagas = Arc::clone(&self.sagas);
+        let position = self.next_position();
+        let state = StepState::Waiting;
+        let step = NewStep { name, position, kind, state, undo, result: None, error: None, due_in };
+        let turn = Turn::Wait { step: name, replies: self.replies };
+        let written = match DB::insert_step(&mut tx, &sagas.statements, &self.held, &step).await {
+            Ok(true) => DB::turn(&mut tx, &sagas.statements, &self.held, &turn).await,
+            other => other,
+        };
+        match written {
+            Ok(true) => {}
+            Ok(false) => return self.halt(Halt::Changed),
+            Err(error) => return self.failed_store("store a step that waits", error),
+        }
+        self.at(crash_points::BEFORE_WAIT).await?;
+        self.commit(name, tx).await?;
+        self.at(crash_points::AFTER_WAIT).await?;
+        self.halt(Halt::Waiting)
+    }
+
+    /// Waits on.
+    pub(super) async fn wait(&mut self, name: &str) -> Result<(), Stopped> {
+        let sagas = Arc::clone(&self.sagas);
+        let turn = Turn::Wait { step: name, replies: self.replies };
+        let waits = async {
+            let mut connection = sagas.pool.acquire().await?;
+            DB::turn(&mut connection, &sagas.statements, &self.held, &turn).await
+        };
+        match waits.await {
+            Ok(true) => self.halt(Halt::Waiting),
+            Ok(false) => self.halt(Halt::Changed),
+            Err(error) => self.failed_store("let a saga wait", error),
+        }
+    }
+}
+
+impl<DB: Dialect> std::fmt::Debug for Sleep<'_, DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sleep").field("name", &self.name).field("duration", &self.duration).finish()
+    }
+}

@@ -1,0 +1,195 @@
+//! An effect in this database.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use outbox::{CommitError, OutboxTransaction};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::undo::{NoUndo, Undo, UndoInTx};
+use super::work::{StepUndo, StepWork};
+use super::{Halt, Parts, Run, Stopped};
+use crate::dialect::Dialect;
+use crate::record::{NewStep, StepKind, StepRecord, StepState, UndoState};
+use crate::stop::{Next, StepError, Stop};
+use crate::{crash_points, telemetry};
+
+/// A step that is about to run: `.await` it, after [`undo`](Step::undo) if it has one.
+#[must_use = "a step does nothing until it is awaited"]
+pub struct Step<'r, DB: Dialect, T, F, U = NoUndo> {
+    parts: &'r mut Parts<DB>,
+    name: &'r str,
+    work: F,
+    undo: U,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<DB: Dialect> Run<DB> {
+    /// An effect in this database: rows and messages of one transaction. They commit together with
+    /// the result and with the saga's progress, once; every later run returns the result.
+    ///
+    /// ```no_run
+    /// # struct Order { item: i64 }
+    /// # async fn example(saga: &mut saga::Run<sqlx::Postgres>, order: Order) -> Result<(), saga::Stop> {
+    /// let hold: i64 = saga
+    ///     .step("reserve", async |tx| {
+    ///         let reserve = "INSERT INTO hold (item) VALUES ($1) RETURNING id";
+    ///         Ok(sqlx::query_scalar(reserve).bind(order.item).fetch_one(&mut **tx).await?)
+    ///     })
+    ///     .undo(async |tx, hold: &i64| {
+    ///         sqlx::query("DELETE FROM hold WHERE id = $1").bind(*hold).execute(&mut **tx).await?;
+    ///         Ok(())
+    ///     })
+    ///     .await?;
+    /// # let _ = hold; Ok(()) }
+    /// ```
+    ///
+    /// The closure may run several times, and commits once; effects outside of the database belong
+    /// into a [`call`](Self::call). Names are 1 to 64 bytes and occur once in a run.
+    ///
+    /// # Errors
+    /// [`Stop`]: it was refused ([`StepError::stop`]), or the saga pauses here. Not cancel-safe: a
+    /// step that is dropped makes the run fail, and the saga is run again.
+    pub fn step<'r, T, F>(&'r mut self, name: &'r str, work: F) -> Step<'r, DB, T, F>
+    where
+        F: AsyncFnOnce(&mut OutboxTransaction<DB>) -> Result<T, StepError>
+            + for<'t> StepWork<'t, DB, T>
+            + Send,
+    {
+        Step { parts: &mut self.parts, name, work, undo: NoUndo, result: PhantomData }
+    }
+}
+
+impl<'r, DB: Dialect, T, F> Step<'r, DB, T, F> {
+    /// Undoes the step should the saga stop: once, in a transaction with the record of it. It must
+    /// not fail for reasons of the business: one that cannot be done makes the saga stuck.
+    pub fn undo<U>(self, undo: U) -> Step<'r, DB, T, F, Undo<U>>
+    where
+        U: AsyncFnOnce(&mut OutboxTransaction<DB>, &T) -> Result<(), StepError>
+            + for<'t> StepUndo<'t, DB, T>
+            + Send,
+        T: 'static,
+    {
+        let Self { parts, name, work, result, .. } = self;
+        Step { parts, name, work, undo: Undo(undo), result }
+    }
+}
+
+impl<'r, DB, T, F, U> IntoFuture for Step<'r, DB, T, F, U>
+where
+    DB: Dialect,
+    T: Serialize + DeserializeOwned + Send + Sync + 'static,
+    F: for<'t> StepWork<'t, DB, T> + Send + 'r,
+    U: UndoInTx<DB, T> + 'r,
+{
+    type Output = Result<T, Stop>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'r>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { parts, name, work, undo, .. } = self;
+        Box::pin(async move {
+            let row = parts.enter(StepKind::Step, name)?;
+            let outcome = match row {
+                Some(row) if parts.is_target(name) => Err(parts.undo_in_tx(&row, undo).await),
+                Some(row) => parts.replay(&row),
+                None => parts.perform(name, work, U::STATE).await,
+            };
+            parts.leave(outcome)
+        })
+    }
+}
+
+impl<DB: Dialect> Parts<DB> {
+    /// The outcome of a step that has one.
+    pub(super) fn replay<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<T, Stopped> {
+        match row.state {
+            StepState::Done => self.decode(&row.name, row.result.as_deref()),
+            StepState::Calling | StepState::Waiting => self.halt(Halt::Unreached(row.name.clone())),
+            StepState::Refused | StepState::GaveUp | StepState::TimedOut => self.settled(row),
+        }
+    }
+
+    async fn perform<T, F>(&mut self, name: &str, work: F, undo: UndoState) -> Result<T, Stopped>
+    where
+        T: Serialize + Send,
+        F: for<'t> StepWork<'t, DB, T>,
+    {
+        let began = Instant::now();
+        let sagas = Arc::clone(&self.sagas);
+        let mut tx = match sagas.outbox.begin(&sagas.pool).await {
+            Ok(tx) => tx,
+            Err(error) => return self.failed_step(name, &error.into()),
+        };
+        let value = match work.run(&mut tx).await {
+            Ok(value) => value,
+            Err(error) => {
+                // It has rolled back by itself, or will when the connection is given back.
+                let _ = tx.rollback().await;
+                return self.refused(name, StepKind::Step, &error).await;
+            }
+        };
+        let json = self.encode(name, &value)?;
+        let position = self.next_position();
+        let done = NewStep {
+            name,
+            position,
+            kind: StepKind::Step,
+            state: StepState::Done,
+            undo,
+            result: Some(&json),
+            error: None,
+            due_in: None,
+        };
+        match DB::insert_step(&mut tx, &sagas.statements, &self.held, &done).await {
+            Ok(true) => {}
+            Ok(false) => return self.halt(Halt::Changed),
+            Err(error) => return self.failed_store("store a step", error),
+        }
+        self.at(crash_points::BEFORE_STEP_COMMIT).await?;
+        self.commit(name, tx).await?;
+        self.at(crash_points::AFTER_STEP_COMMIT).await?;
+        self.has_progressed = true;
+        telemetry::step(self.held.id.saga_type(), StepKind::Step, began.elapsed());
+        Ok(value)
+    }
+
+    /// Stores that a step will never happen, or has it tried again.
+    async fn refused<T>(&mut self, name: &str, kind: StepKind, error: &StepError) -> Result<T, Stopped> {
+        if error.next != Next::Stop {
+            return self.failed_step(name, error);
+        }
+        let text = crate::error::storable(&error.to_string());
+        let position = self.next_position();
+        self.begin_step(&NewStep {
+            name,
+            position,
+            kind,
+            state: StepState::Refused,
+            undo: UndoState::None,
+            result: None,
+            error: Some(&text),
+            due_in: None,
+        })
+        .await?;
+        Err(Stop::because(text))
+    }
+
+    /// Commits. An answer that got lost is found out by looking at the saga again.
+    pub(super) async fn commit(&mut self, name: &str, tx: OutboxTransaction<DB>) -> Result<(), Stopped> {
+        match tx.commit().await {
+            Ok(()) => Ok(()),
+            Err(CommitError::Unknown { .. }) => self.halt(Halt::Changed),
+            Err(error) => self.failed_step(name, &error.into()),
+        }
+    }
+}
+
+impl<DB: Dialect, T, F, U> std::fmt::Debug for Step<'_, DB, T, F, U> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Step").field("name", &self.name).finish_non_exhaustive()
+    }
+}

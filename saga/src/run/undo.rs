@@ -1,0 +1,179 @@
+//! The forms of an undo: none, and a closure.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use outbox::OutboxTransaction;
+use serde::de::DeserializeOwned;
+
+use super::work::{CallUndo, StepUndo, TxUndo};
+use super::{Halt, Parts, Stopped, change};
+use crate::crash_points;
+use crate::dialect::Dialect;
+use crate::record::{StepRecord, StepState, UndoState};
+use crate::stop::{Next, StepError, Stop};
+
+/// A step without an undo.
+#[derive(Debug)]
+pub struct NoUndo;
+
+/// A step with an undo.
+#[derive(Debug)]
+pub struct Undo<U>(pub(crate) U);
+
+/// The undo of a request; it may lack a reply.
+#[derive(Debug)]
+pub struct UndoRequest<U>(pub(crate) U);
+
+/// An undo that commits in a transaction with its record.
+pub trait UndoInTx<DB: Dialect, T>: Send {
+    /// How the step is stored.
+    const STATE: UndoState;
+    /// Undoes.
+    fn undo(
+        self,
+        tx: &mut OutboxTransaction<DB>,
+        value: Option<&T>,
+    ) -> impl Future<Output = Result<(), StepError>> + Send;
+}
+
+impl<DB: Dialect, T: Sync> UndoInTx<DB, T> for NoUndo {
+    const STATE: UndoState = UndoState::None;
+
+    async fn undo(self, _: &mut OutboxTransaction<DB>, _: Option<&T>) -> Result<(), StepError> {
+        Err(StepError::stop("the code no longer has an undo for this step"))
+    }
+}
+
+impl<DB: Dialect, T: Sync, U> UndoInTx<DB, T> for Undo<U>
+where
+    U: for<'t> StepUndo<'t, DB, T> + Send,
+{
+    const STATE: UndoState = UndoState::Pending;
+
+    async fn undo(self, tx: &mut OutboxTransaction<DB>, value: Option<&T>) -> Result<(), StepError> {
+        match value {
+            Some(value) => self.0.run(tx, value).await,
+            None => Err(StepError::stop("the step has no stored result")),
+        }
+    }
+}
+
+impl<DB: Dialect, T: Sync, U> UndoInTx<DB, T> for UndoRequest<U>
+where
+    U: for<'t> TxUndo<'t, DB, T> + Send,
+{
+    const STATE: UndoState = UndoState::Pending;
+
+    async fn undo(self, tx: &mut OutboxTransaction<DB>, value: Option<&T>) -> Result<(), StepError> {
+        self.0.run(tx, value).await
+    }
+}
+
+/// An undo elsewhere.
+pub trait UndoElsewhere<T>: Send {
+    /// How the step is stored.
+    const STATE: UndoState;
+    /// Undoes.
+    fn undo(self, key: String, value: Option<&T>) -> impl Future<Output = Result<(), StepError>> + Send;
+}
+
+impl<T: Sync> UndoElsewhere<T> for NoUndo {
+    const STATE: UndoState = UndoState::None;
+
+    async fn undo(self, _: String, _: Option<&T>) -> Result<(), StepError> {
+        Err(StepError::stop("the code no longer has an undo for this call"))
+    }
+}
+
+impl<T: Sync, U> UndoElsewhere<T> for Undo<U>
+where
+    U: for<'t> CallUndo<'t, T> + Send,
+{
+    const STATE: UndoState = UndoState::Pending;
+
+    async fn undo(self, key: String, value: Option<&T>) -> Result<(), StepError> {
+        self.0.run(key, value).await
+    }
+}
+
+impl<DB: Dialect> Parts<DB> {
+    /// Undoes a step; undo, messages and record commit together.
+    pub(super) async fn undo_in_tx<T, U>(&mut self, row: &StepRecord, undo: U) -> Stopped
+    where
+        T: DeserializeOwned + Send + Sync,
+        U: UndoInTx<DB, T>,
+    {
+        self.try_undo_in_tx(row, undo).await.err().unwrap_or_else(Stop::paused)
+    }
+
+    async fn try_undo_in_tx<T, U>(&mut self, row: &StepRecord, undo: U) -> Result<(), Stopped>
+    where
+        T: DeserializeOwned + Send + Sync,
+        U: UndoInTx<DB, T>,
+    {
+        let value = self.stored_value::<T>(row)?;
+        let sagas = Arc::clone(&self.sagas);
+        let mut tx = match sagas.outbox.begin(&sagas.pool).await {
+            Ok(tx) => tx,
+            Err(error) => return self.failed_step(&row.name, &error.into()),
+        };
+        if let Err(error) = undo.undo(&mut tx, value.as_ref()).await {
+            // It has rolled back by itself, or will when the connection is given back.
+            let _ = tx.rollback().await;
+            return self.failed_undo(row, &error);
+        }
+        let undone = change(row, (row.state, UndoState::Done), None, None);
+        match DB::change_step(&mut tx, &sagas.statements, &self.held, &undone).await {
+            Ok(true) => {}
+            Ok(false) => return self.halt(Halt::Changed),
+            Err(error) => return self.failed_store("store an undo", error),
+        }
+        self.at(crash_points::BEFORE_UNDO_COMMIT).await?;
+        self.commit(&row.name, tx).await?;
+        self.at(crash_points::AFTER_UNDO_COMMIT).await?;
+        self.has_progressed = true;
+        self.halt(Halt::Undone)
+    }
+
+    /// Undoes a call, and stores that.
+    pub(super) async fn undo_call<T, U>(&mut self, row: &StepRecord, undo: U) -> Stopped
+    where
+        T: DeserializeOwned + Send + Sync,
+        U: UndoElsewhere<T>,
+    {
+        self.try_undo_call(row, undo).await.err().unwrap_or_else(Stop::paused)
+    }
+
+    async fn try_undo_call<T, U>(&mut self, row: &StepRecord, undo: U) -> Result<(), Stopped>
+    where
+        T: DeserializeOwned + Send + Sync,
+        U: UndoElsewhere<T>,
+    {
+        let value = self.stored_value::<T>(row)?;
+        self.check_lease()?;
+        if let Err(error) = undo.undo(self.held.id.key(&row.name), value.as_ref()).await {
+            return self.failed_undo(row, &error);
+        }
+        self.at(crash_points::AFTER_UNDO_CALL).await?;
+        self.change_step(&change(row, (row.state, UndoState::Done), None, None)).await?;
+        self.has_progressed = true;
+        self.halt(Halt::Undone)
+    }
+
+    /// The result that is undone; nothing where the outcome is unknown.
+    fn stored_value<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<Option<T>, Stopped> {
+        match row.state {
+            StepState::Done => self.decode(&row.name, row.result.as_deref()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn failed_undo<T>(&mut self, row: &StepRecord, error: &StepError) -> Result<T, Stopped> {
+        let name = &row.name;
+        if error.next == Next::Stop {
+            return self.stuck(format!("the undo of {name} cannot be done: {error}"));
+        }
+        self.failed_step(&format!("the undo of {name}"), error)
+    }
+}

@@ -1,0 +1,249 @@
+//! The handle to the tables of sagas.
+
+use std::fmt;
+use std::sync::Arc;
+
+use message::crash_points::reached;
+use migrations::{Identifier, Line, Migrator};
+use outbox::Outbox;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::Pool;
+use sqlx::pool::PoolConnection;
+use tokio::sync::Notify;
+
+use crate::dialect::Dialect;
+use crate::error::{OpenError, StartError, StoreError};
+use crate::key::SagaId;
+use crate::options::WorkerOptions;
+use crate::record::{SagaRecord, State};
+use crate::registry::{Registry, SagaFunction};
+use crate::telemetry;
+
+/// The sagas of one database: starts them, runs them, looks at them. Cheap to clone.
+pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
+
+pub(crate) struct Inner<DB: Dialect> {
+    pub(crate) pool: Pool<DB>,
+    pub(crate) outbox: Outbox<DB>,
+    pub(crate) statements: DB::SagaStatements,
+    pub(crate) registry: Registry<DB>,
+    pub(crate) options: WorkerOptions,
+    /// A start, a reply or a decision in this process.
+    pub(crate) notify: Notify,
+    #[cfg(feature = "testing")]
+    pub(crate) hook: Option<crate::hook::Hook>,
+}
+
+/// Describes [`Sagas`]; made by [`Sagas::builder`].
+#[must_use = "call open"]
+pub struct SagasBuilder<DB: Dialect> {
+    pool: Pool<DB>,
+    outbox: Outbox<DB>,
+    schema: Option<Identifier>,
+    registry: Registry<DB>,
+    options: WorkerOptions,
+    wrong: Option<OpenError>,
+    #[cfg(feature = "testing")]
+    hook: Option<crate::hook::Hook>,
+}
+
+/// The outcome of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// It is started, if the transaction commits.
+    Started,
+    /// The same saga, with the same input, was started before and is still remembered.
+    AlreadyThere(State),
+    /// A saga of this name was started with another input. Nothing was done.
+    KeyReused,
+}
+
+impl<DB: Dialect> Sagas<DB> {
+    /// Begins to describe the sagas of a database. Steps enqueue through the outbox, whose tables
+    /// are in the same database.
+    pub fn builder(pool: Pool<DB>, outbox: Outbox<DB>) -> SagasBuilder<DB> {
+        let (registry, options) = (Registry::new(), WorkerOptions::default());
+        SagasBuilder {
+            pool,
+            outbox,
+            schema: None,
+            registry,
+            options,
+            wrong: None,
+            #[cfg(feature = "testing")]
+            hook: None,
+        }
+    }
+
+    /// Starts a saga in the caller's transaction, with the latest version that is known here: it
+    /// runs if and only if the transaction commits. `tx` is an
+    /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`].
+    ///
+    /// A name that is still remembered starts nothing; inputs are compared as JSON values. What has
+    /// ended is forgotten after [`WorkerOptions::retention`]; its name is free then.
+    ///
+    /// # Errors
+    /// [`StartError`]; after one of the database, roll the transaction back. Not cancel-safe: drop
+    /// the transaction with the call.
+    pub async fn start<I: Serialize + Sync + ?Sized>(
+        &self,
+        tx: &mut DB::Connection,
+        saga_type: &str,
+        id: &str,
+        input: &I,
+    ) -> Result<Started, StartError> {
+        let id = SagaId::new(saga_type, id)?;
+        let Some((version, function)) = self.0.registry.latest(saga_type) else {
+            return Err(StartError::UnknownType { saga_type: saga_type.to_owned() });
+        };
+        let refused = |problem| StartError::Input { saga_type: saga_type.to_owned(), problem };
+        let input = serde_json::to_string(input).map_err(|error| refused(error.to_string()))?;
+        if let Some(function) = function {
+            function.check(&input).map_err(refused)?;
+        }
+        let statements = &self.0.statements;
+        let is_new = DB::insert_saga(tx, statements, &id, version, &input)
+            .await
+            .map_err(StoreError::during("start a saga"))?;
+        if is_new {
+            telemetry::started(saga_type);
+            return Ok(Started::Started);
+        }
+        let found = DB::find_saga(tx, statements, &id).await;
+        let found = found.map_err(StoreError::during("look for a saga that was started before"))?;
+        // A transaction that this one cannot see has started it, or it was forgotten just now.
+        let found = found.ok_or(sqlx::Error::RowNotFound);
+        let found = found.map_err(StoreError::during("see the saga that was started before"))?;
+        let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+        Ok(if json(&found.input) == json(&input) {
+            Started::AlreadyThere(found.state)
+        } else {
+            Started::KeyReused
+        })
+    }
+
+    /// Tells the worker of this process that a saga was started: after the commit. Without it, the
+    /// worker finds it with its next poll ([`WorkerOptions::poll_max`]).
+    pub fn wake(&self) {
+        self.0.notify.notify_one();
+    }
+
+    /// Where the tables are.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.0.pool
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<PoolConnection<DB>, StoreError> {
+        self.0.pool.acquire().await.map_err(StoreError::during("give a connection"))
+    }
+
+    pub(crate) async fn find(&self, id: &SagaId) -> Result<Option<SagaRecord>, StoreError> {
+        let mut connection = self.acquire().await?;
+        DB::find_saga(&mut connection, &self.0.statements, id)
+            .await
+            .map_err(StoreError::during("look for a saga"))
+    }
+}
+
+impl<DB: Dialect> SagasBuilder<DB> {
+    /// Registers the function of a version of a type. Sagas keep the version they were started
+    /// with: keep old versions until none of theirs is left.
+    pub fn saga<F, I, O>(mut self, saga_type: impl Into<String>, version: u16, function: F) -> Self
+    where
+        F: for<'r> SagaFunction<'r, DB, I, O> + Clone + Send + Sync + 'static,
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + 'static,
+    {
+        let added = self.registry.add(saga_type.into(), version, function);
+        self.wrong = self.wrong.or(added.err());
+        self
+    }
+
+    /// Names a version of a type that this process starts and another one runs.
+    pub fn starts(mut self, saga_type: impl Into<String>, version: u16) -> Self {
+        let added = self.registry.insert(saga_type.into(), version, None);
+        self.wrong = self.wrong.or(added.err());
+        self
+    }
+
+    /// The PostgreSQL schema of the tables. Default: by the `search_path`.
+    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// Sets what happens at crash points.
+    #[cfg(feature = "testing")]
+    pub fn hook(mut self, hook: crate::hook::Hook) -> Self {
+        self.hook = Some(hook);
+        self
+    }
+
+    /// How the worker works.
+    pub fn options(mut self, options: WorkerOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Opens tables that exist.
+    ///
+    /// # Errors
+    /// [`OpenError`]: a type or version that cannot be registered, a schema that does not fit (says
+    /// which command to run), or a database that is away.
+    pub async fn open(self) -> Result<Sagas<DB>, OpenError> {
+        let Self { pool, outbox, schema, registry, options, .. } = self;
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
+        Migrator::<DB>::new(Line::Saga).schema(schema.clone()).check(&mut connection).await?;
+        drop(connection);
+        let statements = DB::saga_statements(schema.as_ref());
+        let notify = Notify::new();
+        let options = options.bounded();
+        Ok(Sagas(Arc::new(Inner {
+            pool,
+            outbox,
+            statements,
+            registry,
+            options,
+            notify,
+            #[cfg(feature = "testing")]
+            hook: self.hook,
+        })))
+    }
+}
+
+impl<DB: Dialect> Inner<DB> {
+    /// A crash point is reached; whether the worker vanishes here, which it does in tests alone.
+    pub(crate) async fn vanishes_at(&self, saga: &SagaId, place: &'static str) -> bool {
+        reached(place);
+        #[cfg(feature = "testing")]
+        if let Some(hook) = &self.hook {
+            return hook(saga.id(), place).await;
+        }
+        #[cfg(not(feature = "testing"))]
+        let _ = saga;
+        false
+    }
+}
+
+impl<DB: Dialect> Clone for Sagas<DB> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for Sagas<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sagas").field("runnable", &self.0.registry.runnable()).finish_non_exhaustive()
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for SagasBuilder<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SagasBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+//! Takes what is due, fair between types.
+
+use tokio::time::Instant;
+
+use crate::dialect::Dialect;
+use crate::error::StoreError;
+use crate::lease::Lease;
+use crate::record::SagaRecord;
+use crate::sagas::Sagas;
+
+/// The types and versions that run here. Each look begins with another one, and no one takes more
+/// than its share as long as others may have work.
+pub(super) struct Claims<'a, DB: Dialect> {
+    sagas: &'a Sagas<DB>,
+    kinds: Vec<(String, u16)>,
+    first: usize,
+}
+
+impl<'a, DB: Dialect> Claims<'a, DB> {
+    pub(super) fn new(sagas: &'a Sagas<DB>) -> Self {
+        Self { sagas, kinds: sagas.0.registry.runnable(), first: 0 }
+    }
+
+    /// Takes at most `free` sagas.
+    pub(super) async fn take(
+        &mut self,
+        free: usize,
+        worker: &str,
+    ) -> Result<Vec<(SagaRecord, Lease)>, StoreError> {
+        let mut taken = Vec::new();
+        if self.kinds.is_empty() {
+            return Ok(taken);
+        }
+        let inner = &self.sagas.0;
+        let mut connection = self.sagas.acquire().await?;
+        self.first = (self.first + 1) % self.kinds.len();
+        for turn in 0..self.kinds.len() {
+            let (saga_type, version) = &self.kinds[(self.first + turn) % self.kinds.len()];
+            let share = share(free - taken.len(), self.kinds.len() - turn);
+            if share == 0 {
+                break;
+            }
+            let (asked_at, lease) = (Instant::now(), inner.options.lease);
+            let kind = (saga_type.as_str(), *version);
+            let claimed = DB::claim_sagas(&mut connection, &inner.statements, kind, share, worker, lease);
+            let claimed = claimed.await.map_err(StoreError::during("take sagas that are due"));
+            match claimed {
+                Ok(sagas) => {
+                    let leased = sagas.into_iter().map(|saga| (saga, Lease::granted(asked_at, lease)));
+                    taken.extend(leased);
+                }
+                // Those that are taken are run.
+                Err(error) if taken.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// The part of `free` for the first of so many kinds, rounded up.
+fn share(free: usize, kinds: usize) -> u32 {
+    u32::try_from(free.div_ceil(kinds)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_share() {
+        assert_eq!([share(16, 4), share(1, 4), share(5, 2), share(0, 3)], [4, 1, 3, 0]);
+    }
+}

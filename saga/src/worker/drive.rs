@@ -1,0 +1,323 @@
+//! One saga, from the claim to its next pause.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use inbox::Backoff;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::dialect::Dialect;
+use crate::error::{StoreError, chain, storable};
+use crate::lease::Lease;
+use crate::record::{Held, SagaRecord, State, StepRecord, Turn, UndoState};
+use crate::registry::Ended;
+use crate::run::{Halt, Run};
+use crate::sagas::{Inner, Sagas};
+use crate::{crash_points, telemetry};
+
+/// Conflicts in a row after which a saga is let go for a while.
+const CONFLICTS_MAX: u32 = 20;
+/// The pauses between them.
+const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
+
+/// The next step after a run.
+#[derive(Debug)]
+enum Next {
+    /// The saga is let go, or is somebody else's.
+    Leave,
+    /// It is looked at again, and run again.
+    Again,
+    /// The same, after the database did not answer.
+    AfterOutage,
+}
+
+struct Driver<DB: Dialect> {
+    sagas: Arc<Inner<DB>>,
+    stopping: CancellationToken,
+    lease: Lease,
+    held: Held,
+    /// Failures since the last progress.
+    attempts: u32,
+    conflicts: u32,
+    /// Nobody has run the saga yet: it has no steps.
+    is_fresh: bool,
+}
+
+/// Runs a saga that was taken.
+pub(super) async fn drive<DB: Dialect>(
+    sagas: Arc<Inner<DB>>,
+    stopping: CancellationToken,
+    saga: SagaRecord,
+    lease: Lease,
+) {
+    if sagas.vanishes_at(&saga.id, crash_points::AFTER_CLAIM).await {
+        return;
+    }
+    let held = Held { id: saga.id.clone(), epoch: saga.epoch };
+    let renewal = renew(Arc::clone(&sagas), held.clone(), lease.clone());
+    let renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
+    let (attempts, is_fresh) = (saga.attempts, saga.epoch == 1 && saga.state == State::Running);
+    let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts: 0, is_fresh };
+    driver.run(saga).await;
+    drop(renewal);
+}
+
+/// Keeps the lease, until the saga is somebody else's.
+async fn renew<DB: Dialect>(sagas: Arc<Inner<DB>>, held: Held, lease: Lease) {
+    let span = sagas.options.lease;
+    loop {
+        tokio::time::sleep(span / 3).await;
+        let asked_at = Instant::now();
+        let renewed = async {
+            let mut connection = sagas.pool.acquire().await?;
+            DB::renew_saga(&mut connection, &sagas.statements, &held, span).await
+        };
+        match renewed.await {
+            Ok(true) => lease.renewed(asked_at, span),
+            Ok(false) => return,
+            Err(error) => tracing::warn!(saga = %held.id, %error, "the lease of a saga was not renewed"),
+        }
+    }
+}
+
+impl<DB: Dialect> Driver<DB> {
+    async fn run(&mut self, saga: SagaRecord) {
+        // The first run needs no look: it is what the claim returned.
+        let (mut found, mut outages) = (Some(saga), 0);
+        loop {
+            let next = match found.take() {
+                Some(saga) => self.once(&saga).await,
+                None => match (Sagas(Arc::clone(&self.sagas))).find(&self.held.id).await {
+                    Ok(Some(saga)) if saga.epoch == self.held.epoch && saga.worker.is_some() => {
+                        self.once(&saga).await
+                    }
+                    Ok(_) => Ok(Next::Leave),
+                    Err(error) => Err(error),
+                },
+            };
+            match next {
+                Ok(Next::Leave) => return,
+                Ok(Next::Again) => outages = 0,
+                Ok(Next::AfterOutage) => outages += 1,
+                Err(error) => {
+                    outages += 1;
+                    tracing::warn!(saga = %self.held.id, error = chain(&error), "the saga waits for the database");
+                }
+            }
+            if outages > 0 {
+                if self.stopping.is_cancelled() {
+                    return;
+                }
+                tokio::time::sleep(Backoff::OUTAGES.delay(outages, rand::random())).await;
+            }
+        }
+    }
+
+    /// One run of the function, and what follows from it.
+    async fn once(&mut self, saga: &SagaRecord) -> Result<Next, StoreError> {
+        if saga.state.has_ended() || saga.stuck_at.is_some() {
+            return Ok(Next::Leave);
+        }
+        if let (State::Running, Some(reason)) = (saga.state, &saga.cancel) {
+            return self.begin_undo(reason).await;
+        }
+        let (steps, mailbox) = self.read(saga).await?;
+        let target = match saga.state {
+            State::Undoing => match target(&steps) {
+                Some(target) => Some(target),
+                None => return self.end_undo().await,
+            },
+            _ => None,
+        };
+        let sagas = Arc::clone(&self.sagas);
+        let Some(function) = sagas.registry.function(saga.id.saga_type(), saga.version) else {
+            // Claims ask only for what is registered.
+            return Ok(Next::Leave);
+        };
+        let context = (Arc::clone(&self.sagas), self.stopping.clone());
+        let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone());
+        let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
+        let halt = run.take_halt();
+        if run.parts().has_progressed {
+            self.attempts = 0;
+            self.conflicts = 0;
+        }
+        match (ended, halt) {
+            (Err(panic), _) => self.failed(&panic_text(&*panic), true, None).await,
+            (Ok(_), Some(halt)) => self.halted(halt, target.as_deref()).await,
+            (Ok(Ended::Unfit(reason)), None) => self.stick(&reason).await,
+            (Ok(_), None) if target.is_some() => self.unreached(target.as_deref(), None).await,
+            (Ok(Ended::Stop(stop)), None) => self.begin_undo(stop.reason()).await,
+            (Ok(Ended::Output(output)), None) => match run.forgotten_call() {
+                Some(call) => {
+                    let reason = format!(
+                        "the function ended without the call {call}, whose outcome is unknown; run code that makes it, \
+                         or cancel the saga"
+                    );
+                    self.stick(&reason).await
+                }
+                None => self.finish(&output, saga).await,
+            },
+        }
+    }
+
+    async fn halted(&mut self, halt: Halt, target: Option<&str>) -> Result<Next, StoreError> {
+        match halt {
+            Halt::Waiting | Halt::Vanished => Ok(Next::Leave),
+            Halt::Failed { error, is_counted, delay } => self.failed(&error, is_counted, delay).await,
+            Halt::Conflict(error) => {
+                self.conflicts += 1;
+                if self.conflicts > CONFLICTS_MAX {
+                    self.conflicts = 0;
+                    return self.failed(&error, false, None).await;
+                }
+                tracing::debug!(saga = %self.held.id, %error, "the step is run again");
+                tokio::time::sleep(CONFLICTS.delay(self.conflicts, rand::random())).await;
+                Ok(Next::Again)
+            }
+            Halt::Stuck(reason) => self.stick(&reason).await,
+            Halt::Changed => {
+                // Rarely more than once; never in a tight loop.
+                tokio::time::sleep(CONFLICTS.delay(1, rand::random())).await;
+                Ok(Next::Again)
+            }
+            Halt::Stopping => {
+                let turn = Turn::Postpone { attempts: self.attempts, delay: Duration::ZERO, error: None };
+                self.turn(&turn).await?;
+                Ok(Next::Leave)
+            }
+            Halt::Undone => Ok(Next::Again),
+            Halt::Unreached(step) => self.unreached(target, Some(&step)).await,
+        }
+    }
+
+    /// The steps and replies, where there can be any.
+    async fn read(
+        &mut self,
+        saga: &SagaRecord,
+    ) -> Result<(Vec<StepRecord>, Vec<(String, String)>), StoreError> {
+        if std::mem::take(&mut self.is_fresh) && saga.replies == 0 {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let sagas = Sagas(Arc::clone(&self.sagas));
+        let mut connection = sagas.acquire().await?;
+        let failed = StoreError::during;
+        let steps = DB::steps(&mut connection, &self.sagas.statements, &saga.id).await;
+        let steps = steps.map_err(failed("read the steps of a saga"))?;
+        let mailbox = if saga.replies == 0 {
+            Vec::new()
+        } else {
+            let mailbox = DB::mailbox(&mut connection, &self.sagas.statements, &saga.id).await;
+            mailbox.map_err(failed("read the replies to a saga"))?
+        };
+        Ok((steps, mailbox))
+    }
+
+    async fn turn(&self, turn: &Turn<'_>) -> Result<bool, StoreError> {
+        let sagas = Sagas(Arc::clone(&self.sagas));
+        let mut connection = sagas.acquire().await?;
+        DB::turn(&mut connection, &self.sagas.statements, &self.held, turn)
+            .await
+            .map_err(StoreError::during("store the state of a saga"))
+    }
+
+    async fn finish(&self, output: &str, saga: &SagaRecord) -> Result<Next, StoreError> {
+        if self.sagas.vanishes_at(&self.held.id, crash_points::BEFORE_END).await {
+            return Ok(Next::Leave);
+        }
+        if !self.turn(&Turn::Finish { output }).await? {
+            // Cancelled while it finished, or somebody else's.
+            return Ok(Next::Again);
+        }
+        telemetry::ended(saga.id.saga_type(), State::Finished);
+        tracing::debug!(saga = %saga.id, "the saga has finished");
+        Ok(Next::Leave)
+    }
+
+    async fn begin_undo(&mut self, reason: &str) -> Result<Next, StoreError> {
+        let reason = storable(reason);
+        if self.turn(&Turn::BeginUndo { reason: &reason }).await? {
+            self.attempts = 0;
+            tracing::info!(saga = %self.held.id, %reason, "the saga is undone");
+        }
+        Ok(Next::Again)
+    }
+
+    async fn end_undo(&self) -> Result<Next, StoreError> {
+        if self.sagas.vanishes_at(&self.held.id, crash_points::BEFORE_END).await {
+            return Ok(Next::Leave);
+        }
+        if !self.turn(&Turn::EndUndo).await? {
+            return Ok(Next::Again);
+        }
+        telemetry::ended(self.held.id.saga_type(), State::Undone);
+        tracing::info!(saga = %self.held.id, "the saga is undone to its beginning");
+        Ok(Next::Leave)
+    }
+
+    /// Lets the saga go for a while, or for an operator after too many failures.
+    async fn failed(
+        &mut self,
+        error: &str,
+        is_counted: bool,
+        delay: Option<Duration>,
+    ) -> Result<Next, StoreError> {
+        let error = storable(error);
+        if !is_counted && delay.is_none() {
+            tracing::warn!(saga = %self.held.id, %error, "a step waits for the database");
+            return Ok(Next::AfterOutage);
+        }
+        if is_counted {
+            self.attempts = self.attempts.saturating_add(1);
+            telemetry::failed(self.held.id.saga_type());
+            if self.attempts >= self.sagas.options.attempts_max {
+                return self.stick(&error).await;
+            }
+        }
+        let attempts = self.attempts;
+        let delay = delay.unwrap_or_else(|| self.sagas.options.backoff.delay(attempts, rand::random()));
+        tracing::info!(saga = %self.held.id, %error, attempts, ?delay, "a step failed and is tried again");
+        self.turn(&Turn::Postpone { attempts, delay, error: Some(&error) }).await?;
+        Ok(Next::Leave)
+    }
+
+    async fn stick(&self, error: &str) -> Result<Next, StoreError> {
+        let error = storable(error);
+        if self.turn(&Turn::Stick { attempts: self.attempts, error: &error }).await? {
+            tracing::error!(
+                saga = %self.held.id, %error,
+                "the saga is stuck, and an operator has to decide: see `relay sagas stuck`"
+            );
+            telemetry::stuck(self.held.id.saga_type());
+        }
+        Ok(Next::Leave)
+    }
+
+    async fn unreached(&self, target: Option<&str>, at: Option<&str>) -> Result<Next, StoreError> {
+        let target = target.unwrap_or("?");
+        let where_it_ended = match at {
+            Some(step) => format!("the code came to the step {step} first, which has no outcome"),
+            None => String::from("the code no longer comes to it"),
+        };
+        let error = format!(
+            "the step {target} is to be undone, and {where_it_ended}; run code that has it, or skip it"
+        );
+        self.stick(&error).await
+    }
+}
+
+/// The step that is to be undone next: the last one.
+fn target(steps: &[StepRecord]) -> Option<String> {
+    let pending = steps.iter().filter(|step| step.undo == UndoState::Pending);
+    pending.max_by_key(|step| step.position).map(|step| step.name.clone())
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("the saga's code panicked: {}", text.unwrap_or_else(|| String::from("without a text")))
+}

@@ -1,0 +1,41 @@
+//! Forgets what ended long ago, and reports what nobody runs.
+
+use std::time::Duration;
+
+use crate::admin::Overdue;
+use crate::dialect::Dialect;
+use crate::sagas::Sagas;
+use crate::telemetry;
+
+/// How often, with jitter.
+const EVERY: Duration = Duration::from_secs(60);
+/// How long a saga's turn may be overdue before it is reported.
+const OVERDUE: Duration = Duration::from_secs(60);
+
+/// Maintains the tables, without end. Processes that were started together do not stay in step.
+pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
+    loop {
+        tokio::time::sleep(EVERY.mul_f64(0.75 + 0.5 * rand::random::<f64>())).await;
+        if let Err(error) = sagas.forget().await {
+            tracing::warn!(%error, "ended sagas were not forgotten; it is tried again");
+        }
+        match sagas.overdue(OVERDUE).await {
+            Ok(overdue) => report(&overdue),
+            Err(error) => tracing::warn!(%error, "overdue sagas were not counted; it is tried again"),
+        }
+    }
+}
+
+fn report(overdue: &[Overdue]) {
+    let longest = overdue.iter().map(|overdue| overdue.longest).max().unwrap_or_default();
+    telemetry::overdue(longest);
+    for Overdue { saga_type, version, sagas, longest } in overdue {
+        tracing::warn!(
+            saga_type,
+            version,
+            sagas,
+            ?longest,
+            "sagas wait for a worker that has their version, or for more workers"
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! The worker: takes sagas that are due, and runs them.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `claims` | takes what is due, fair between types |
+//! | `drive` | one saga, from the claim to its next pause |
+//! | `maintenance` | forgets what ended long ago, and reports what nobody runs |
+
+mod claims;
+mod drive;
+mod maintenance;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inbox::Backoff;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+use crate::dialect::Dialect;
+use crate::options::POLL_MIN;
+use crate::sagas::Sagas;
+use claims::Claims;
+
+impl<DB: Dialect> Sagas<DB> {
+    /// Runs the sagas whose functions are registered, until `shutdown` ends: then it takes no more,
+    /// lets those in hand reach their next step
+    /// ([`WorkerOptions::shutdown_grace`](crate::WorkerOptions)), and lets them go. Any number of
+    /// processes may run at once. Outages of the database are waited out.
+    ///
+    /// Dropping the future loses nothing, but other workers have to wait until the leases expire.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        let stopping = CancellationToken::new();
+        let maintenance = AbortOnDropHandle::new(tokio::spawn(maintenance::keep_running(self.clone())));
+        let mut running = JoinSet::new();
+        {
+            let working = self.work(&mut running, &stopping);
+            tokio::pin!(working, shutdown);
+            tokio::select! {
+                () = &mut working => {}
+                () = &mut shutdown => {}
+            }
+        }
+        stopping.cancel();
+        drop(maintenance);
+        let ended = async { while running.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.0.options.shutdown_grace, ended).await.is_err() {
+            tracing::warn!(
+                sagas = running.len(),
+                "sagas did not reach their next step in time; their leases expire"
+            );
+        }
+    }
+
+    /// Takes and runs sagas, without end.
+    async fn work(&self, running: &mut JoinSet<()>, stopping: &CancellationToken) {
+        let worker = Uuid::now_v7().to_string();
+        let mut claims = Claims::new(self);
+        let (mut idle, mut failures) = (POLL_MIN, 0);
+        loop {
+            while running.try_join_next().is_some() {}
+            let free = self.0.options.concurrency.get() as usize - running.len();
+            if free == 0 {
+                running.join_next().await;
+                continue;
+            }
+            let taken = match claims.take(free, &worker).await {
+                Ok(taken) => taken,
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(%error, failures, "no sagas can be taken; it is tried again");
+                    let delay = Backoff::OUTAGES.delay(failures, rand::random());
+                    tokio::time::sleep(delay.max(POLL_MIN)).await;
+                    continue;
+                }
+            };
+            failures = 0;
+            if taken.is_empty() {
+                self.rest(running, idle).await;
+                idle = (idle * 2).min(self.0.options.poll_max);
+                continue;
+            }
+            idle = POLL_MIN;
+            for (saga, lease) in taken {
+                let (sagas, stopping) = (Arc::clone(&self.0), stopping.clone());
+                running.spawn(drive::drive(sagas, stopping, saga, lease));
+            }
+        }
+    }
+
+    /// Waits for a hint, for the end of a saga, or for the next look.
+    async fn rest(&self, running: &mut JoinSet<()>, idle: Duration) {
+        let jitter = idle.mul_f64(0.75 + 0.5 * rand::random::<f64>());
+        tokio::select! {
+            () = self.0.notify.notified() => {}
+            Some(_) = running.join_next() => {}
+            () = tokio::time::sleep(jitter) => {}
+        }
+    }
+}

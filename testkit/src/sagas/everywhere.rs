@@ -1,0 +1,157 @@
+//! Runs a saga with one fault after the other.
+
+use std::collections::BTreeMap;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use saga::SagaFunction;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::{Pool, Sqlite};
+
+use super::course::{Course, Register};
+use super::ends::{End, compare};
+use super::faults::{Fault, PASSES};
+use crate::failure::Failure;
+
+type Checking = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+pub(super) type Check = Arc<dyn Fn(Pool<Sqlite>) -> Checking + Send + Sync>;
+
+/// Runs a saga from start to end, again and again, each time in a database of its own: undisturbed
+/// first, then with a worker that vanishes at each crash point and each pass of it, with a second
+/// worker beside it, with leases that end too soon, and with replies that come early, twice and
+/// late. Every end must be the undisturbed one: state, output, messages, results and undos.
+///
+/// ```
+/// use saga::{Run, Stop};
+/// use sqlx::Sqlite;
+///
+/// async fn transfer(saga: &mut Run<Sqlite>, cents: i64) -> Result<(), Stop> {
+///     saga.step("take", async |tx| {
+///         let take = "UPDATE account SET cents = cents - $1 WHERE name = 'alice'";
+///         sqlx::query(take).bind(cents).execute(&mut **tx).await?;
+///         Ok(())
+///     })
+///     .undo(async |tx, (): &()| {
+///         let back = "UPDATE account SET cents = cents + $1 WHERE name = 'alice'";
+///         sqlx::query(back).bind(cents).execute(&mut **tx).await?;
+///         Ok(())
+///     })
+///     .await?;
+///     let is_accepted: bool = saga.request("accept", outbox::NewMessage::new("offers")).await?;
+///     if is_accepted { Ok(()) } else { Err(Stop::because("not accepted")) }
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), testkit::Failure> {
+/// testkit::sagas::everywhere(transfer, 30)
+///     .setup("CREATE TABLE account (name TEXT, cents INTEGER); INSERT INTO account VALUES ('alice', 100)")
+///     .reply("accept", &false)
+///     .check(async |pool| {
+///         let left: i64 = sqlx::query_scalar("SELECT cents FROM account").fetch_one(&pool).await.unwrap();
+///         if left == 100 { Ok(()) } else { Err(format!("{left} cents are left")) }
+///     })
+///     .await?;
+/// # Ok(()) }
+/// ```
+///
+/// Calls of other services are made again after a crash: give the saga doubles that honour keys.
+/// Timers are due at once.
+pub fn everywhere<F, I, O>(function: F, input: I) -> Everywhere
+where
+    F: for<'r> SagaFunction<'r, Sqlite, I, O> + Clone + Send + Sync + 'static,
+    I: Serialize + DeserializeOwned + Send + 'static,
+    O: Serialize + 'static,
+{
+    let register: Register = Arc::new(move |builder| builder.saga("saga", 1, function.clone()));
+    let input = serde_json::to_value(&input).map_err(|error| error.to_string());
+    Everywhere { register, input, setup: Vec::new(), replies: BTreeMap::new(), check: None }
+}
+
+/// A saga that is about to run everywhere: `.await` it.
+#[must_use = "nothing runs until it is awaited"]
+pub struct Everywhere {
+    register: Register,
+    input: Result<serde_json::Value, String>,
+    setup: Vec<&'static str>,
+    replies: BTreeMap<String, serde_json::Value>,
+    check: Option<Check>,
+}
+
+impl Everywhere {
+    /// Runs this SQL before each start: the tables of the service.
+    pub fn setup(mut self, sql: &'static str) -> Self {
+        self.setup.push(sql);
+        self
+    }
+
+    /// Answers the request of this name, once it is sent; with some faults earlier, twice, and
+    /// after the end.
+    pub fn reply(mut self, step: impl Into<String>, reply: &impl Serialize) -> Self {
+        match serde_json::to_value(reply) {
+            Ok(reply) => drop(self.replies.insert(step.into(), reply)),
+            Err(error) => self.input = Err(error.to_string()),
+        }
+        self
+    }
+
+    /// Judges the service's own tables after each end: the money adds up, for example.
+    pub fn check<C, Fut>(mut self, check: C) -> Self
+    where
+        C: Fn(Pool<Sqlite>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.check = Some(Arc::new(move |pool| Box::pin(check(pool))));
+        self
+    }
+
+    async fn run(self) -> Result<usize, Failure> {
+        let input =
+            self.input.map_err(|error| Failure::new(format!("input or reply is no JSON: {error}")))?;
+        let course = Course {
+            register: self.register,
+            input,
+            setup: self.setup,
+            replies: self.replies,
+            check: self.check,
+        };
+        let (expected, _) = course.run(Fault::None).await?;
+        let mut met = 0;
+        for fault in Fault::all(!course.replies.is_empty()) {
+            met += one(&course, fault, &expected).await?;
+        }
+        Ok(met)
+    }
+}
+
+/// One fault; with a crash point, at each of its passes until one is not met. How many were met.
+async fn one(course: &Course, fault: Fault, expected: &End) -> Result<usize, Failure> {
+    let mut met = 0;
+    for pass in 1..=PASSES {
+        let fault = fault.at_pass(pass);
+        let (end, is_met) = course.run(fault).await?;
+        compare(expected, &end).map_err(|difference| Failure::new(format!("{fault}: {difference}")))?;
+        met += usize::from(is_met);
+        if !is_met || !fault.has_passes() {
+            break;
+        }
+    }
+    Ok(met)
+}
+
+impl IntoFuture for Everywhere {
+    type Output = Result<usize, Failure>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// How many faults the saga has met.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl std::fmt::Debug for Everywhere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Everywhere").field("replies", &self.replies).finish_non_exhaustive()
+    }
+}

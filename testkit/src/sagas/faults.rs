@@ -1,0 +1,77 @@
+//! The faults, and the worker that vanishes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use saga::{Hook, crash_points};
+
+/// The passes of a crash point that are tried at most.
+pub(super) const PASSES: u32 = 50;
+
+/// Something that goes wrong in one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Nothing.
+    None,
+    /// A worker vanishes at a place, at the so-many-th pass of it.
+    Vanish(&'static str, u32),
+    /// Every lease ends at once: two workers take turns.
+    ShortLeases,
+    /// Replies come before the saga begins.
+    EarlyReplies,
+    /// Replies come twice, and again after the end.
+    RepeatedReplies,
+}
+
+impl Fault {
+    pub(super) fn all(has_replies: bool) -> Vec<Self> {
+        let mut all: Vec<_> = crash_points::ALL.into_iter().map(|place| Self::Vanish(place, 1)).collect();
+        all.push(Self::ShortLeases);
+        if has_replies {
+            all.extend([Self::EarlyReplies, Self::RepeatedReplies]);
+        }
+        all
+    }
+
+    pub(super) fn at_pass(self, pass: u32) -> Self {
+        match self {
+            Self::Vanish(place, _) => Self::Vanish(place, pass),
+            other => other,
+        }
+    }
+
+    pub(super) fn has_passes(self) -> bool {
+        matches!(self, Self::Vanish(..))
+    }
+
+    /// The hook of the workers, and whether one has vanished.
+    pub(super) fn hook(self) -> (Hook, Arc<AtomicBool>) {
+        let met = Arc::new(AtomicBool::new(!self.has_passes()));
+        let (noted, passes) = (Arc::clone(&met), Mutex::new(HashMap::<&'static str, u32>::new()));
+        let hook: Hook = Arc::new(move |_, place| {
+            let mut passes = passes.lock().unwrap_or_else(PoisonError::into_inner);
+            let pass = passes.entry(place).or_default();
+            *pass += 1;
+            let vanishes = self == Self::Vanish(place, *pass);
+            if vanishes {
+                noted.store(true, Ordering::SeqCst);
+            }
+            Box::pin(async move { vanishes })
+        });
+        (hook, met)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("undisturbed"),
+            Self::Vanish(place, pass) => write!(f, "a worker vanished at pass {pass} of {place}"),
+            Self::ShortLeases => f.write_str("leases ended too soon"),
+            Self::EarlyReplies => f.write_str("replies came before the saga began"),
+            Self::RepeatedReplies => f.write_str("replies came several times"),
+        }
+    }
+}

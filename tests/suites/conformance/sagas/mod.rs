@@ -1,0 +1,261 @@
+//! Sagas: starts, steps, calls, undoing, replies, timers, workers, operators.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod calls;
+mod crashes;
+mod operators;
+mod replies;
+mod retention;
+mod starts;
+mod steps;
+mod timers;
+mod undoing;
+mod workers;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use inbox::Backoff;
+use libtest_mimic::Trial;
+use outbox::Outbox;
+use saga::{SagaId, SagaRecord, Sagas, SagasBuilder, Started, State, StepError, StepRecord, WorkerOptions};
+use sqlx::{Postgres, Sqlite};
+use tests::{Database, Dialect, Role, eventually, trial};
+use tokio_util::sync::CancellationToken;
+
+/// One trial per case and database.
+macro_rules! saga_cases {
+    ($suite:literal: $($case:ident),* $(,)?) => {
+        pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
+            vec![$(
+                super::case::<sqlx::Postgres, _>($suite, stringify!($case), async |db| $case(db).await),
+                super::case::<sqlx::Sqlite, _>($suite, stringify!($case), async |db| $case(db).await),
+            )*]
+        }
+    };
+}
+use saga_cases;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        bad_input::trials(),
+        calls::trials(),
+        crashes::trials(),
+        operators::trials(),
+        replies::trials(),
+        retention::trials(),
+        starts::trials(),
+        steps::trials(),
+        timers::trials(),
+        undoing::trials(),
+        workers::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Changes to the tables by tests, in a database's own SQL.
+trait Tables: Dialect {
+    /// Every turn, lease and timer has come.
+    const NOW: &str;
+    const EFFECTS: &str;
+    /// Every end is a year ago.
+    const AGE: &str;
+    /// Writes an effect.
+    fn apply(
+        connection: &mut Self::Connection,
+        what: String,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+const APPLY: &str = "INSERT INTO effect (what) VALUES ($1)";
+
+impl Tables for Postgres {
+    const NOW: &str = "UPDATE saga SET wake_at = now() - interval '1 second' WHERE wake_at IS NOT NULL;
+        UPDATE saga_step SET due_at = now() - interval '1 second' WHERE due_at IS NOT NULL";
+    const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, what text NOT NULL)";
+    const AGE: &str = "UPDATE saga SET ended_at = ended_at - interval '1 year'";
+
+    async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
+        sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
+    }
+}
+
+impl Tables for Sqlite {
+    const NOW: &str = "UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL;
+        UPDATE saga_step SET due_at = 1 WHERE due_at IS NOT NULL";
+    const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, what TEXT NOT NULL)";
+    const AGE: &str = "UPDATE saga SET ended_at = 1 WHERE ended_at IS NOT NULL";
+
+    async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
+        sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
+    }
+}
+
+/// Runs a case on a database of its own.
+fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
+where
+    DB: Tables,
+    F: AsyncFnOnce(Database<DB>) + Send + 'static,
+{
+    let backend = DB::BACKEND;
+    trial(format!("{suite}/{backend}/{name}"), &[backend], |stage| async move {
+        let db = Database::<DB>::migrated(&stage).await?;
+        db.execute(DB::EFFECTS).await?;
+        db.let_use(Role::Service, "effect").await?;
+        body(db).await;
+        Ok(())
+    })
+}
+
+/// Options with which failures are tried again at once.
+fn fast() -> WorkerOptions {
+    let mut options = WorkerOptions::default();
+    options.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5) };
+    options.poll_max = Duration::from_millis(10);
+    options.attempts_max = 3;
+    options
+}
+
+fn sagas<DB: Tables>(db: &Database<DB>) -> SagasBuilder<DB> {
+    Sagas::builder(db.service.clone(), Outbox::new()).options(fast())
+}
+
+fn id(id: &str) -> SagaId {
+    SagaId::new("checkout", id).unwrap()
+}
+
+/// Starts a saga of the type `checkout` in a transaction of its own.
+async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) -> Started {
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    let started = sagas.start(&mut tx, "checkout", id, &input).await.unwrap();
+    tx.commit().await.unwrap();
+    sagas.wake();
+    started
+}
+
+/// A worker, until it is stopped or dropped.
+struct Worker {
+    stop: CancellationToken,
+    running: tokio::task::JoinHandle<()>,
+}
+
+impl Worker {
+    fn of<DB: Tables>(sagas: &Sagas<DB>) -> Self {
+        let stop = CancellationToken::new();
+        let (sagas, stopped) = (sagas.clone(), stop.clone());
+        let running = tokio::spawn(async move { sagas.run(stopped.cancelled_owned()).await });
+        Self { stop, running }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+async fn show<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> (SagaRecord, Vec<StepRecord>) {
+    sagas.show(&id(name)).await.unwrap().expect("the saga is there")
+}
+
+/// Waits until a saga is as it should be; its record.
+async fn until<DB: Tables>(
+    sagas: &Sagas<DB>,
+    name: &str,
+    what: &str,
+    is_so: impl Fn(&SagaRecord) -> bool,
+) -> SagaRecord {
+    eventually(&format!("{name} is {what}"), async || {
+        let (saga, _) = show(sagas, name).await;
+        Ok(is_so(&saga).then_some(saga))
+    })
+    .await
+    .unwrap()
+}
+
+async fn ended<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> SagaRecord {
+    until(sagas, name, "ended", |saga| saga.state.has_ended()).await
+}
+
+async fn finished<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> String {
+    let saga = ended(sagas, name).await;
+    assert_eq!(saga.state, State::Finished, "{saga:?}");
+    saga.output.unwrap()
+}
+
+async fn undone<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> String {
+    let saga = ended(sagas, name).await;
+    assert_eq!(saga.state, State::Undone, "{saga:?}");
+    saga.reason.unwrap()
+}
+
+async fn stuck<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> String {
+    let saga = until(sagas, name, "stuck", |saga| saga.stuck_at.is_some()).await;
+    assert_eq!(saga.wake_at, None);
+    saga.error.unwrap()
+}
+
+async fn effects<DB: Tables>(db: &Database<DB>) -> Vec<String> {
+    db.texts("SELECT what FROM effect ORDER BY id").await.unwrap()
+}
+
+/// A service elsewhere, which honours keys: the first call of a key has an effect, a refund takes
+/// it back, and each counts how often it was asked.
+#[derive(Clone, Default)]
+struct Bank(Arc<Mutex<HashMap<String, Account>>>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Account {
+    charges: u32,
+    refunds: u32,
+    cents: i64,
+}
+
+impl Bank {
+    fn change<T>(&self, key: &str, change: impl FnOnce(&mut Account) -> T) -> T {
+        change(self.0.lock().unwrap().entry(key.to_owned()).or_default())
+    }
+
+    async fn charge(&self, key: String, cents: i64) -> Result<i64, StepError> {
+        tokio::task::yield_now().await;
+        self.change(&key, |account| {
+            account.charges += 1;
+            account.cents = cents;
+        });
+        Ok(cents)
+    }
+
+    async fn refund(&self, key: String) -> Result<(), StepError> {
+        tokio::task::yield_now().await;
+        self.change(&key, |account| {
+            account.refunds += 1;
+            account.cents = 0;
+        });
+        Ok(())
+    }
+
+    fn account(&self, key: &str) -> Account {
+        self.change(key, |account| account.clone())
+    }
+}
+
+/// Counts.
+#[derive(Clone, Default)]
+struct Counter(Arc<Mutex<u32>>);
+
+impl Counter {
+    /// Counts one more; how many.
+    fn up(&self) -> u32 {
+        let mut count = self.0.lock().unwrap();
+        *count += 1;
+        *count
+    }
+
+    fn get(&self) -> u32 {
+        *self.0.lock().unwrap()
+    }
+}

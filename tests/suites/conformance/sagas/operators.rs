@@ -1,0 +1,202 @@
+//! Decisions of operators, and who may take them.
+
+use super::*;
+use saga::{Action, DecideError, Run, SagaQuery, Signature, UndoState, crash_points};
+use std::num::NonZeroU32;
+
+saga_cases! { "saga/operators":
+    a_stuck_saga_is_listed_and_goes_on_after_a_retry,
+    a_waiting_saga_is_cancelled_at_once,
+    a_saga_in_hand_is_cancelled_after_its_step,
+    a_saga_cancelled_while_it_finishes_is_undone,
+    a_saga_cancelled_after_its_end_stays_as_it_is,
+    a_failing_undo_is_skipped,
+    a_failing_step_is_given_a_result,
+    decisions_are_noted_and_refused_where_they_do_not_apply,
+}
+
+pub(super) fn alice() -> Signature {
+    Signature { actor: String::from("alice"), note: String::from("ticket 7") }
+}
+
+/// Deciding takes more rights than a service has.
+async fn operator<DB: Tables>(db: &Database<DB>) -> Sagas<DB> {
+    Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap()
+}
+
+fn some() -> NonZeroU32 {
+    NonZeroU32::new(100).unwrap()
+}
+
+/// One step with an undo, then one that fails as long as the counter says.
+fn failing<DB: Tables>(db: &Database<DB>, failures: Counter, until: u32) -> SagasBuilder<DB> {
+    sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+            .await?;
+        let two: i64 = saga
+            .step("two", async |_| match failures.up() {
+                count if count <= until => Err(StepError::retry("no")),
+                _ => Ok(2),
+            })
+            .await?;
+        Ok(two)
+    })
+}
+
+async fn a_stuck_saga_is_listed_and_goes_on_after_a_retry<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), 3).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    let operator = operator(&db).await;
+    let mut query = SagaQuery::open(some());
+    query.is_stuck = true;
+    let listed = operator.list(&query).await.unwrap();
+    assert!(matches!(&listed[..], [one] if one.id == id("a") && one.attempts == 3), "{listed:?}");
+    operator.retry(&id("a"), &alice()).await.unwrap();
+    assert_eq!(finished(&sagas, "a").await, "2");
+    worker.stop().await;
+    assert_eq!(operator.list(&query).await.unwrap(), []);
+    let decisions = operator.decisions(some()).await.unwrap();
+    let [decision] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(
+        (decision.action, decision.actor.as_str(), decision.note.as_str()),
+        (Action::Retry, "alice", "ticket 7")
+    );
+}
+
+async fn a_waiting_saga_is_cancelled_at_once<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+                .await?;
+            saga.sleep("pause", Duration::from_secs(3_600)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    operator(&db).await.cancel(&id("a"), &alice()).await.unwrap();
+    assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one", "undo one"]);
+}
+
+/// Cancels the saga when its worker comes to a place.
+async fn cancelled_at<DB: Tables>(db: &Database<DB>, place: &'static str) -> Sagas<DB> {
+    let operator = operator(db).await;
+    let cancelled = Counter::default();
+    let hook: saga::Hook = Arc::new(move |name, at| {
+        let (operator, name, is_now) =
+            (operator.clone(), name.to_owned(), at == place && cancelled.up() == 1);
+        Box::pin(async move {
+            if is_now {
+                operator.cancel(&id(&name), &alice()).await.unwrap();
+            }
+            false
+        })
+    });
+    let bank = Bank::default();
+    sagas(db)
+        .hook(hook)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+            let there = bank.clone();
+            saga.call("charge", async |key| there.charge(key, cents).await)
+                .undo(async |key, charge: Option<&i64>| {
+                    assert_eq!(charge, Some(&cents), "the call in hand ended before it was undone");
+                    there.refund(key).await
+                })
+                .await?;
+            saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo after")).await?))
+                .await
+        })
+        .open()
+        .await
+        .unwrap()
+}
+
+async fn a_saga_in_hand_is_cancelled_after_its_step<DB: Tables>(db: Database<DB>) {
+    let sagas = cancelled_at(&db, crash_points::AFTER_CALL).await;
+    start(&db, &sagas, "a", 5).await;
+    let worker = Worker::of(&sagas);
+    undone(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, [""; 0], "no further step began");
+}
+
+async fn a_saga_cancelled_while_it_finishes_is_undone<DB: Tables>(db: Database<DB>) {
+    let sagas = cancelled_at(&db, crash_points::BEFORE_END).await;
+    start(&db, &sagas, "a", 5).await;
+    let worker = Worker::of(&sagas);
+    undone(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["after", "undo after"]);
+}
+
+async fn a_saga_cancelled_after_its_end_stays_as_it_is<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), 0).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+    let told = operator(&db).await.cancel(&id("a"), &alice()).await.unwrap_err().to_string();
+    assert!(told.contains("checkout/a is finished") && told.contains("running"), "{told}");
+    assert_eq!(effects(&db).await, ["one"]);
+}
+
+async fn a_failing_undo_is_skipped<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |_| Ok(()))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+                .await?;
+            saga.step("two", async |_| Ok(()))
+                .undo(async |_, (): &()| Err(StepError::stop("the parcel has left")))
+                .await?;
+            Err::<(), _>(saga::Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    let (operator, nothing) = (operator(&db).await, serde_json::Value::Null);
+    let told = operator.skip(&id("a"), "three", &nothing, &alice()).await.unwrap_err().to_string();
+    assert!(told.contains("three"), "{told}");
+    operator.skip(&id("a"), "two", &nothing, &alice()).await.unwrap();
+    undone(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["undo one"]);
+    assert_eq!(show(&sagas, "a").await.1[1].undo, UndoState::Skipped);
+}
+
+async fn a_failing_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    operator(&db).await.skip(&id("a"), "two", &serde_json::Value::from(77), &alice()).await.unwrap();
+    assert_eq!(finished(&sagas, "a").await, "77");
+    worker.stop().await;
+}
+
+async fn decisions_are_noted_and_refused_where_they_do_not_apply<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), 0).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let operator = operator(&db).await;
+    let refused = operator.retry(&id("a"), &alice()).await.unwrap_err();
+    assert!(matches!(refused, DecideError::NotNow { needed: "stuck", .. }), "{refused}");
+    let refused = operator.skip(&id("a"), "one", &serde_json::Value::Null, &alice()).await.unwrap_err();
+    assert!(matches!(refused, DecideError::NotNow { .. }), "{refused}");
+    let refused = operator.cancel(&id("nobody"), &alice()).await.unwrap_err();
+    assert!(matches!(refused, DecideError::NotFound { .. }), "{refused}");
+    assert_eq!(operator.decisions(some()).await.unwrap(), []);
+    operator.cancel(&id("a"), &alice()).await.unwrap();
+    assert_eq!(operator.decisions(some()).await.unwrap().len(), 1);
+}

@@ -1,0 +1,232 @@
+//! Replies to requests: kept, suppressed, late.
+
+use super::*;
+use inbox::{Admission, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Tenant};
+use message::{EventType, HeaderName, HeaderValue, Message, Topic};
+use saga::{KEY_HEADER, Replied, Run, StepKey, Stop};
+
+saga_cases! { "saga/replies":
+    a_request_leaves_by_the_outbox_with_its_key,
+    a_reply_wakes_the_saga,
+    a_reply_that_comes_before_the_saga_waits_is_kept,
+    a_reply_while_the_saga_goes_to_wait_is_not_missed,
+    a_second_reply_is_suppressed,
+    a_late_reply_goes_to_its_handler,
+    a_request_without_a_reply_in_time_is_undone,
+    a_reply_that_does_not_fit_is_stuck_and_stays,
+    a_message_that_is_no_reply_is_rejected,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct ShipOrder {
+    order: i64,
+}
+
+impl message::Event for ShipOrder {
+    const TOPIC: &'static str = "shipping";
+    const KIND: &'static str = "ship.order";
+}
+
+async fn ship<DB: Tables>(saga: &mut Run<DB>, order: i64) -> Result<String, Stop> {
+    let parcel: String = saga.request("ship", &ShipOrder { order }).await?;
+    saga.step("note", async |tx| Ok(DB::apply(tx, format!("shipped {parcel}")).await?)).await?;
+    Ok(parcel)
+}
+
+fn key(name: &str) -> StepKey {
+    format!("checkout/{name}/ship").parse().unwrap()
+}
+
+async fn reply<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, name: &str, parcel: &str) -> Replied {
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    let replied = sagas.reply(&mut tx, &key(name), &serde_json::Value::from(parcel)).await.unwrap();
+    tx.commit().await.unwrap();
+    replied
+}
+
+async fn waits<DB: Tables>(sagas: &Sagas<DB>, name: &str) {
+    let is_so = |saga: &SagaRecord| saga.waits_for.as_deref() == Some("ship") && saga.worker.is_none();
+    until(sagas, name, "waiting", is_so).await;
+}
+
+async fn a_request_leaves_by_the_outbox_with_its_key<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    // Run again, it sends nothing again.
+    db.execute(DB::NOW).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let headers = db.texts("SELECT CAST(headers AS text) FROM outbox_message").await.unwrap();
+    assert!(matches!(&headers[..], [one] if one.contains("checkout/a/ship")), "{headers:?}");
+    worker.stop().await;
+}
+
+async fn a_reply_wakes_the_saga<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    assert_eq!(show(&sagas, "a").await.0.wake_at, None, "no process waits");
+    assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
+    assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["shipped P-1"]);
+}
+
+async fn a_reply_that_comes_before_the_saga_waits_is_kept<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
+    worker.stop().await;
+    assert_eq!(db.integer("SELECT count(*) FROM outbox_message").await.unwrap(), 1);
+}
+
+/// The reply commits after the worker has read the mailbox and before it lets the saga wait.
+async fn a_reply_while_the_saga_goes_to_wait_is_not_missed<DB: Tables>(db: Database<DB>) {
+    let inner: Arc<Mutex<Option<Sagas<DB>>>> = Arc::default();
+    let (there, shared) = (db.clone(), Arc::clone(&inner));
+    let hook: saga::Hook = Arc::new(move |_, place| {
+        let (there, sagas) = (there.clone(), shared.lock().unwrap().clone());
+        Box::pin(async move {
+            if place == saga::crash_points::AFTER_CLAIM {
+                // The saga has its worker, and is about to send its request.
+                reply(&there, &sagas.unwrap(), "a", "P-1").await;
+            }
+            false
+        })
+    });
+    let sagas = sagas(&db).hook(hook).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    *inner.lock().unwrap() = Some(sagas.clone());
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
+    worker.stop().await;
+    inner.lock().unwrap().take();
+}
+
+async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
+    assert_eq!(reply(&db, &sagas, "a", "P-2").await, Replied::Duplicate);
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
+    worker.stop().await;
+    assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Late, "it has ended");
+}
+
+/// Gives a message to the handler of replies, in the transaction that admits it.
+async fn deliver<DB: Tables>(
+    inbox: &Inbox<DB>,
+    handler: &impl Handler<DB>,
+    message: &Message,
+) -> Result<(), HandlerError> {
+    let consumer = ConsumerName::new("replies").unwrap();
+    let mut tx = inbox.begin().await.unwrap();
+    let Admission::Fresh(_) = tx.admit(&consumer, &Tenant::none(), message).await.unwrap() else {
+        return Ok(());
+    };
+    handler.handle(&mut tx, message).await?;
+    drop(tx.commit().await.unwrap());
+    Ok(())
+}
+
+fn message(key: Option<&str>, payload: &str) -> Message {
+    let (topic, kind) = (Topic::new("replies").unwrap(), EventType::new("parcel").unwrap());
+    let mut message = Message::new(topic, kind, payload.to_owned());
+    if let Some(key) = key {
+        let (name, value) = (HeaderName::new(KEY_HEADER).unwrap(), HeaderValue::new(key).unwrap());
+        message.headers.insert(name, value).unwrap();
+    }
+    message
+}
+
+async fn a_late_reply_goes_to_its_handler<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await.unwrap();
+    let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
+    let replies = operator
+        .replies()
+        .late(|tx, key, _| Box::pin(async move { Ok(DB::apply(tx, format!("late {key}")).await?) }));
+    start(&db, &sagas, "a", 7).await;
+    let first = message(Some("checkout/a/ship"), "\"P-1\"");
+    deliver(&inbox, &replies, &first).await.unwrap();
+    deliver(&inbox, &replies, &first).await.unwrap();
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+    for key in ["checkout/a/ship", "checkout/nobody/ship"] {
+        deliver(&inbox, &replies, &message(Some(key), "\"P-2\"")).await.unwrap();
+    }
+    let effects = effects(&db).await;
+    assert_eq!(effects, ["shipped P-1", "late checkout/a/ship", "late checkout/nobody/ship"]);
+}
+
+async fn a_request_without_a_reply_in_time_is_undone<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+            let shipped: Result<String, Stop> = saga
+                .request("ship", &ShipOrder { order })
+                .undo(async |tx, parcel: Option<&String>| {
+                    Ok(DB::apply(tx, format!("cancel shipping, {parcel:?}")).await?)
+                })
+                .within(Duration::from_secs(3_600))
+                .await;
+            let stop = shipped.unwrap_err();
+            Err::<(), _>(if stop.is_timeout() { Stop::because("no parcel came") } else { stop })
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    db.execute(DB::NOW).await.unwrap();
+    sagas.wake();
+    assert_eq!(undone(&sagas, "a").await, "no parcel came");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["cancel shipping, None"]);
+    assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Late);
+}
+
+async fn a_reply_that_does_not_fit_is_stuck_and_stays<DB: Tables>(db: Database<DB>) {
+    let old = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+            let parcel: i64 = saga.request("ship", &ShipOrder { order }).await?;
+            Ok(parcel)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &old, "a", 7).await;
+    let worker = Worker::of(&old);
+    waits(&old, "a").await;
+    reply(&db, &old, "a", "P-1").await;
+    let told = stuck(&old, "a").await;
+    assert!(told.contains("ship") && told.contains("i64") && !told.contains("P-1"), "{told}");
+    worker.stop().await;
+    let fixed = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
+    operator.retry(&id("a"), &operators::alice()).await.unwrap();
+    let worker = Worker::of(&fixed);
+    assert_eq!(finished(&fixed, "a").await, "\"P-1\"");
+    worker.stop().await;
+}
+
+async fn a_message_that_is_no_reply_is_rejected<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).open().await.unwrap();
+    let replies = sagas.replies();
+    let mut tx = db.admin.begin().await.unwrap();
+    for (message, part) in [
+        (message(None, "1"), "no header saga-key"),
+        (message(Some("checkout/a"), "1"), "rejected"),
+        (message(Some("checkout/a/ship"), "{"), "JSON"),
+    ] {
+        let error = replies.handle(&mut tx, &message).await.unwrap_err();
+        assert_eq!(error.next(), inbox::Next::Reject, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}

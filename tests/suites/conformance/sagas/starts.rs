@@ -1,0 +1,115 @@
+//! A saga starts once per type and id, in the caller's transaction.
+
+use super::*;
+use saga::{Run, StartError, Stop};
+
+saga_cases! { "saga/starts":
+    a_saga_starts_with_its_transaction_or_not_at_all,
+    a_second_start_is_told_the_state,
+    another_input_under_the_same_id_is_refused,
+    racing_starts_start_one_saga,
+    an_unknown_type_or_name_is_refused,
+    a_version_that_nobody_has_here_waits_and_is_listed,
+}
+
+async fn echo<DB: Tables>(_: &mut Run<DB>, input: i64) -> Result<i64, Stop> {
+    Ok(input)
+}
+
+async fn a_saga_starts_with_its_transaction_or_not_at_all<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    let worker = Worker::of(&sagas);
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    assert_eq!(sagas.start(&mut tx, "checkout", "gone", &1).await.unwrap(), Started::Started);
+    tx.rollback().await.unwrap();
+    // A transaction of sqlx serves as well.
+    let mut tx = db.service.begin().await.unwrap();
+    assert_eq!(sagas.start(&mut tx, "checkout", "there", &2).await.unwrap(), Started::Started);
+    tx.commit().await.unwrap();
+    assert_eq!(finished(&sagas, "there").await, "2");
+    assert_eq!(sagas.show(&id("gone")).await.unwrap(), None);
+    worker.stop().await;
+}
+
+async fn a_second_start_is_told_the_state<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    assert_eq!(start(&db, &sagas, "a", 1).await, Started::Started);
+    assert_eq!(start(&db, &sagas, "a", 1).await, Started::AlreadyThere(State::Running));
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    assert_eq!(start(&db, &sagas, "a", 1).await, Started::AlreadyThere(State::Finished));
+    worker.stop().await;
+}
+
+async fn another_input_under_the_same_id_is_refused<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 1).await;
+    assert_eq!(start(&db, &sagas, "a", 2).await, Started::KeyReused);
+    assert_eq!(show(&sagas, "a").await.0.input, "1", "what was there stays");
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    let told = sagas.start(&mut tx, "checkout", "b", "text").await.unwrap_err().to_string();
+    assert!(told.contains("checkout") && told.contains("i64"), "{told}");
+}
+
+async fn racing_starts_start_one_saga<DB: Tables>(db: Database<DB>) {
+    let runs = Counter::default();
+    let counter = runs.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
+            saga.step("once", async |tx| {
+                counter.up();
+                Ok(DB::apply(tx, String::from("once")).await?)
+            })
+            .await?;
+            Ok(input)
+        })
+        .open()
+        .await
+        .unwrap();
+    let racing: Vec<_> = (0..8)
+        .map(|_| {
+            let (db, sagas) = (db.clone(), sagas.clone());
+            tokio::spawn(async move { start(&db, &sagas, "a", 1).await })
+        })
+        .collect();
+    let mut started = 0;
+    for racer in racing {
+        started += usize::from(racer.await.unwrap() == Started::Started);
+    }
+    assert_eq!(started, 1);
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!((effects(&db).await.len(), runs.get()), (1, 1));
+}
+
+async fn an_unknown_type_or_name_is_refused<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    let mut tx = db.service.begin().await.unwrap();
+    let unknown = sagas.start(&mut tx, "refunds", "a", &1).await.unwrap_err();
+    assert!(matches!(&unknown, StartError::UnknownType { saga_type } if saga_type == "refunds"), "{unknown}");
+    for name in ["", "a/b", "a b", &"i".repeat(126)] {
+        let error = sagas.start(&mut tx, "checkout", name, &1).await.unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("1 to 125 bytes"), "{error}");
+    }
+    let twice = super::sagas(&db).saga("checkout", 1, echo::<DB>).starts("checkout", 1).open().await;
+    assert!(twice.unwrap_err().to_string().contains("registered twice"));
+}
+
+async fn a_version_that_nobody_has_here_waits_and_is_listed<DB: Tables>(db: Database<DB>) {
+    let starter = sagas(&db).starts("checkout", 2).open().await.unwrap();
+    start(&db, &starter, "new", 1).await;
+    let old = sagas(&db).saga("checkout", 1, echo::<DB>).open().await.unwrap();
+    start(&db, &old, "old", 1).await;
+    let worker = Worker::of(&old);
+    finished(&old, "old").await;
+    let saga = show(&old, "new").await.0;
+    assert_eq!((saga.state, saga.version, saga.epoch), (State::Running, 2, 0), "left alone");
+    let overdue = old.overdue(Duration::ZERO).await.unwrap();
+    assert!(matches!(&overdue[..], [one] if one.version == 2 && one.sagas == 1), "{overdue:?}");
+    worker.stop().await;
+    let new = sagas(&db).saga("checkout", 2, echo::<DB>).open().await.unwrap();
+    let worker = Worker::of(&new);
+    finished(&new, "new").await;
+    worker.stop().await;
+}

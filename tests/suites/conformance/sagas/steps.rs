@@ -1,0 +1,206 @@
+//! A step's effect, result, messages and progress commit together.
+
+use super::*;
+use outbox::NewMessage;
+use saga::{Run, Stop};
+
+saga_cases! { "saga/steps":
+    effect_message_result_and_progress_commit_together,
+    a_result_is_returned_on_every_later_run,
+    steps_are_found_by_name_and_may_be_reordered,
+    a_failure_is_tried_again_and_then_stuck,
+    a_conflict_is_tried_again_and_not_counted,
+    a_refused_step_may_be_caught,
+    a_step_that_is_dropped_fails_the_run,
+}
+
+async fn effect_message_result_and_progress_commit_together<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
+            let done: i64 = saga
+                .step("reserve", async |tx| {
+                    DB::apply(tx, format!("reserve {input}")).await?;
+                    tx.enqueue(NewMessage::new("stock").payload("reserved")).await?;
+                    match counter.up() {
+                        1 => Err(StepError::retry("the first try fails after its effect")),
+                        _ => Ok(input * 2),
+                    }
+                })
+                .await?;
+            Ok(done)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 21).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, "42");
+    worker.stop().await;
+    assert_eq!(tries.get(), 2);
+    assert_eq!(effects(&db).await, ["reserve 21"]);
+    assert_eq!(db.integer("SELECT count(*) FROM outbox_message").await.unwrap(), 1);
+}
+
+async fn a_result_is_returned_on_every_later_run<DB: Tables>(db: Database<DB>) {
+    let (first, second) = (Counter::default(), Counter::default());
+    let (one, two) = (first.clone(), second.clone());
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let number: u32 = saga.step("first", async |_| Ok(one.up())).await?;
+            saga.step("second", async |tx| match two.up() {
+                1 | 2 => Err(StepError::retry("not yet")),
+                _ => Ok(DB::apply(tx, format!("with {number}")).await?),
+            })
+            .await?;
+            Ok(number)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, "1");
+    worker.stop().await;
+    assert_eq!((first.get(), second.get()), (1, 3), "the first ran once");
+    assert_eq!(effects(&db).await, ["with 1"]);
+}
+
+async fn steps_are_found_by_name_and_may_be_reordered<DB: Tables>(db: Database<DB>) {
+    let old = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let a: i64 = saga.step("a", async |_| Ok(1)).await?;
+            let b: i64 = saga.step("b", async |_| Ok(2)).await?;
+            saga.sleep("pause", Duration::from_secs(3_600)).await?;
+            Ok(a * 10 + b)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &old, "a", 0).await;
+    let worker = Worker::of(&old);
+    until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    worker.stop().await;
+    let new = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.sleep("pause", Duration::from_secs(3_600)).await?;
+            let b: i64 = saga.step("b", async |_| Err(StepError::stop("it has run"))).await?;
+            let c: i64 = saga.step("c", async |_| Ok(3)).await?;
+            let a: i64 = saga.step("a", async |_| Err(StepError::stop("it has run"))).await?;
+            Ok(a * 100 + b * 10 + c)
+        })
+        .open()
+        .await
+        .unwrap();
+    db.execute(DB::NOW).await.unwrap();
+    let worker = Worker::of(&new);
+    assert_eq!(finished(&new, "a").await, "123");
+    worker.stop().await;
+}
+
+async fn a_failure_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("before", async |tx| Ok(DB::apply(tx, String::from("before")).await?)).await?;
+            saga.step::<(), _>("fails", async |tx| {
+                counter.up();
+                DB::apply(tx, String::from("never")).await?;
+                Err(StepError::retry("the shelf is locked"))
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    let told = stuck(&sagas, "a").await;
+    assert!(told.contains("fails") && told.contains("the shelf is locked"), "{told}");
+    worker.stop().await;
+    assert_eq!(tries.get(), 3, "as often as the options say");
+    assert_eq!(effects(&db).await, ["before"], "nothing is lost, and nothing is undone");
+    let saga = show(&sagas, "a").await.0;
+    assert_eq!((saga.state, saga.attempts), (State::Running, 3));
+}
+
+async fn a_conflict_is_tried_again_and_not_counted<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("conflict", async |tx| {
+                DB::apply(tx, String::from("once")).await?;
+                if counter.up() <= 7 {
+                    return Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into());
+                }
+                Ok(())
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(tries.get(), 8);
+    assert_eq!(effects(&db).await, ["once"]);
+}
+
+async fn a_refused_step_may_be_caught<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let card: Result<(), Stop> = saga
+                .step("card", async |tx| {
+                    counter.up();
+                    DB::apply(tx, String::from("never")).await?;
+                    Err(StepError::stop("the card has expired"))
+                })
+                .await;
+            let reason = card.unwrap_err().reason().to_owned();
+            saga.sleep("pause", Duration::ZERO).await?;
+            saga.step("invoice", async |tx| Ok(DB::apply(tx, String::from("invoice")).await?)).await?;
+            Ok(reason)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, "\"the card has expired\"");
+    worker.stop().await;
+    assert_eq!(tries.get(), 1, "a refusal is an outcome, and is stored");
+    assert_eq!(effects(&db).await, ["invoice"]);
+}
+
+async fn a_step_that_is_dropped_fails_the_run<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let (counter, tries_so_far) = (tries.clone(), tries.clone());
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let slow = saga.step("slow", async |tx| {
+                if counter.up() == 1 {
+                    std::future::pending::<()>().await;
+                }
+                Ok(DB::apply(tx, String::from("slow")).await?)
+            });
+            // As nobody should: the answer to the first try is lost.
+            let limit = Duration::from_millis(if tries_so_far.get() == 0 { 500 } else { 30_000 });
+            let _ = tokio::time::timeout(limit, slow).await;
+            saga.step("next", async |tx| Ok(DB::apply(tx, String::from("next")).await?)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["slow", "next"]);
+}

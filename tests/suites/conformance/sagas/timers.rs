@@ -1,0 +1,94 @@
+//! Timers: fire once, under the epoch, by the database's clock.
+
+use super::*;
+use saga::{Run, SPAN_MAX};
+
+saga_cases! { "saga/timers":
+    a_pause_holds_no_process_and_ends_once,
+    a_pause_that_is_over_at_once_goes_on,
+    a_century_is_accepted_and_more_is_refused,
+    a_pause_that_is_woken_too_early_waits_on,
+}
+
+async fn a_pause_holds_no_process_and_ends_once<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.sleep("pause", Duration::from_secs(3_600)).await?;
+            saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let workers = [Worker::of(&sagas), Worker::of(&sagas)];
+    let saga = until(&sagas, "a", "asleep", |saga| saga.worker.is_none() && saga.waits_for.is_some()).await;
+    let wait = saga.wake_at.unwrap() - saga.started_at;
+    assert!((3_599..=3_660).contains(&wait.whole_seconds()), "{wait}");
+    db.execute(DB::NOW).await.unwrap();
+    finished(&sagas, "a").await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    assert_eq!(effects(&db).await, ["after"]);
+}
+
+async fn a_pause_that_is_over_at_once_goes_on<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.sleep("none", Duration::ZERO).await?;
+            saga.sleep("short", Duration::from_millis(30)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+}
+
+async fn a_century_is_accepted_and_more_is_refused<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, more: i64| {
+            let longer = if more == 2 { Duration::MAX } else { SPAN_MAX + Duration::from_secs(86_400) };
+            saga.sleep("pause", if more == 0 { SPAN_MAX } else { longer }).await
+        })
+        .open()
+        .await
+        .unwrap();
+    let worker = Worker::of(&sagas);
+    start(&db, &sagas, "century", 0).await;
+    let saga =
+        until(&sagas, "century", "asleep", |saga| saga.worker.is_none() && saga.waits_for.is_some()).await;
+    assert_eq!((saga.wake_at.unwrap() - saga.started_at).whole_days(), 36_525);
+    for (name, more) in [("more", 1), ("for ever", 2)] {
+        let name = name.replace(' ', "-");
+        start(&db, &sagas, &name, more).await;
+        let told = stuck(&sagas, &name).await;
+        assert!(told.contains("the longest time is 36525 days"), "{told}");
+    }
+    worker.stop().await;
+}
+
+async fn a_pause_that_is_woken_too_early_waits_on<DB: Tables>(db: Database<DB>) {
+    let runs = Counter::default();
+    let counter = runs.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            counter.up();
+            saga.sleep("pause", Duration::from_secs(3_600)).await?;
+            saga.step("after", async |tx| Ok(DB::apply(tx, String::from("after")).await?)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    let early = "UPDATE saga SET wake_at = started_at";
+    db.execute(early).await.unwrap();
+    let asleep = |saga: &SagaRecord| saga.epoch == 2 && saga.worker.is_none();
+    until(&sagas, "a", "asleep again", asleep).await;
+    assert_eq!((runs.get(), effects(&db).await.len()), (2, 0));
+    worker.stop().await;
+}

@@ -1,0 +1,180 @@
+//! Undoing: in reverse order, each step once.
+
+use super::*;
+use outbox::NewMessage;
+use saga::{Run, Stop, UndoState};
+
+saga_cases! { "saga/undoing":
+    steps_are_undone_in_reverse_order_each_once,
+    undo_and_its_record_and_message_commit_together,
+    a_failing_undo_is_tried_again_and_then_stuck,
+    an_undo_that_cannot_be_done_is_stuck_at_once,
+    a_step_that_the_code_lost_is_stuck_and_not_forgotten,
+}
+
+/// Three steps and a call, then a reason to stop.
+async fn four_then_stop<DB: Tables>(saga: &mut Run<DB>, bank: &Bank) -> Result<(), Stop> {
+    for name in ["one", "two"] {
+        saga.step(name, async |tx| Ok(DB::apply(tx, name.to_owned()).await?))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, format!("undo {name}")).await?))
+            .await?;
+    }
+    saga.step("plain", async |_| Ok(())).await.ok();
+    Err(Stop::because(format!("the shop is closed, {}", bank.0.lock().unwrap().len())))
+}
+
+async fn steps_are_undone_in_reverse_order_each_once<DB: Tables>(db: Database<DB>) {
+    let bank = Bank::default();
+    let here = bank.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+            let first: String = saga
+                .step("one", async |tx| {
+                    DB::apply(tx, String::from("one")).await?;
+                    Ok(String::from("hold-1"))
+                })
+                .undo(async |tx, hold: &String| Ok(DB::apply(tx, format!("undo {hold}")).await?))
+                .await?;
+            saga.step("two", async |_| Ok(())).await?;
+            saga.call("charge", async |key| here.charge(key, cents).await)
+                .undo(async |key, charge: Option<&i64>| {
+                    assert_eq!(charge, Some(&cents));
+                    here.refund(key).await
+                })
+                .await?;
+            saga.step("three", async |tx| Ok(DB::apply(tx, format!("three after {first}")).await?))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, format!("undo three, {first}")).await?))
+                .await?;
+            Err::<(), _>(Stop::because("the shop is closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(undone(&sagas, "a").await, "the shop is closed");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one", "three after hold-1", "undo three, hold-1", "undo hold-1"]);
+    assert_eq!(bank.account("checkout/a/charge"), Account { charges: 1, refunds: 1, cents: 0 });
+    let undo: Vec<_> = show(&sagas, "a").await.1.iter().map(|step| step.undo).collect();
+    assert_eq!(undo, [UndoState::Done, UndoState::None, UndoState::Done, UndoState::Done]);
+}
+
+async fn undo_and_its_record_and_message_commit_together<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |_| Ok(()))
+                .undo(async |tx, (): &()| {
+                    DB::apply(tx, String::from("undo")).await?;
+                    tx.enqueue(NewMessage::new("stock").payload("released")).await?;
+                    match counter.up() {
+                        1 | 2 => Err(StepError::retry("not yet")),
+                        _ => Ok(()),
+                    }
+                })
+                .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    undone(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!((effects(&db).await, tries.get()), (vec![String::from("undo")], 3));
+    assert_eq!(db.integer("SELECT count(*) FROM outbox_message").await.unwrap(), 1);
+}
+
+async fn a_failing_undo_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("first", async |_| Ok(()))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo first")).await?))
+                .await?;
+            saga.step("one", async |_| Ok(()))
+                .undo(async |_, (): &()| Err(StepError::retry("the shelf is gone")))
+                .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    let told = stuck(&sagas, "a").await;
+    assert!(told.contains("the undo of one") && told.contains("the shelf is gone"), "{told}");
+    worker.stop().await;
+    let saga = show(&sagas, "a").await.0;
+    assert_eq!((saga.state, saga.attempts), (State::Undoing, 3));
+    assert_eq!(effects(&db).await, [""; 0], "what came before it waits for it");
+}
+
+async fn an_undo_that_cannot_be_done_is_stuck_at_once<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |_| Ok(()))
+                .undo(async |_, (): &()| {
+                    counter.up();
+                    Err(StepError::stop("the parcel has left"))
+                })
+                .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    let told = stuck(&sagas, "a").await;
+    assert!(told.contains("the parcel has left"), "{told}");
+    worker.stop().await;
+    assert_eq!(tries.get(), 1);
+}
+
+async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Database<DB>) {
+    let bank = Bank::default();
+    let old = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            four_then_stop(saga, &Bank::default()).await.ok();
+            saga.sleep("pause", Duration::from_secs(3_600)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &old, "a", 0).await;
+    let worker = Worker::of(&old);
+    until(&old, "a", "asleep", |saga| saga.waits_for.is_some() && saga.worker.is_none()).await;
+    worker.stop().await;
+    let new = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |_| Ok(()))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+                .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    db.execute(DB::NOW).await.unwrap();
+    let worker = Worker::of(&new);
+    let told = stuck(&new, "a").await;
+    assert!(told.contains("the step two is to be undone"), "{told}");
+    worker.stop().await;
+    // With the code that has it, it goes on.
+    let fixed = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| four_then_stop(saga, &bank).await)
+        .open()
+        .await
+        .unwrap();
+    let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
+    operator.retry(&id("a"), &operators::alice()).await.unwrap();
+    let worker = Worker::of(&fixed);
+    undone(&fixed, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one", "two", "undo two", "undo one"]);
+}

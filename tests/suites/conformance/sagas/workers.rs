@@ -1,0 +1,281 @@
+//! Workers: no saga is run by two at once, and a paused one changes nothing afterwards.
+
+use super::*;
+use outbox::NewMessage;
+use saga::{Run, crash_points};
+use tokio::sync::Notify;
+
+saga_cases! { "saga/workers":
+    no_saga_is_run_by_two_at_once,
+    a_paused_worker_changes_nothing_after_its_lease,
+    a_paused_worker_does_not_call_after_its_lease,
+    a_living_worker_keeps_a_long_step,
+    another_worker_goes_on_after_a_crash,
+    a_stopping_worker_lets_its_sagas_go,
+    a_busy_type_leaves_room_for_the_others,
+    concurrency_is_bounded,
+}
+
+async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
+    let (running, twice) = (Arc::new(Mutex::new(HashMap::<String, u32>::new())), Counter::default());
+    let (shared, overlaps) = (Arc::clone(&running), twice.clone());
+    let builder = || {
+        let (shared, overlaps) = (Arc::clone(&shared), overlaps.clone());
+        sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let name = saga.id().to_owned();
+            let enter = |change: i32| {
+                let mut running = shared.lock().unwrap();
+                let now = running.entry(name.clone()).or_default();
+                *now = now.saturating_add_signed(change);
+                if *now > 1 {
+                    overlaps.up();
+                }
+            };
+            for step in ["one", "two", "three"] {
+                let done = saga.step(step, async |tx| {
+                    enter(1);
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    enter(-1);
+                    Ok(DB::apply(tx, format!("{name} {step}")).await?)
+                });
+                done.await?;
+            }
+            Ok(())
+        })
+    };
+    let (first, second) = (builder().open().await.unwrap(), builder().open().await.unwrap());
+    let names: Vec<String> = (0..40).map(|n| format!("s-{n}")).collect();
+    for name in &names {
+        start(&db, &first, name, 0).await;
+    }
+    let workers = [Worker::of(&first), Worker::of(&second)];
+    for name in &names {
+        finished(&first, name).await;
+    }
+    for worker in workers {
+        worker.stop().await;
+    }
+    let (mut all, count) = (effects(&db).await, names.len() * 3);
+    all.sort();
+    all.dedup();
+    assert_eq!((all.len(), effects(&db).await.len(), twice.get()), (count, count, 0));
+}
+
+/// A worker that is paused at one place until it is told to go on.
+fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
+    let (is_there, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (there, on) = (Arc::clone(&is_there), Arc::clone(&go_on));
+    let hook: saga::Hook = Arc::new(move |_, at| {
+        let (there, on) = (Arc::clone(&there), Arc::clone(&on));
+        Box::pin(async move {
+            if at == place {
+                there.notify_one();
+                on.notified().await;
+            }
+            false
+        })
+    });
+    (hook, is_there, go_on)
+}
+
+/// One step, whose effect and message tell which worker it was.
+fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
+    sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |tx| {
+            DB::apply(tx, format!("one by {who}")).await?;
+            tx.enqueue(NewMessage::new("stock").payload(who)).await?;
+            Ok(())
+        })
+        .await?;
+        Ok(who)
+    })
+}
+
+async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Database<DB>) {
+    for place in [crash_points::AFTER_CLAIM, crash_points::BEFORE_END] {
+        let (hook, is_there, go_on) = paused_at(place);
+        // While it is paused, it takes nothing else.
+        let mut alone = fast();
+        alone.concurrency = 1.try_into().unwrap();
+        let paused = by(&db, "the paused one").options(alone).hook(hook).open().await.unwrap();
+        let other = by(&db, "the other one").open().await.unwrap();
+        let name = place.replace("::", "-");
+        start(&db, &paused, &name, 0).await;
+        let paused_worker = Worker::of(&paused);
+        is_there.notified().await;
+        let before = effects(&db).await.len();
+        db.execute(DB::NOW).await.unwrap();
+        let other_worker = Worker::of(&other);
+        assert_eq!(finished(&other, &name).await, "\"the other one\"");
+        let after = (effects(&db).await, show(&other, &name).await.0);
+        go_on.notify_one();
+        paused_worker.stop().await;
+        other_worker.stop().await;
+        assert_eq!((effects(&db).await, show(&other, &name).await.0), after, "{place}");
+        assert!(effects(&db).await.len() <= before + 1, "{place}");
+    }
+    let messages = db.integer("SELECT count(*) FROM outbox_message").await.unwrap();
+    assert_eq!(messages, 2, "one for each saga");
+}
+
+async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<DB>) {
+    let bank = Bank::default();
+    let (hook, is_there, go_on) = paused_at(crash_points::BEFORE_CALL);
+    let here = bank.clone();
+    let mut options = fast();
+    options.lease = Duration::from_secs(1);
+    let paused = sagas(&db)
+        .options(options)
+        .hook(hook)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+            saga.call("charge", async |key| here.charge(key, cents).await).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &paused, "a", 5).await;
+    let worker = Worker::of(&paused);
+    is_there.notified().await;
+    // Another worker has taken it: this one cannot renew its lease.
+    db.execute("UPDATE saga SET epoch = epoch + 1").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    go_on.notify_one();
+    worker.stop().await;
+    assert_eq!(bank.account("checkout/a/charge").charges, 0);
+}
+
+async fn a_living_worker_keeps_a_long_step<DB: Tables>(db: Database<DB>) {
+    let mut options = fast();
+    options.lease = Duration::from_secs(4);
+    let sagas = sagas(&db)
+        .options(options)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.call("slow", async |_| {
+                tokio::time::sleep(Duration::from_secs(6)).await;
+                Ok(())
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let workers = [Worker::of(&sagas), Worker::of(&sagas)];
+    finished(&sagas, "a").await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    assert_eq!(show(&sagas, "a").await.0.epoch, 1, "nobody else took it");
+}
+
+async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
+    let vanish: saga::Hook =
+        Arc::new(|_, place| Box::pin(async move { place == crash_points::AFTER_STEP_COMMIT }));
+    let crashing = by(&db, "the first").hook(vanish).open().await.unwrap();
+    start(&db, &crashing, "a", 0).await;
+    let worker = Worker::of(&crashing);
+    eventually("the step is there", async || Ok((effects(&db).await.len() == 1).then_some(())))
+        .await
+        .unwrap();
+    worker.stop().await;
+    let second = by(&db, "the second").open().await.unwrap();
+    let worker = Worker::of(&second);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(show(&second, "a").await.0.state, State::Running, "the lease keeps it");
+    db.execute(DB::NOW).await.unwrap();
+    assert_eq!(finished(&second, "a").await, "\"the second\"");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one by the first"], "the step is not repeated");
+}
+
+async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
+    let (began, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (there, on) = (Arc::clone(&began), Arc::clone(&goes_on));
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |tx| {
+                there.notify_one();
+                on.notified().await;
+                Ok(DB::apply(tx, String::from("one")).await?)
+            })
+            .await?;
+            saga.step("two", async |tx| Ok(DB::apply(tx, String::from("two")).await?)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    began.notified().await;
+    worker.stop.cancel();
+    goes_on.notify_one();
+    worker.running.await.unwrap();
+    let saga = show(&sagas, "a").await.0;
+    assert_eq!((saga.state, saga.worker), (State::Running, None), "at once free for another one");
+    assert_eq!(effects(&db).await, ["one"]);
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one", "two"]);
+}
+
+async fn a_busy_type_leaves_room_for_the_others<DB: Tables>(db: Database<DB>) {
+    let mut options = fast();
+    options.concurrency = 2.try_into().unwrap();
+    let slow = async move |saga: &mut Run<DB>, _: i64| {
+        saga.call("slow", async |_| {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok(())
+        })
+        .await
+    };
+    let sagas =
+        sagas(&db).options(options).saga("busy", 1, slow).saga("checkout", 1, slow).open().await.unwrap();
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    for number in 0..60 {
+        sagas.start(&mut tx, "busy", &number.to_string(), &0).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    finished(&sagas, "a").await;
+    let done =
+        db.integer("SELECT count(*) FROM saga WHERE type = 'busy' AND state = 'finished'").await.unwrap();
+    assert!(done < 30, "{done} of 60 of the busy type came first");
+    worker.stop().await;
+}
+
+async fn concurrency_is_bounded<DB: Tables>(db: Database<DB>) {
+    let now = Arc::new(Mutex::new((0_u32, 0_u32)));
+    let shared = Arc::clone(&now);
+    let mut options = fast();
+    options.concurrency = 3.try_into().unwrap();
+    let sagas = sagas(&db)
+        .options(options)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.call("slow", async |_| {
+                {
+                    let mut counts = shared.lock().unwrap();
+                    counts.0 += 1;
+                    counts.1 = counts.1.max(counts.0);
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                shared.lock().unwrap().0 -= 1;
+                Ok(())
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    for number in 0..12 {
+        start(&db, &sagas, &number.to_string(), 0).await;
+    }
+    let worker = Worker::of(&sagas);
+    for number in 0..12 {
+        finished(&sagas, &number.to_string()).await;
+    }
+    worker.stop().await;
+    let most = now.lock().unwrap().1;
+    assert!((1..=3).contains(&most), "{most} at once");
+}

@@ -1,0 +1,372 @@
+//! `relay doctor`: each check is seen to fail on real servers, with the measured value and the
+//! remedy, and the exit code says whether something has to be changed.
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
+use aws_sdk_sqs::types::QueueAttributeName as Name;
+use brokers::kafka::{Admin, Config as KafkaConfig, TopicPlan};
+use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Connection, ConnectionProperties};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use sqlx::{Postgres, Sqlite};
+use tests::relay_process::Config;
+use tests::{Backend, Database, Failure, Outcome, Stage, trial};
+
+use super::Ran;
+
+pub(super) fn trials() -> Vec<Trial> {
+    let kafka = [Backend::Postgres, Backend::Kafka];
+    let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
+    let management = [Backend::Postgres, Backend::Rabbitmq, Backend::RabbitmqManagement];
+    let sqs = [Backend::Postgres, Backend::Sqs];
+    vec![
+        trial("doctor/a_sound_pipeline_fails_nothing/postgres/kafka", &kafka, a_sound_pipeline),
+        trial("doctor/what_is_wrong_in_postgres_is_told/postgres/kafka", &kafka, what_is_wrong_in_postgres),
+        trial("doctor/missing_rights_are_named/postgres/kafka", &kafka, missing_rights),
+        trial("doctor/what_is_wrong_in_kafka_is_told/postgres/kafka", &kafka, what_is_wrong_in_kafka),
+        trial("doctor/amqp_tells_that_a_queue_exists/postgres/rabbitmq", &rabbitmq, amqp_alone),
+        trial(
+            "doctor/what_is_wrong_in_rabbitmq_is_told/postgres/rabbitmq",
+            &management,
+            what_is_wrong_in_rabbitmq,
+        ),
+        trial("doctor/what_is_wrong_in_sqs_is_told/postgres/sqs", &sqs, what_is_wrong_in_sqs),
+        trial("doctor/a_broker_that_is_away_can_pass_by_itself/sqlite", &[], a_broker_that_is_away),
+    ]
+}
+
+/// The report of one run.
+struct Report {
+    code: Option<i32>,
+    checks: Vec<Value>,
+    go_live: usize,
+}
+
+impl Report {
+    async fn of(config: &Config, arguments: &[&str]) -> Result<Self, Failure> {
+        let ran = Ran::with(config, &[&["doctor", "--output", "json"], arguments].concat()).await?;
+        let json = ran.json()?;
+        let checks = json["pipelines"][0]["checks"].as_array().cloned().unwrap_or_default();
+        let go_live = json["go_live"].as_array().map_or(0, Vec::len);
+        Ok(Self { code: ran.code, checks, go_live })
+    }
+
+    /// Demands a finding of this check in this state, whose text has a part.
+    fn has(&self, check: &str, state: &str, part: &str) {
+        let is_it = |finding: &&Value| {
+            finding["check"] == check && finding["state"] == state && finding.to_string().contains(part)
+        };
+        assert!(
+            self.checks.iter().any(|f| is_it(&f)),
+            "no {state} {check} with {part:?}: {:#?}",
+            self.checks
+        );
+        let remedy = |finding: &Value| finding["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty());
+        let told = |f: &&Value| f["state"] == "pass" || remedy(f);
+        assert!(self.checks.iter().all(|f| told(&f)), "no remedy: {:#?}", self.checks);
+    }
+
+    fn none(&self, state: &str) {
+        let wrong: Vec<_> = self.checks.iter().filter(|finding| finding["state"] == state).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}
+
+fn kafka() -> Result<(KafkaConfig, String), Failure> {
+    let servers = Backend::Kafka.address()?;
+    let section = format!("[pipeline.kafka]\nbootstrap_servers = [{servers:?}]\n");
+    Ok((KafkaConfig::new([servers]), section))
+}
+
+async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<String, Failure> {
+    let (config, name) = (kafka()?.0, stage.unique("doctor"));
+    let mut plan = TopicPlan::new(&name, 3);
+    for (setting, value) in settings {
+        plan = plan.with(*setting, *value);
+    }
+    Admin::new(&config)?.create_topics(&[plan]).await?;
+    let removed = name.clone();
+    stage.afterwards(format!("topic {name}"), async move {
+        Ok(Admin::new(&config)?.delete_topics(&[&removed]).await?)
+    });
+    Ok(name)
+}
+
+/// Goal: nothing is alarmed about without a reason. Oracle: no failure, exit code 0, every fact of
+/// the database passes for the role of least privilege; warnings fail with `--strict` only.
+async fn a_sound_pipeline(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let name = topic(&stage, &[("unclean.leader.election.enable", "false")]).await?;
+    database.append(&name, "k", "{}").await?;
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
+    let partitions = format!("{name}=3");
+    let report = Report::of(&config, &["--partitions", &partitions]).await?;
+    report.none("fail");
+    for check in
+        ["connection", "server", "primary", "pooler", "schema", "opens", "sequence-cache", "grants", "clock"]
+    {
+        report.has(check, "pass", "");
+    }
+    report.has("partitions", "pass", &name);
+    // The cluster of the tests has one broker.
+    report.has("min-insync", "warn", "min.insync.replicas=1");
+    assert_eq!((report.code, report.go_live), (Some(0), 14));
+    assert_eq!(Report::of(&config, &["--strict"]).await?.code, Some(2));
+    let table = Ran::with(&config, &["doctor"]).await?.done()?;
+    assert!(table.out.contains("GO-LIVE CHECKLIST") && table.out.contains("REMEDY"), "{table:?}");
+    Ok(())
+}
+
+/// Goal: each fact of the server that puts messages at risk is seen. Oracle: the check, its state,
+/// the measured value; exit code 2.
+async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let (gid, slot) = (stage.unique("prepared"), stage.unique("slot"));
+    let (lost, admin) = (slot.clone(), database.admin.clone());
+    stage.afterwards(format!("slot {slot}"), async move {
+        sqlx::query("SELECT pg_drop_replication_slot($1)").bind(lost).execute(&admin).await?;
+        Ok(())
+    });
+    let name = database.texts("SELECT current_database()").await?.remove(0);
+    let left = gid.clone();
+    let admin = database.admin.clone();
+    stage.afterwards(format!("prepared transaction {gid}"), async move {
+        let rollback = format!("ROLLBACK PREPARED '{left}'");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(rollback)).execute(&admin).await?;
+        Ok(())
+    });
+    for statement in [
+        String::from("ALTER SEQUENCE outbox_message_id_seq CACHE 100"),
+        String::from("GRANT SELECT ON outbox_message TO PUBLIC"),
+        format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"),
+        format!("ALTER DATABASE {name} SET synchronous_commit = off"),
+        format!("SELECT pg_create_physical_replication_slot('{slot}', true)"),
+        format!(
+            "BEGIN; INSERT INTO outbox_relay SELECT * FROM outbox_relay WHERE false; PREPARE TRANSACTION '{gid}'"
+        ),
+        String::from("DELETE FROM outbox_toolkit_migration WHERE line = 'inbox' AND version > 4"),
+    ] {
+        database.execute(&statement).await?;
+    }
+    let mut open = database.admin.begin().await?;
+    let pid: i32 =
+        sqlx::query_scalar("SELECT pg_backend_pid() FROM pg_current_xact_id()").fetch_one(&mut *open).await?;
+    let section = kafka()?.1;
+    let config = Config::with_section(&stage, "orders", &database.url, &section, "")?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("sequence-cache", "fail", "CACHE 100");
+    report.has("opens", "fail", "CACHE 1");
+    report.has("grants", "warn", "outbox_message: SELECT");
+    report.has("grants", "warn", "a superuser");
+    report.has("isolation", "warn", "serializable");
+    report.has("durability", "warn", "synchronous_commit = off");
+    report.has("prepared-transactions", "pass", &gid);
+    report.has("replication-slots", "warn", "nobody reads it");
+    report.has("schema", "fail", "inbox version 4");
+    report.has("transactions", "pass", "open for");
+    assert_eq!(report.code, Some(2));
+    // Sessions of others are hidden from the role of least privilege; their pids are not.
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("transactions", "unknown", &pid.to_string());
+    report.has("transactions", "unknown", "GRANT pg_read_all_stats TO outbox_test_relay");
+    open.rollback().await?;
+    Ok(())
+}
+
+/// Goal: a role that lacks a right, or has one too many, is found before the night. Oracle: the
+/// role, the right and the object.
+async fn missing_rights(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
+    database.execute("GRANT DELETE ON outbox_message TO outbox_test_relay").await?;
+    Report::of(&config, &[]).await?.has("grants", "warn", "has DELETE on outbox_message");
+    database
+        .execute(
+            "REVOKE INSERT ON outbox_audit FROM outbox_test_relay;
+             REVOKE EXECUTE ON FUNCTION outbox_advance_sequence() FROM outbox_test_relay",
+        )
+        .await?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("grants", "fail", "INSERT on outbox_audit");
+    report.has("grants", "fail", "EXECUTE on outbox_advance_sequence()");
+    report.has("grants", "fail", "outbox_test_relay");
+    assert_eq!(report.code, Some(2));
+    Ok(())
+}
+
+/// Goal: settings of topics that lose, reorder or refuse messages, or keep them for longer than the
+/// inbox remembers, are seen. Oracle: the check, its state, the measured value.
+async fn what_is_wrong_in_kafka(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let name = topic(
+        &stage,
+        &[
+            ("unclean.leader.election.enable", "true"),
+            ("max.message.bytes", "5000"),
+            ("cleanup.policy", "compact,delete"),
+            ("retention.bytes", "1000000"),
+            ("retention.ms", "1209600000"),
+        ],
+    )
+    .await?;
+    database.execute("INSERT INTO inbox_retention (retained_from) SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - interval '7 days'").await?;
+    database.append(&name, "k", "{}").await?;
+    let missing = stage.unique("missing");
+    let inbox = format!("[[verify.inbox]]\nconsumer = \"billing\"\nurl = {:?}\n", database.url);
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, &inbox)?;
+    let partitions = format!("{name}=12");
+    let report = Report::of(&config, &["--topic", &missing, "--partitions", &partitions]).await?;
+    report.has("unclean-election", "fail", &name);
+    report.has("message-size", "fail", "max.message.bytes=5000");
+    report.has("cleanup", "fail", "compact");
+    report.has("retention-bytes", "warn", "1000000");
+    report.has("replication", "warn", "1 replicas");
+    report.has("min-insync", "warn", "min.insync.replicas=1");
+    report.has("partitions", "fail", "3, recorded are 12");
+    report.has("topic", "fail", &missing);
+    // Seven days and some hours, against fourteen.
+    report.has("inbox-retention", "fail", "remembers 7d");
+    assert_eq!(report.code, Some(2));
+    Ok(())
+}
+
+fn rabbitmq(more: &str) -> Result<String, Failure> {
+    Ok(format!("[pipeline.rabbitmq]\nurl = {:?}\n{more}", Backend::Rabbitmq.address()?))
+}
+
+/// Declares a queue; it goes with the stage.
+async fn queue(stage: &Stage, prefix: &str, durable: bool, arguments: FieldTable) -> Result<String, Failure> {
+    let url = Backend::Rabbitmq.address()?;
+    let name = stage.unique(prefix);
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+    let options = QueueDeclareOptions { durable, ..QueueDeclareOptions::default() };
+    let channel = connection.create_channel().await?;
+    channel.queue_declare(ShortString::try_new(name.as_str())?, options, arguments).await?;
+    let removed = name.clone();
+    stage.afterwards(format!("queue {name}"), async move {
+        let channel = connection.create_channel().await?;
+        channel.queue_delete(ShortString::try_new(removed.as_str())?, QueueDeleteOptions::default()).await?;
+        Ok(())
+    });
+    Ok(name)
+}
+
+/// Goal: without the management API nothing is claimed. Oracle: a queue that exists is unknown with
+/// the setting that helps, one that is missing fails.
+async fn amqp_alone(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let there = queue(&stage, "doctor", true, FieldTable::default()).await?;
+    let missing = stage.unique("missing");
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &rabbitmq("")?, "")?;
+    let report = Report::of(&config, &["--topic", &there, "--topic", &missing]).await?;
+    report.has("queue-settings", "unknown", "rabbitmq.management_url");
+    report.has("topic", "fail", &missing);
+    assert_eq!(report.code, Some(2));
+    Ok(())
+}
+
+/// Goal: queues that lose confirmed messages are seen. Oracle: the check, its state, the queue.
+async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let argument = |arguments: &[(&str, AMQPValue)]| {
+        let mut table = FieldTable::default();
+        for (name, value) in arguments {
+            table.insert(ShortString::try_new(*name)?, value.clone());
+        }
+        Ok::<_, Failure>(table)
+    };
+    let bounded = [("x-max-length", AMQPValue::LongInt(9)), ("x-message-ttl", AMQPValue::LongInt(60_000))];
+    let quorum = [
+        ("x-queue-type", AMQPValue::LongString("quorum".into())),
+        ("x-delivery-limit", AMQPValue::LongInt(3)),
+    ];
+    let transient = queue(&stage, "transient", false, FieldTable::default()).await?;
+    let bounded = queue(&stage, "bounded", true, argument(&bounded)?).await?;
+    let quorum = queue(&stage, "quorum", true, argument(&quorum)?).await?;
+    let url = Backend::RabbitmqManagement.address()?;
+    let section = rabbitmq(&format!("management_url = {url:?}\n"))?;
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
+    let topics = ["--topic", &transient, "--topic", &bounded, "--topic", &quorum];
+    let report = Report::of(&config, &topics).await?;
+    report.has("server", "pass", "RabbitMQ");
+    report.has("clock", "pass", "broker");
+    report.has("durability", "fail", &transient);
+    report.has("queue-type", "warn", "classic");
+    report.has("overflow", "fail", &bounded);
+    report.has("queue-ttl", "fail", &bounded);
+    report.has("delivery-limit", "fail", "delivery limit 3, no dead-letter exchange");
+    report.has("queue-type", "warn", &quorum);
+    assert_eq!(report.code, Some(2));
+    Ok(())
+}
+
+/// Goal: attributes of queues that make duplicates or lose messages are seen. Oracle: the check,
+/// its state, the measured value.
+async fn what_is_wrong_in_sqs(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let endpoint = Backend::Sqs.address()?;
+    let settings = aws_config::defaults(BehaviorVersion::latest())
+        .endpoint_url(&endpoint)
+        .region(Region::new("elasticmq"))
+        .credentials_provider(Credentials::new("test", "test", None, None, "tests"));
+    let client = Client::new(&settings.load().await);
+    let (dead, name) = (stage.unique("dead"), stage.unique("doctor"));
+    let made = client.create_queue().queue_name(&dead).send().await?;
+    let dead_url = made.queue_url.ok_or("no URL")?;
+    let attributes = client.get_queue_attributes().queue_url(&dead_url).attribute_names(Name::QueueArn);
+    let attributes = attributes.send().await?.attributes.unwrap_or_default();
+    let arn = attributes.get(&Name::QueueArn).ok_or("no ARN")?;
+    let policy = serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 2 }).to_string();
+    let made = client
+        .create_queue()
+        .queue_name(&name)
+        .attributes(Name::VisibilityTimeout, "5")
+        .attributes(Name::DelaySeconds, "7")
+        .attributes(Name::RedrivePolicy, policy)
+        .send()
+        .await?;
+    let urls = [dead_url, made.queue_url.ok_or("no URL")?];
+    stage.afterwards("queues", async move {
+        for url in urls {
+            client.delete_queue().queue_url(url).send().await?;
+        }
+        Ok(())
+    });
+    let section = format!(
+        "[pipeline.sqs]\nendpoint_url = {endpoint:?}\nregion = \"elasticmq\"\naccess_key_id = \"test\"\n\
+         secret_access_key = \"test\"\n"
+    );
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
+    let missing = stage.unique("missing");
+    let report = Report::of(&config, &["--topic", &name, "--topic", &dead, "--topic", &missing]).await?;
+    report.has("visibility-timeout", "warn", "VisibilityTimeout 5s");
+    report.has("delay", "warn", "DelaySeconds 7s");
+    report.has("fifo", "warn", "a standard queue");
+    report.has("redrive", "warn", "after 2 receives");
+    report.has("redrive", "warn", "no dead-letter queue");
+    report.has("topic", "fail", &missing);
+    assert_eq!(report.code, Some(2));
+    Ok(())
+}
+
+/// Goal: an outage is told apart from a mistake. Oracle: exit code 3, and 2 as soon as something
+/// has to be changed as well.
+async fn a_broker_that_is_away(stage: Stage) -> Outcome {
+    let database = Database::<Sqlite>::migrated(&stage).await?;
+    let section = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\nconnect_timeout_ms = 1000\n";
+    let config = Config::with_section(&stage, "orders", &database.url, section, "")?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("connection", "fail", "broker");
+    report.has("schema", "pass", "outbox");
+    report.has("journal", "pass", "wal");
+    report.has("disk", "pass", "free");
+    assert_eq!(report.code, Some(3));
+    database.execute("DELETE FROM outbox_toolkit_migration WHERE line = 'outbox' AND version > 1").await?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("schema", "fail", "relay migrate up");
+    assert_eq!(report.code, Some(2));
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! From nothing to a running relay: `relay init`, `check`, `config show`, `config schema`, `man`.
+
+use libtest_mimic::Trial;
+use sqlx::{Postgres, Sqlite};
+use tests::relay_process::Config;
+use tests::{Backend, Database, Outcome, Stage, trial};
+
+use super::Ran;
+
+pub(super) fn trials() -> Vec<Trial> {
+    let kafka = [Backend::Postgres, Backend::Kafka];
+    let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
+    vec![
+        trial("setup/what_init_writes_passes_check/postgres/rabbitmq", &rabbitmq, what_init_writes),
+        trial("setup/init_writes_nothing_that_does_not_work/sqlite", &[], init_writes_nothing),
+        trial("setup/check_tells_a_mistake_from_an_outage/postgres/kafka", &kafka, check_tells),
+        trial("setup/every_setting_is_shown_with_its_origin", &[], every_setting),
+        trial("setup/man_pages_and_completions_name_every_command", &[], man_pages),
+    ]
+}
+
+/// Goal: a new user gets a file that works, and never loses one. Oracle: `relay check` of the file;
+/// the second `init` is refused and changes nothing; nobody else may read the password.
+async fn what_init_writes(stage: Stage) -> Outcome {
+    use std::os::unix::fs::PermissionsExt as _;
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let path = stage.folder().join("new.toml");
+    let file = path.to_str().ok_or("a path that is no text")?;
+    let (url, broker) = (database.relay_url()?, Backend::Rabbitmq.address()?);
+    let flags = ["init", "--out", file, "--name", "orders", "--database", &url, "--rabbitmq", &broker];
+    let ran = Ran::of(&flags).await?.done()?;
+    assert!(ran.out.contains("relay run --config"), "{ran:?}");
+    let text = std::fs::read_to_string(&path)?;
+    assert!(text.contains("# lease_ttl = \"15s\""), "{text}");
+    assert_eq!(std::fs::metadata(&path)?.permissions().mode() & 0o777, 0o600);
+    let checked = Ran::of(&["check", "--config", file, "--output", "json"]).await?.done()?.json()?;
+    assert_eq!(checked[0]["checks"].as_array().map(Vec::len), Some(2), "{checked}");
+    Ran::of(&flags).await?.refused(2, &["exists", "--out"])?;
+    assert_eq!(std::fs::read_to_string(&path)?, text);
+    Ok(())
+}
+
+/// Goal: no file stands there that does not work. Oracle: exit code, remedy, and no file, for a
+/// database without tables, a broker that is away, and a question that nobody can answer.
+async fn init_writes_nothing(stage: Stage) -> Outcome {
+    let path = stage.folder().join("new.toml");
+    let file = path.to_str().ok_or("a path that is no text")?;
+    let empty = Database::<Sqlite>::empty(&stage).await?;
+    let base = ["init", "--out", file, "--name", "orders", "--kafka", "127.0.0.1:1"];
+    Ran::of(&[&base[..], &["--database", &empty.url]].concat())
+        .await?
+        .refused(2, &["relay migrate up", "--no-check"])?;
+    let database = Database::<Sqlite>::migrated(&stage).await?;
+    Ran::of(&[&base[..], &["--database", &database.url]].concat()).await?.refused(3, &["127.0.0.1:1"])?;
+    Ran::of(&["init", "--out", file, "--name", "orders"]).await?.refused(2, &["--database", "terminal"])?;
+    assert!(!path.exists());
+    Ran::of(&[&base[..], &["--database", &database.url, "--no-check"]].concat()).await?.done()?;
+    assert!(path.exists());
+    Ok(())
+}
+
+/// Goal: CI and operators see what is wrong before a start. Oracle: 0, 2 for a missing schema with
+/// the command that helps, 3 for a broker that is away.
+async fn check_tells(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let servers = Backend::Kafka.address()?;
+    let section = format!("[pipeline.kafka]\nbootstrap_servers = [{servers:?}]\n");
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
+    let ran = Ran::with(&config, &["check"]).await?.done()?;
+    assert!(ran.out.contains("postgresql") && ran.out.contains(&servers), "{ran:?}");
+    let empty = Database::<Postgres>::empty(&stage).await?;
+    let config = Config::with_section(&stage, "orders", &empty.relay_url()?, &section, "")?;
+    let ran = Ran::with(&config, &["check"]).await?.ended(2)?;
+    assert!(ran.out.contains("relay migrate up"), "{ran:?}");
+    let section = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\nconnect_timeout_ms = 1000\n";
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, section, "")?;
+    Ran::with(&config, &["check"]).await?.ended(3)?;
+    Ok(())
+}
+
+/// Goal: nobody has to guess what is in force. Oracle: values with file and default as their
+/// origin, no password, and the schema for editors knows the sections.
+async fn every_setting(stage: Stage) -> Outcome {
+    let text = "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl = \"postgres://u:s3cret@127.0.0.1/d\"\n\
+                [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n[pipeline.engine]\nwindow = \"8MiB\"\n";
+    let config = Config::text(&stage, text)?;
+    let shown = Ran::with(&config, &["config", "show", "--output", "json"]).await?.done()?;
+    assert!(!shown.out.contains("s3cret"), "{shown:?}");
+    let settings = shown.json()?;
+    let origin = |path: &str| {
+        let rows = settings.as_array().into_iter().flatten();
+        rows.filter(|row| row["setting"] == path).map(|row| row["origin"].clone()).next()
+    };
+    assert_eq!(origin("pipeline[0].engine.window"), Some("file".into()));
+    assert_eq!(origin("pipeline[0].engine.lease_ttl"), Some("default".into()));
+    let toml = Ran::with(&config, &["config", "show", "--toml"]).await?.done()?;
+    assert!(toml.out.contains("# default") && !toml.out.contains("s3cret"), "{toml:?}");
+    let schema = Ran::of(&["config", "schema"]).await?.done()?.json()?;
+    assert!(schema["properties"]["pipeline"].is_object() && schema["$schema"].is_string(), "{schema}");
+    Ok(())
+}
+
+/// Goal: help is where people look for it. Oracle: a page for a command and its subcommands;
+/// scripts for three shells name them.
+async fn man_pages(stage: Stage) -> Outcome {
+    let folder = stage.folder().join("man");
+    Ran::of(&["man", "--out", folder.to_str().ok_or("a path that is no text")?]).await?.done()?;
+    for page in ["relay.1", "relay-doctor.1", "relay-config-schema.1"] {
+        let text = std::fs::read_to_string(folder.join(page))?;
+        assert!(text.contains(".TH"), "{page}: {text}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = Ran::of(&["completions", shell]).await?.done()?;
+        assert!(script.out.contains("doctor") && script.out.contains("init"), "{shell}");
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! Metrics, health, the service manager and SIGHUP of the real program.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use message::MetricKind;
+use outbox::NewMessage;
+use sqlx::Postgres;
+use tests::relay_process::{Config, relay};
+use tests::workload::Workload;
+use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixDatagram};
+
+const RELAY: &str = "orders";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let services = [Backend::Postgres, Backend::Kafka];
+    vec![
+        trial("every_metric_of_the_table_is_scraped_from_a_running_relay", &services, every_metric),
+        trial("held_messages_are_backlog_in_metrics_and_status", &services, held_messages_are_backlog),
+        trial("a_relay_is_ready_only_while_its_database_is_near", &services, readiness),
+        trial("a_reload_applies_the_level_and_names_the_rest", &services, reload),
+        trial("the_service_manager_is_told", &services, service_manager),
+        trial("an_address_in_use_ends_the_start", &services, address_in_use),
+    ]
+}
+
+/// An address that was free a moment ago.
+async fn free_address() -> Result<String, Failure> {
+    Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
+}
+
+/// The status code and the body.
+async fn get(address: &str, path: &str) -> Result<(u16, String), Failure> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    let answer = String::from_utf8(answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no head")?;
+    let code = head.split(' ').nth(1).ok_or("no status")?.parse()?;
+    Ok((code, body.to_owned()))
+}
+
+fn served(stage: &Stage, config: &Config, address: &str) -> Result<Config, Failure> {
+    let text = std::fs::read_to_string(config.path())?;
+    let http = format!("[http]\nlisten = {address:?}\npoll_interval = \"1s\"\nunready_after = \"2s\"\n");
+    Config::text(stage, &format!("{text}{http}"))
+}
+
+/// The value of the first series whose name and labels begin so.
+fn value(text: &str, series: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(series)?.rsplit_once(' ')?.1.parse().ok())
+}
+
+/// Goal: the table is what a running relay exports, with these types and labels, and no more.
+/// Oracle: the text of a scrape, taken apart here.
+async fn every_metric(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let address = free_address().await?;
+    let url = workload.database.relay_url()?;
+    let config =
+        served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, &address)?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    relay.tells("connected").await?;
+    workload.place_many(5, 25).await?;
+    let missing = workload.broker.topic_name(&stage, "missing");
+    let mut tx = workload.begin().await?;
+    workload.outbox().enqueue(&mut tx, NewMessage::new(&missing).key("k").json(&1)).await?;
+    tx.commit().await?;
+    let published = format!("relay_published_total{{relay=\"{RELAY}\",topic=\"{}\"}}", workload.topic);
+    let text = eventually("the metrics show what was published and what failed", || async {
+        let (code, text) = get(&address, "/metrics").await?;
+        assert_eq!(code, 200);
+        let failed = text.contains("relay_publish_failures_total{") && text.contains("relay_parked_total{");
+        let looked = value(&text, "relay_history_seconds").is_some();
+        Ok((value(&text, &published) == Some(25.0) && failed && looked).then_some(text))
+    })
+    .await?;
+    for kind in ["relay_publish_seconds", "relay_delivery_seconds"] {
+        let count = format!("{kind}_count{{relay=\"{RELAY}\",topic=\"{}\"}}", workload.topic);
+        assert_eq!(value(&text, &count), Some(25.0), "{count}\n{text}");
+        let sum = value(&text, &count.replace("_count", "_sum")).ok_or("no sum")?;
+        assert!(sum > 0.0 && sum < 25.0 * 30.0, "{kind}: {sum}");
+    }
+    assert_eq!(value(&text, "relay_leading{"), Some(1.0));
+    assert_eq!(value(&text, "relay_database_up{"), Some(1.0));
+    let found = exported(&text);
+    // They need a fault of the program, an old history, or a failure of the database.
+    let rare =
+        ["relay_maintenance_faults_total", "relay_expired_segments_total", "relay_database_failures_total"];
+    for metric in relay::telemetry::METRICS {
+        match found.get(metric.name) {
+            Some((kind, labels)) => {
+                assert_eq!(*kind, metric.kind.as_str(), "{}", metric.name);
+                assert_eq!(*labels, metric.labels.iter().copied().collect(), "{}", metric.name);
+            }
+            None => assert!(rare.contains(&metric.name), "{} is not exported:\n{text}", metric.name),
+        }
+        assert_eq!(metric.name.ends_with("_total"), metric.kind == MetricKind::Counter, "{}", metric.name);
+    }
+    for name in found.keys() {
+        assert!(relay::telemetry::METRICS.iter().any(|metric| metric.name == *name), "{name} is in no table");
+    }
+    assert_eq!(get(&address, "/nothing").await?.0, 404);
+    relay.stop().await
+}
+
+/// The metrics of a scrape: the type, and the names of the labels.
+fn exported(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let mut found: BTreeMap<_, _> = types.map(|(name, kind)| (name, (kind, BTreeSet::new()))).collect();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, rest)) = line.split_once('{') else { continue };
+        let stripped = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let name = stripped.filter(|name| found.contains_key(name)).unwrap_or(name);
+        let labels = rest.rsplit_once('}').map_or("", |(labels, _)| labels);
+        if let Some((_, known)) = found.get_mut(name) {
+            let names = labels.split("\",").filter_map(|label| Some(label.split_once('=')?.0));
+            known.extend(names.filter(|name| *name != "le"));
+        }
+    }
+    found
+}
+
+/// Goal: messages that wait for an operator are seen by everybody who looks. Oracle: metrics and
+/// `relay status` while a topic is missing; the exit code.
+async fn held_messages_are_backlog(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let address = free_address().await?;
+    let url = workload.database.relay_url()?;
+    let config =
+        served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, &address)?;
+    let missing = workload.broker.topic_name(&stage, "missing");
+    let mut tx = workload.begin().await?;
+    for number in 0..20 {
+        workload.outbox().enqueue(&mut tx, NewMessage::new(&missing).key("k").json(&number)).await?;
+    }
+    tx.commit().await?;
+    let process = RelayProcess::start(&stage, &config)?;
+    process.tells("topic stopped").await?;
+    eventually("the metrics count all of them", || async {
+        let (_, text) = get(&address, "/metrics").await?;
+        let held = value(&text, &format!("relay_parked_messages{{relay=\"{RELAY}\",state=\"held\""));
+        let backlog = value(&text, "relay_backlog_messages{");
+        let is_old = value(&text, "relay_oldest_pending_seconds{").is_some_and(|age| age > 0.0);
+        Ok((held.is_some_and(|held| held >= 10.0) && backlog >= Some(20.0) && is_old).then_some(()))
+    })
+    .await?;
+    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let output = relay(&["status", "--config", path, "--output", "json"]).await?;
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(output.status.code(), Some(3), "{status}");
+    assert!(status[0]["backlog_entries_max"].as_u64() >= Some(20), "{status}");
+    assert!(status[0]["oldest_pending_age_seconds"].as_f64() > Some(0.0), "{status}");
+    process.stop().await
+}
+
+/// Goal: traffic is sent to processes that can work. Oracle: `/readyz` of a leader and a standby,
+/// and of a relay whose database does not answer.
+async fn readiness(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let url = workload.database.relay_url()?;
+    let (leading, standing) = (free_address().await?, free_address().await?);
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
+    let leader = RelayProcess::start(&stage, &served(&stage, &config, &leading)?)?;
+    leader.tells("connected").await?;
+    let standby = RelayProcess::start(&stage, &served(&stage, &config, &standing)?)?;
+    standby.tells("standing by").await?;
+    assert_eq!(get(&leading, "/livez").await?, (200, String::from("alive\n")));
+    assert_eq!(get(&leading, "/readyz").await?, (200, String::from("orders: leading\n")));
+    assert_eq!(get(&standing, "/readyz").await?, (200, String::from("orders: standby\n")));
+    leader.stop().await?;
+    standby.stop().await?;
+    // Nobody listens there.
+    let away = free_address().await?;
+    let nowhere = free_address().await?;
+    let text = std::fs::read_to_string(config.path())?;
+    let line = text.lines().find(|line| line.starts_with("url = ")).ok_or("no url")?;
+    let elsewhere = text.replace(line, &format!("url = \"postgres://relay@{nowhere}/orders\""));
+    let config = served(&stage, &Config::text(&stage, &elsewhere)?, &away)?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let unready = || async { Ok(get(&away, "/readyz").await.ok().filter(|(code, _)| *code == 503)) };
+    eventually("it is alive and not ready", unready).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(get(&away, "/readyz").await?, (503, String::from("orders: database unavailable\n")));
+    assert_eq!(get(&away, "/livez").await?.0, 200);
+    relay.stop().await
+}
+
+/// Goal: SIGHUP applies what can be applied, names the rest, and an error changes nothing. Oracle:
+/// the log; the process goes on.
+async fn reload(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "[log]\nlevel = \"info\"\n")?;
+    let relay = RelayProcess::start_with(&stage, &config, &[])?;
+    relay.tells("leading").await?;
+    let text = std::fs::read_to_string(config.path())?;
+    std::fs::write(config.path(), text.replace("level = \"info\"", "level = \"lout,\u{1}=\""))?;
+    relay.signal("HUP").await?;
+    relay.tells("the settings before stay in force").await?;
+    let changed = text.replace("level = \"info\"", "level = \"info,relay=debug\"");
+    std::fs::write(config.path(), changed.replace("attempts_max = 2", "attempts_max = 3"))?;
+    relay.signal("HUP").await?;
+    relay.tells("from now on").await?;
+    relay.tells("apply when the relay is started again: pipeline[0].engine.attempts_max").await?;
+    workload.place("k").await?;
+    relay.tells("telemetry: published").await?;
+    relay.stop().await
+}
+
+/// Goal: a unit of `Type=notify` with a watchdog. Oracle: the datagrams, received by a socket of
+/// the test's own.
+async fn service_manager(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
+    let path = stage.folder().join("notify");
+    let socket = UnixDatagram::bind(&path)?;
+    let path = path.to_str().ok_or("a path that is no text")?;
+    let variables = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "200000"), ("RELAY_LOG", "info,relay=debug")];
+    let relay = RelayProcess::start_with(&stage, &config, &variables)?;
+    told(&socket, "READY=1").await?;
+    told(&socket, "WATCHDOG=1").await?;
+    told(&socket, "WATCHDOG=1").await?;
+    relay.signal("HUP").await?;
+    told(&socket, "RELOADING=1").await?;
+    told(&socket, "READY=1").await?;
+    relay.signal("TERM").await?;
+    told(&socket, "STOPPING=1").await?;
+    relay.stop().await
+}
+
+/// Waits for a datagram that holds this.
+async fn told(socket: &UnixDatagram, text: &str) -> Outcome {
+    let waited = async {
+        let mut buffer = [0; 1024];
+        loop {
+            let length = socket.recv(&mut buffer).await?;
+            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == text) {
+                return Ok(());
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waited).await.map_err(|_| format!("{text} was not told"))?
+}
+
+/// Goal: a relay that cannot be seen does not run unseen. Oracle: exit code 2, and the setting.
+async fn address_in_use(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let taken = TcpListener::bind("127.0.0.1:0").await?;
+    let address = taken.local_addr()?.to_string();
+    let url = workload.database.relay_url()?;
+    let config =
+        served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, &address)?;
+    let output = relay(&["run", "--config", config.path().to_str().ok_or("a path that is no text")?]).await?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("http.listen") && text.contains(&address), "{text}");
+    Ok(())
+}
