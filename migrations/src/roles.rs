@@ -110,7 +110,8 @@ mod tests {
             for grant in about_messages {
                 assert!(!grant.contains("DELETE") && !grant.contains("TRUNCATE"), "{grant}");
                 assert!(
-                    !grant.contains("UPDATE") || grant.contains("UPDATE (result, dead_letter)"),
+                    !grant.contains("UPDATE")
+                        || grant.contains("UPDATE (result, dead_letter, canonical_fingerprint)"),
                     "{grant}"
                 );
             }

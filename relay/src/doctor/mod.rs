@@ -14,9 +14,9 @@
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | [`kafka`], [`rabbitmq`], [`sqs`] | checks of brokers |
 //! | [`horizon`] | how long a broker can redeliver, against what inboxes remember |
-//! | [`checklist`] | the go-live checklist |
+//! | [`mod@checklist`] | the go-live checklist |
 //! | `reach` | the quick part: whether database and broker let the relay in |
-//! | [`examine`] | one pipeline from end to end |
+//! | [`mod@examine`] | one pipeline from end to end |
 
 mod activity;
 pub mod checklist;

@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`table`](mod@table) | [`METRICS`]: name, labels and meaning of every metric |
+//! | `table` | [`METRICS`]: name, labels and meaning of every metric |
 //! | `topics` | metrics by topic |
 //! | `history` | [`History`]: what maintenance tells |
 //! | `looks` | [`Looks`]: what a look at the database tells |
