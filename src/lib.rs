@@ -11,23 +11,28 @@
 //! |---|---|---|
 //! | [`prelude`] | the names that producers and consumers use | |
 //! | [`outbox`] | enqueue in the caller's transaction; the log that a relay reads | |
-//! | [`inbox`] | the guard, the consumer, dead letters, idempotency keys | `http` for the tower layer |
+//! | [`inbox`] | the guard, the consumer, dead letters; idempotency keys | `keys`; `http` for the tower layer |
 //! | [`message`] | the envelope, ids, headers, the traits of brokers | |
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
-//! | `Relay` | a relay inside a service | `relay` |
+//! | `Relay`, `Filter` | a relay inside a service, and which messages it publishes | `relay` |
 //! | `saga` | operations over several services, as async functions | `saga` |
+//! | `otel` | spans of producers and consumers in one trace of OpenTelemetry | `otel` |
 //! | `testkit` | a pipeline in one process, with faults on demand | `testkit` |
 //!
 //! Databases are features too: `postgres` (the default) and `sqlite`.
 
 mod migrate;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod prelude;
 #[cfg(feature = "relay")]
 mod relay;
 mod shutdown;
 
 pub use ::outbox::{pool, pool_options};
+#[cfg(feature = "relay")]
+pub use ::relay::engine::{Filter, InvalidFilter, Rule};
 #[cfg(feature = "saga")]
 pub use ::saga;
 #[cfg(feature = "kafka")]

@@ -7,7 +7,7 @@ use message::{Connector, SizeLimit, Source};
 use outbox::Outbox;
 use outbox::address::Address;
 use outbox::log::{LogError, LogOptions, RelayName};
-use relay::engine::{EngineOptions, Pipeline, Status};
+use relay::engine::{EngineOptions, Filter, Pipeline, Publishing, Status};
 use relay::maintenance::{self, Maintenance};
 use relay::telemetry::History;
 use tokio::sync::{Notify, watch};
@@ -47,7 +47,7 @@ pub struct RelayBuilder {
     name: String,
     source: Option<String>,
     options: LogOptions,
-    connector: Option<Arc<dyn Connector>>,
+    publishing: Option<Publishing>,
     limit: SizeLimit,
     changes: Vec<Change>,
     keep: Option<Duration>,
@@ -83,7 +83,7 @@ impl Relay {
             name: String::from("relay"),
             source: None,
             options: LogOptions::default(),
-            connector: None,
+            publishing: None,
             limit: EngineOptions::default().size_limit,
             changes: Vec::new(),
             keep: Some(maintenance::KEEP_DEFAULT),
@@ -157,7 +157,7 @@ impl RelayBuilder {
         self.kafka_with(brokers::kafka::Config::new(bootstrap_servers))
     }
 
-    /// Publishes to a Kafka cluster.
+    /// Publishes to a Kafka cluster, in transactions where the settings say so.
     ///
     /// # Errors
     /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
@@ -165,6 +165,10 @@ impl RelayBuilder {
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
+        if config.transactional {
+            let connector = Arc::new(brokers::kafka::TransactionalConnector::new(config)?);
+            return Ok(Self { publishing: Some(Publishing::InTransactions(connector)), limit, ..self });
+        }
         Ok(self.connector(brokers::kafka::Connector::new(config)?, limit))
     }
 
@@ -193,8 +197,15 @@ impl RelayBuilder {
     /// Publishes through any other connector, which takes messages up to `limit`.
     pub fn connector(mut self, connector: impl Connector + 'static, limit: SizeLimit) -> Self {
         self.limit = limit;
-        self.connector = Some(Arc::new(connector));
+        self.publishing = Some(Publishing::Plain(Arc::new(connector)));
         self
+    }
+
+    /// Publishes only what this filter takes, and passes the rest: several relays with names of
+    /// their own divide an outbox up. Every process of one relay has the same filter. What was
+    /// passed is not read again when the filter changes.
+    pub fn filter(self, filter: Filter) -> Self {
+        self.settings(|settings| settings.filter = filter)
     }
 
     /// Changes the engine's settings: window, lease, retries, what follows a dead message. A size
@@ -223,7 +234,6 @@ impl RelayBuilder {
     /// # Errors
     /// [`BuildRelayError`] says what is missing or wrong.
     pub fn build(self) -> Result<Relay, BuildRelayError> {
-        let connector = self.connector.ok_or(BuildRelayError::NoBroker)?;
         let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));
         let source = Source::new(source).map_err(BuildRelayError::Source)?;
@@ -245,7 +255,8 @@ impl RelayBuilder {
         if settings.size_limit.message_bytes_max > self.limit.message_bytes_max {
             settings.size_limit = self.limit;
         }
-        let pipeline = Pipeline::new(name, store, connector, settings);
+        let publishing = self.publishing.ok_or(BuildRelayError::NoBroker)?;
+        let pipeline = Pipeline::new(name, store, publishing, settings);
         let pipeline = match self.hint {
             Some(hint) => pipeline.with_notify(hint),
             None => pipeline,

@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::rig::Published;
 use crate::{
     Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle,
-    relay_memory, relay_parked, retention, saga_steps,
+    relay_memory, relay_parked, relay_transactions, retention, saga_steps,
 };
 
 /// Runs benchmarks, all of them unless one is named; the services' addresses come from the
@@ -63,6 +63,9 @@ enum Bench {
     /// bookkeeping.
     #[command(name = "relay_drain")]
     RelayDrain(relay_drain::Args),
+    /// Drains a backlog to Kafka in transactions, against the same without.
+    #[command(name = "relay_transactions")]
+    RelayTransactions(relay_transactions::Args),
     /// Buffers that a page costs, however long backlog and history are, beside pinned transactions.
     #[command(name = "relay_flat")]
     RelayFlat(relay_flat::Args),
@@ -98,6 +101,7 @@ impl Bench {
     fn all() -> Vec<Self> {
         vec![
             Self::RelayDrain(relay_drain::Args::default()),
+            Self::RelayTransactions(relay_transactions::Args::default()),
             Self::RelayFlat(relay_flat::Args::default()),
             Self::RelayMemory,
             Self::RelayParked(relay_parked::Args::default()),
@@ -115,6 +119,7 @@ impl Bench {
     async fn run(self, run: &Run) -> Result<Report, Failure> {
         match self {
             Self::RelayDrain(args) => relay_drain::run(run, &args).await,
+            Self::RelayTransactions(args) => relay_transactions::run(run, &args).await,
             Self::RelayFlat(args) => relay_flat::run(run, &args).await,
             Self::RelayMemory => relay_memory::run(run).await,
             Self::RelayParked(args) => relay_parked::run(run, &args).await,

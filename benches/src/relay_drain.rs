@@ -13,6 +13,7 @@ use relay::engine::EngineOptions;
 use crate::Failure;
 use crate::cli::Run;
 use crate::plot::{Line, Plot};
+use crate::relay_metrics;
 use crate::report::{Report, Spread};
 use crate::rig::{Database, Published, Shape, drain, turns};
 use crate::target::{Broker, Rows, Target, backlog};
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// Bytes that the relay keeps in memory at most (default: the engine's).
     #[arg(long)]
     window_bytes: Option<usize>,
+    /// Measures what metrics cost instead: the relay with them against itself without.
+    #[arg(long)]
+    metrics: bool,
 }
 
 impl Args {
@@ -130,6 +134,21 @@ impl Shape {
 }
 
 pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
+    if args.metrics {
+        let brokers = if args.only.is_empty() { vec![Broker::Kafka] } else { args.only.clone() };
+        let case = |broker| {
+            let usual = usual(broker);
+            let messages = if run.options.quick { usual.messages / 10 } else { usual.messages };
+            let shape = Shape {
+                messages: args.messages.unwrap_or(messages),
+                payload_bytes: args.payload_bytes.unwrap_or(PAYLOAD),
+                keys: args.keys.unwrap_or(KEYS),
+            };
+            (broker, shape)
+        };
+        let cases = brokers.into_iter().map(case).collect();
+        return relay_metrics::run(run, cases, &args.settings()).await;
+    }
     let database = Database::create().await?;
     let brokers = if args.only.is_empty() { Broker::value_variants().to_vec() } else { args.only.clone() };
     let rounds = run.options.rounds(5);

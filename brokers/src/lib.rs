@@ -21,6 +21,8 @@
 #[doc(hidden)]
 pub mod fuzzing;
 mod inspect;
+#[cfg(any(feature = "rabbitmq", feature = "sqs"))]
+mod lag;
 #[cfg(any(feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]

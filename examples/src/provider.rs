@@ -40,7 +40,7 @@ impl Provider {
         if status == StatusCode::CREATED {
             Ok(body)
         } else {
-            Err(format!("the provider answered {status}").into())
+            Err(anyhow::anyhow!("the provider answered {status}"))
         }
     }
 }

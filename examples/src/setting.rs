@@ -1,14 +1,17 @@
 //! Settings from the environment.
 
-/// Anything that goes wrong in an example.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+use anyhow::Context as _;
+
+/// Anything that goes wrong in an example. `main` prints it with all its causes and their advice;
+/// `Box<dyn Error>` would print fields.
+pub type Failure = anyhow::Error;
 
 /// The value of an environment variable.
 ///
 /// # Errors
 /// Names the variable when it is not set.
 pub fn required(name: &str) -> Result<String, Failure> {
-    std::env::var(name).map_err(|_| format!("the environment variable {name} is not set").into())
+    std::env::var(name).with_context(|| format!("the environment variable {name} is needed"))
 }
 
 /// The value of an environment variable, or a default.

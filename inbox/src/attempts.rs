@@ -59,20 +59,14 @@ impl Pause {
 /// The longest error text that is stored, in bytes.
 pub(crate) const ERROR_BYTES_MAX: usize = 4_096;
 
-/// An error and its sources in one line, cut to [`ERROR_BYTES_MAX`], without the NUL characters
-/// that PostgreSQL does not store.
+/// An error and its sources in one line, as [`storable`] leaves it.
 pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    let texts: Vec<_> = chain.map(ToString::to_string).collect();
-    storable(&texts.join(": "))
+    storable(&message::error_text::chain(error))
 }
 
-/// A text cut to [`ERROR_BYTES_MAX`], without the NUL characters that PostgreSQL does not store.
+/// A text cut to [`ERROR_BYTES_MAX`], without what PostgreSQL does not store.
 pub(crate) fn storable(text: &str) -> String {
-    let mut text = text.replace('\0', "\u{fffd}");
-    let cut = (0..=ERROR_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    text.truncate(cut.unwrap_or(0));
-    text
+    message::error_text::storable(text, ERROR_BYTES_MAX)
 }
 
 impl<DB: Dialect> Inbox<DB> {

@@ -12,7 +12,9 @@ pub const DEPTH_MAX: u32 = 64;
 
 /// JSON with sorted members and without white space; nothing for what is no JSON, names a member
 /// twice or is too deep.
-pub(crate) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
+#[doc(hidden)]
+#[must_use]
+pub fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     let value: &RawValue = serde_json::from_slice(body).ok()?;
     let mut text = Vec::with_capacity(body.len());
     write(value, 0, &mut text)?;

@@ -148,8 +148,10 @@ pub struct DeadLetter {
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
-    /// The payload.
+    /// The payload; empty where it was not asked for.
     pub payload: Bytes,
+    /// The size of the payload, also where it was not asked for.
+    pub payload_bytes: u64,
     /// Why it is dead.
     pub reason: Reason,
     /// The last error.
@@ -179,7 +181,7 @@ impl fmt::Debug for DeadLetter {
             .field("key", &self.key)
             .field("kind", &self.kind)
             .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
-            .field("payload", &format_args!("<{} bytes>", self.payload.len()))
+            .field("payload", &format_args!("<{} bytes>", self.payload_bytes))
             .field("reason", &self.reason)
             .field("error", &self.error)
             .field("attempts", &self.attempts)
@@ -202,11 +204,14 @@ pub struct DeadLetterQuery {
     pub after: Option<DeadLetterId>,
     /// At most so many.
     pub limit: NonZeroU32,
+    /// Whether their payloads are read: a hundred large ones fill the memory.
+    pub with_payloads: bool,
 }
 
 impl Default for DeadLetterQuery {
     fn default() -> Self {
-        Self { consumer: None, resolved_too: false, after: None, limit: NonZeroU32::MIN.saturating_add(99) }
+        let limit = NonZeroU32::MIN.saturating_add(99);
+        Self { consumer: None, resolved_too: false, after: None, limit, with_payloads: true }
     }
 }
 
@@ -235,6 +240,7 @@ impl DeadLetter {
             headers: Vec::new(),
             trace: None,
             payload: Bytes::new(),
+            payload_bytes: 0,
             reason,
             error: storable(&error),
             attempts,
@@ -267,6 +273,7 @@ impl DeadLetter {
             headers: message.headers.iter().map(|(name, value)| text(name, value)).chain(chunk).collect(),
             trace: message.trace.as_ref().map(trace),
             payload: message.payload.clone(),
+            payload_bytes: message.payload.len() as u64,
             ..self
         }
     }
@@ -277,6 +284,7 @@ impl DeadLetter {
             key: malformed.key.as_deref().map(clean),
             headers: malformed.headers.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
             payload: malformed.payload.clone(),
+            payload_bytes: malformed.payload.len() as u64,
             ..self
         }
     }

@@ -23,6 +23,9 @@ pub struct Signature {
     pub actor: String,
     /// The reason.
     pub note: String,
+    /// The filter by which the dead letter was chosen, and how many it chose; `None` when that is
+    /// not told.
+    pub selection: Option<String>,
 }
 
 /// The choice of an operator about a dead letter.

@@ -29,7 +29,7 @@ pub trait Dialect:
     + parts::DeadLetters
     + parts::Decisions
     + parts::Chunks
-    + crate::keys::store::KeyStore
+    + parts::Lookup
 {
 }
 
@@ -374,6 +374,26 @@ pub mod parts {
             statements: &Self::Statements,
             set: ChunkSet<'_>,
         ) -> impl Future<Output = Result<Option<Incomplete>>> + Send;
+    }
+
+    /// Looking messages up.
+    #[doc(hidden)]
+    pub trait Lookup: Guards {
+        /// Everything that is known of a message, over all consumers.
+        fn known(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            id: Uuid,
+        ) -> impl Future<Output = Result<Vec<crate::known::Known>>> + Send;
+
+        /// Counts what consumers did with messages whose ids begin at `from`, and what waits; at
+        /// most `rows_max` rows of each kind are counted.
+        fn activity(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            from: Uuid,
+            rows_max: u32,
+        ) -> impl Future<Output = Result<crate::activity::ActivityRows>> + Send;
     }
 
     /// Decisions about dead letters.

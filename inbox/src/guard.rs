@@ -173,27 +173,21 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn duplicate(
         &self,
         connection: &mut DB::Connection,
-        stored: Stored,
+        mut stored: Stored,
         consumer: &ConsumerName,
         scope: &Tenant,
         message: &Message,
     ) -> Result<Result<Duplicate, Refusal>, StoreError> {
-        let same = Duplicate {
-            processed_at: stored.processed_at,
-            result: stored.result.clone().map(Bytes::from),
-            dead_letter: stored.dead_letter,
-        };
-        let refusal = match compare(stored, consumer, message) {
-            Ok(duplicate) => return Ok(Ok(duplicate)),
-            Err(refusal) => refusal,
-        };
-        if self.options().payloads == PayloadComparison::Bytes {
-            return Ok(Err(refusal));
+        let received = identity(message);
+        if self.options().payloads == PayloadComparison::CanonicalJson && stored.fingerprint != received {
+            let noted = DB::canonical(connection, self.statements(), key(consumer, scope, message.id))
+                .await
+                .map_err(StoreError::during("look for the content of a message"))?;
+            if noted.is_some() && noted == content_of(message) {
+                stored.fingerprint = received;
+            }
         }
-        let noted = DB::canonical(connection, self.statements(), key(consumer, scope, message.id))
-            .await
-            .map_err(StoreError::during("look for the content of a message"))?;
-        Ok(if noted.is_some() && noted == content_of(message) { Ok(same) } else { Err(refusal) })
+        Ok(compare(stored, consumer, message))
     }
 
     /// Admits a message in the caller's own transaction. Apply the effect in the same transaction

@@ -48,6 +48,7 @@ impl Incomplete {
             content_type: Some(self.content_type),
             headers: Vec::new(),
             trace: None,
+            payload_bytes: fragment.len() as u64,
             payload: fragment,
             reason: Reason::Incomplete,
             error,

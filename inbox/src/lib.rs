@@ -43,6 +43,7 @@
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
 
+mod activity;
 mod attempts;
 mod batch;
 #[doc(hidden)]
@@ -64,7 +65,9 @@ mod handler;
 pub mod http;
 mod inbox;
 mod incomplete;
+#[cfg(feature = "keys")]
 pub mod keys;
+mod known;
 mod name;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -81,6 +84,7 @@ pub mod telemetry;
 mod transaction;
 pub mod window;
 
+pub use activity::{ACTIVITY_COUNTED_MAX, Activity};
 pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
@@ -97,6 +101,7 @@ pub use inbox::{
     INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, PayloadComparison,
     RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
 };
+pub use known::{Known, KnownState};
 pub use message::Backoff;
 pub use name::{ConsumerName, Tenant};
 pub use received::Received;
@@ -106,14 +111,15 @@ pub use retention::Maintained;
 #[cfg(feature = "testing")]
 pub use runner::CrashPoint;
 pub use runner::{
-    BuildError, Consumer, ConsumerBuilder, RunError, Shutdown, StopSignal, SubscriptionFactory, UnknownKinds,
+    BuildError, Consumer, ConsumerBuilder, JoinTraces, RunError, Shutdown, StopSignal, SubscriptionFactory,
+    UnknownKinds,
 };
 #[cfg(feature = "testing")]
 pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
     pub use crate::attempts::Pause;
-    pub use crate::runner::{Admitted, Parts, Runner, RunnerOptions, Store};
+    pub use crate::runner::{Admitted, AdmittedBatch, Parts, Runner, RunnerOptions, Store};
 }
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;

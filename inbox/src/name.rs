@@ -71,7 +71,10 @@ mod tests {
 
     #[test]
     fn bad_names_are_refused_with_their_limit() {
-        assert_eq!(ConsumerName::new(""), Err(InvalidText::Empty { what: "consumer name" }));
+        assert_eq!(
+            ConsumerName::new(""),
+            Err(InvalidText::Empty { what: "consumer name", bytes_max: TEXT_BYTES_MAX })
+        );
         assert!(ConsumerName::new("c".repeat(255)).is_ok());
         let error = ConsumerName::new("c".repeat(256)).unwrap_err().to_string();
         assert!(error.contains("256 bytes; the limit is 255"), "{error}");

@@ -1,6 +1,9 @@
 //! An inbox as somebody reads it who compares it with what happened elsewhere: one consumer, in the
 //! order of message ids, in pages.
 
+#[cfg(feature = "postgres")]
+use std::time::Duration;
+
 use async_trait::async_trait;
 use message::Fingerprint;
 use time::OffsetDateTime;
@@ -40,7 +43,8 @@ impl Unfinished {
 }
 
 /// Reads the inbox of one consumer, in one scope or in all of them. Every call is one short
-/// read-only statement. Not cancel-safe: after a call that was dropped, open another one.
+/// statement, on PostgreSQL in a read-only transaction. Not cancel-safe: after a call that was
+/// dropped, open another one.
 #[async_trait]
 pub trait AppliedIds: Send {
     /// Returns the messages remembered with (message id, scope) above `after` and an id up to
@@ -71,7 +75,8 @@ pub struct Whose {
     pub scope: Option<Tenant>,
 }
 
-/// An inbox in PostgreSQL.
+/// An inbox in PostgreSQL, where no statement takes longer than `statement_timeout`; zero sets no
+/// limit.
 ///
 /// # Errors
 /// The schema does not fit, or could not be looked at.
@@ -80,8 +85,10 @@ pub async fn postgres(
     connection: sqlx::PgConnection,
     schema: Option<&migrations::Identifier>,
     whose: Whose,
+    statement_timeout: Duration,
 ) -> Result<Box<dyn AppliedIds>, MigrateError> {
-    Ok(Box::new(crate::postgres::PostgresMemory::open(connection, schema, whose).await?))
+    let opened = crate::postgres::PostgresMemory::open(connection, schema, whose, statement_timeout);
+    Ok(Box::new(opened.await?))
 }
 
 /// An inbox in SQLite.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Metric, MetricKind};
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use message::Metric;
+use metrics::{counter, gauge, histogram};
 
 use crate::dead_letter::Reason;
-use crate::keys::{Ending, OnExpired, Operation};
 use crate::name::ConsumerName;
 use crate::refusal::Refusal;
 
@@ -50,6 +49,11 @@ pub const METRICS: &[Metric] = &[
     ),
     Metric::counter("inbox_sessions_lost_total", &["consumer"], "broker sessions lost"),
     Metric::gauge("inbox_held_deliveries", &["consumer"], "deliveries received and not settled yet"),
+    Metric::gauge(
+        "inbox_lag_messages",
+        &["consumer", "topic"],
+        "messages that wait at the broker for this consumer, where it tells; `NaN` while that is not known",
+    ),
     Metric::histogram(
         "inbox_handle_seconds",
         &["consumer"],
@@ -83,13 +87,7 @@ pub const METRICS: &[Metric] = &[
 
 /// Registers the descriptions; call it once, after the recorder is installed.
 pub fn describe() {
-    for metric in METRICS {
-        match metric.kind {
-            MetricKind::Counter => describe_counter!(metric.name, metric.text),
-            MetricKind::Gauge => describe_gauge!(metric.name, metric.text),
-            MetricKind::Histogram => describe_histogram!(metric.name, metric.text),
-        }
-    }
+    message::describe_metrics!(METRICS);
 }
 
 /// The counters of one consumer.
@@ -188,32 +186,4 @@ pub(crate) fn refused(consumer: &ConsumerName, refusal: &Refusal) {
 pub(crate) fn maintained(created: u64, expired: u64) {
     counter!("inbox_days_created_total").increment(created);
     counter!("inbox_expired_total").increment(expired);
-}
-
-pub(crate) fn claimed(operation: &Operation, result: &'static str) {
-    let operation = operation.as_str().to_owned();
-    counter!("idempotency_claims_total", "operation" => operation, "result" => result).increment(1);
-}
-
-pub(crate) fn completed(operation: &Operation, ending: Ending, is_stored: bool) {
-    let operation = operation.as_str().to_owned();
-    if !is_stored {
-        counter!("idempotency_not_completed_total", "operation" => operation).increment(1);
-        return;
-    }
-    let ending = match ending {
-        Ending::Succeeded => "succeeded",
-        Ending::Failed => "failed",
-    };
-    counter!("idempotency_completed_total", "operation" => operation, "ending" => ending).increment(1);
-}
-
-pub(crate) fn forgotten(keys: u64) {
-    counter!("idempotency_forgotten_total").increment(keys);
-}
-
-pub(crate) fn lease_expired(operation: &Operation, on_expired: OnExpired) {
-    let (operation, on_expired) = (operation.as_str().to_owned(), on_expired.as_str());
-    counter!("idempotency_leases_expired_total", "operation" => operation, "on_expired" => on_expired)
-        .increment(1);
 }

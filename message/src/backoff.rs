@@ -32,7 +32,8 @@ impl Backoff {
     /// The wait after the `attempt`th failure; `random` lies in 0..1.
     #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
-        self.bound(attempt).mul_f64(FLOOR + (1.0 - FLOOR) * random.clamp(0.0, 1.0))
+        let bound = self.bound(attempt);
+        part(bound, FLOOR + (1.0 - FLOOR) * random.clamp(0.0, 1.0)).min(bound)
     }
 }
 
@@ -40,6 +41,18 @@ impl Default for Backoff {
     fn default() -> Self {
         Self::MESSAGES
     }
+}
+
+/// A pause of about `span`, from three quarters to five quarters of it; `random` lies in 0..1.
+/// Processes that were started together do not stay in step.
+#[must_use]
+pub fn jittered(span: Duration, random: f64) -> Duration {
+    part(span, 0.75 + 0.5 * random)
+}
+
+/// A part of a span; the longest there is when it is longer than that.
+fn part(span: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 /// The part of its bound that each wait has at least.
@@ -56,6 +69,22 @@ mod tests {
         {
             assert_eq!(Backoff::MESSAGES.bound(attempt), Duration::from_secs(seconds), "attempt {attempt}");
         }
+    }
+
+    #[test]
+    fn a_jittered_pause_lies_around_its_span() {
+        let pauses = [0.0, 0.5, 1.0].map(|random| jittered(Duration::from_secs(4), random).as_secs());
+        assert_eq!(pauses, [3, 4, 5]);
+    }
+
+    #[test]
+    fn spans_without_a_bound_do_not_overflow() {
+        let unbounded = Backoff { first: Duration::MAX, max: Duration::MAX };
+        for random in [0.0, 0.5, 1.0] {
+            assert!(unbounded.delay(u32::MAX, random) > Duration::from_secs(1 << 60), "{random}");
+            assert!(jittered(Duration::MAX, random) > Duration::from_secs(1 << 63), "{random}");
+        }
+        assert_eq!(unbounded.delay(1, 1.0), Duration::MAX);
     }
 
     #[test]

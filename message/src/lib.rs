@@ -13,23 +13,26 @@
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | [`loopback`] | whether a host is this machine |
-//! | [`backoff`] | [`Backoff`]: how long to wait before trying again |
+//! | [`backoff`] | [`Backoff`]: how long to wait before trying again; pauses with jitter |
 //! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination takes |
 //! | [`limits`] | [`SizeLimit`]: what a destination takes |
 //! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
 //! | [`crash_points`] | places at which a test ends the process |
+//! | [`error_text`] | errors as tables and log lines take them |
 //! | [`event`] | [`Event`]: a payload of a type that knows its topic and kind |
 //! | [`fault`] | [`Fault`] and [`FaultScope`]: whose fault a failure is, and how far it reaches |
 //! | [`metric`] | [`Metric`]: one row of a table of metrics |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` (feature `testing`) | [`Runtime`]: where tasks run and random numbers come from |
+//! | [`transactions`] | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
 pub mod backoff;
 pub mod chunk;
 pub mod cloudevents;
 pub mod crash_points;
+pub mod error_text;
 pub mod event;
 pub mod fault;
 pub mod fingerprint;
@@ -50,6 +53,7 @@ pub mod subscription;
 pub mod text;
 pub mod token;
 pub mod trace;
+pub mod transactions;
 
 pub use backoff::Backoff;
 pub use chunk::Chunk;
@@ -69,8 +73,10 @@ pub use publisher::{
 pub use runtime::Runtime;
 pub use shield::{ToItsEnd, shield};
 pub use subscription::{
-    Delivery, DeliveryToken, Disposition, Malformed, Settlement, Subscriber, Subscription, SubscriptionError,
+    Delivery, DeliveryToken, Disposition, Lag, Malformed, Settlement, Subscriber, Subscription,
+    SubscriptionError,
 };
 pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
 pub use token::Token;
 pub use trace::TraceContext;
+pub use transactions::{TransactionMark, TransactionScope, Transactions};

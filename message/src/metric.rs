@@ -66,3 +66,18 @@ impl Metric {
         format!("| `{}` | {} | {labels} | {} |", self.name, self.kind.as_str(), self.text)
     }
 }
+
+/// Registers the descriptions of a table of metrics, in a crate that depends on `metrics`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! describe_metrics {
+    ($table:expr) => {
+        for metric in $table {
+            match metric.kind {
+                $crate::MetricKind::Counter => metrics::describe_counter!(metric.name, metric.text),
+                $crate::MetricKind::Gauge => metrics::describe_gauge!(metric.name, metric.text),
+                $crate::MetricKind::Histogram => metrics::describe_histogram!(metric.name, metric.text),
+            }
+        }
+    };
+}

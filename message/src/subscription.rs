@@ -224,6 +224,13 @@ pub trait Subscription: Send {
         None
     }
 
+    /// Returns how many messages wait for this consumer, by topic or queue, as far as the broker
+    /// has told lately; nothing where it does not tell. Answers from memory: adapters look at a low
+    /// rate of their own.
+    fn lag(&self) -> Vec<Lag> {
+        Vec::new()
+    }
+
     /// Asks for no more deliveries: what was delivered can still be settled, and what is released
     /// is not delivered to this session again. For a consumer that finishes what it has in hand and
     /// then closes. Does nothing where deliveries are asked for one call at a time.
@@ -241,6 +248,25 @@ pub trait Subscription: Send {
     /// [`SubscriptionError`] when the goodbye did not reach the broker, which then finds out by
     /// itself.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
+}
+
+/// How many messages of a topic or queue wait for a consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lag {
+    /// The topic, or the queue.
+    pub topic: String,
+    /// Messages that the broker holds for the consumer: not committed (Kafka: in the partitions of
+    /// this member), or not handed out (RabbitMQ, SQS: of the whole queue).
+    pub messages: u64,
+}
+
+impl Lag {
+    /// So many messages of a topic wait.
+    #[must_use]
+    pub fn new(topic: impl Into<String>, messages: u64) -> Self {
+        Self { topic: topic.into(), messages }
+    }
 }
 
 /// Why a subscription cannot go on.

@@ -18,10 +18,12 @@ pub const TEXT_BYTES_MAX: usize = 255;
 #[non_exhaustive]
 pub enum InvalidText {
     /// The text has no characters.
-    #[error("{what} is empty; give it 1 to {TEXT_BYTES_MAX} bytes")]
+    #[error("{what} is empty; give it 1 to {bytes_max} bytes")]
     Empty {
         /// The kind of text, such as `event type`.
         what: &'static str,
+        /// The limit in bytes.
+        bytes_max: usize,
     },
     /// The text is longer than the limit.
     #[error("{what} {value:?}… has {bytes} bytes; the limit is {bytes_max}")]
@@ -73,7 +75,7 @@ pub fn check(
     accept: impl Fn(char) -> bool,
 ) -> Result<(), InvalidText> {
     if value.is_empty() {
-        return Err(InvalidText::Empty { what });
+        return Err(InvalidText::Empty { what, bytes_max });
     }
     check_optional(what, value, bytes_max, allowed, accept)
 }
@@ -291,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_name_is_not_empty_and_fits_an_amqp_short_string() {
-        assert_eq!(Topic::new(""), Err(InvalidText::Empty { what: "topic" }));
+        assert_eq!(Topic::new(""), Err(InvalidText::Empty { what: "topic", bytes_max: TEXT_BYTES_MAX }));
         assert!(Topic::new("t".repeat(255)).is_ok());
         let error = OrderingKey::new("k".repeat(256)).unwrap_err().to_string();
         assert!(error.contains("256 bytes; the limit is 255"), "{error}");

@@ -62,6 +62,19 @@ impl TraceContext {
     pub fn trace_id(&self) -> &str {
         self.parent.get(3..35).unwrap_or_default()
     }
+
+    /// The 16 hexadecimal digits of the span's id.
+    #[must_use]
+    pub fn span_id(&self) -> &str {
+        self.parent.get(36..52).unwrap_or_default()
+    }
+
+    /// Whether the span is recorded, as far as its process knows.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        let flags = self.parent.get(53..55).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        flags.is_some_and(|flags| flags & 1 == 1)
+    }
 }
 
 impl fmt::Display for TraceContext {
@@ -93,6 +106,9 @@ mod tests {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let context = TraceContext::new(good, None).unwrap();
         assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!((context.span_id(), context.is_sampled()), ("00f067aa0ba902b7", true));
+        let flags = |flags: &str| TraceContext::new(format!("{}{flags}", &good[..53]), None).unwrap();
+        assert!(!flags("00").is_sampled() && flags("03").is_sampled() && !flags("f2").is_sampled());
         for bad in [
             "",
             "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",

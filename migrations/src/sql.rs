@@ -45,6 +45,19 @@ impl Template {
         self
     }
 
+    /// Puts other parts of the program's own text where their names stand in braces, and the whole
+    /// on one line, as logs and statistics of servers show it. A part may hold the names of others.
+    pub fn parts(mut self, parts: &[(&'static str, &'static str)]) -> Self {
+        for _ in 0..PARTS_DEPTH {
+            for (name, text) in parts {
+                self = self.put(name, text);
+            }
+        }
+        let lines = self.text.lines().map(str::trim).filter(|line| !line.is_empty());
+        self.text = lines.collect::<Vec<_>>().join(" ");
+        self
+    }
+
     /// Puts a quoted name where `{placeholder}` stands.
     pub fn identifier(self, placeholder: &str, name: &Identifier) -> Self {
         self.put(placeholder, &name.quoted())
@@ -64,6 +77,7 @@ impl Template {
     #[must_use]
     pub fn render(self) -> Statement {
         let text = self.text.replace("{schema}", &self.schema);
+        debug_assert!(unknown_placeholder(&text).is_none(), "{:?} in {text}", unknown_placeholder(&text));
         // The text is the program's own; everything put into it is a validated identifier, a UUID
         // or an integer. Shared text, so that cloning for each execution does not copy it.
         Statement(AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str())
@@ -73,6 +87,15 @@ impl Template {
         self.text = self.text.replace(&format!("{{{placeholder}}}"), value);
         self
     }
+}
+
+/// How deep parts may lie in each other.
+const PARTS_DEPTH: usize = 4;
+
+/// A name in braces that nothing was put in for.
+fn unknown_placeholder(text: &str) -> Option<&str> {
+    let is_name = |name: &&str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    text.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name).find(is_name)
 }
 
 impl Statement {
@@ -95,6 +118,48 @@ impl fmt::Display for Statement {
     }
 }
 
+/// Makes `Statements`, a structure of [`Statement`]s that are rendered once for a schema.
+///
+/// `parts` are texts that several statements share; a statement names them in braces, and gives a
+/// text of its own to the names that it sets itself:
+///
+/// ```text
+/// migrations::statements! {
+///     parts { alive = "epoch = {epoch} AND holder IS NOT NULL"; }
+///     release(epoch = "$2") = "UPDATE {schema}outbox_relay SET holder = NULL WHERE relay = $1 AND {alive}";
+/// }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! statements {
+    (
+        parts { $($part:ident = $text:expr;)* }
+        $($(#[$doc:meta])* $name:ident $(($($own:ident = $value:expr),* $(,)?))? = $sql:expr;)*
+    ) => {
+        /// The rendered SQL.
+        #[derive(Debug, Clone)]
+        pub struct Statements {
+            $($(#[$doc])* pub(super) $name: $crate::Statement,)*
+        }
+
+        impl Statements {
+            pub(super) fn new(schema: Option<&$crate::Identifier>) -> Self {
+                let shared: &[(&'static str, &'static str)] = &[$((stringify!($part), $text)),*];
+                let render = |own: &[(&'static str, &'static str)], sql| {
+                    let parts: Vec<_> = own.iter().chain(shared).copied().collect();
+                    $crate::Template::new(sql).parts(&parts).schema(schema).render()
+                };
+                Self {
+                    $($name: render(&[$($((stringify!($own), $value)),*)?], $sql),)*
+                }
+            }
+        }
+    };
+    ($($(#[$doc:meta])* $name:ident = $sql:expr;)*) => {
+        $crate::statements! { parts {} $($(#[$doc])* $name = $sql;)* }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +168,15 @@ mod tests {
     fn without_a_schema_the_name_stands_alone() {
         assert_eq!(Template::new("TABLE {schema}t").schema(None).render().as_str(), "TABLE t");
         assert_eq!(Template::new("TABLE {schema}t").render().as_str(), "TABLE t");
+    }
+
+    #[test]
+    fn parts_are_put_in_with_the_parts_that_they_name() {
+        let parts = [("from", "{schema}t WHERE {alive}"), ("alive", "holder = {holder}"), ("holder", "$1")];
+        let statement = Template::new("\n    SELECT 1\n    FROM {from} AND x = '{}'").parts(&parts).render();
+        assert_eq!(statement.as_str(), "SELECT 1 FROM t WHERE holder = $1 AND x = '{}'");
+        assert_eq!(unknown_placeholder("SELECT {own} FROM '{}' {Big}"), Some("own"));
+        assert_eq!(unknown_placeholder(statement.as_str()), None);
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl SqlErrorKind {
 
     fn of_result_code(primary: u32) -> Self {
         match primary {
-            5 | 6 => Self::Conflict, // BUSY, LOCKED
+            // BUSY, LOCKED; PROTOCOL, which is a lost race for the locks of the write-ahead log
+            5 | 6 | 15 => Self::Conflict,
             10 => Self::Lost,        // IOERR
             13 => Self::Unavailable, // FULL
             // CANTOPEN among them: most often a wrong path
@@ -61,9 +62,13 @@ impl SqlErrorKind {
         match (code.get(..2).unwrap_or_default(), code) {
             // serialization_failure, deadlock_detected; lock_not_available
             (_, "40001" | "40P01" | "55P03") => Self::Conflict,
-            // statement_completion_unknown; idle_in_transaction_session_timeout; admin_shutdown,
+            // statement_completion_unknown; idle_in_transaction_session_timeout and
+            // transaction_timeout, which end the session; admin_shutdown,
             // crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout
-            (_, "40003" | "25P03" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05") => Self::Lost,
+            (_, "40003" | "25P03" | "25P04" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05") => Self::Lost,
+            // configuration_limit_exceeded, above all temp_file_limit, which is this statement's;
+            // undefined_file, a library that is not installed
+            (_, "53400" | "58P01") => Self::Refused,
             // connection exceptions; system errors, above all of I/O
             ("08" | "58", _) => Self::Lost,
             // read_only_sql_transaction: a primary that became a standby
@@ -98,12 +103,13 @@ mod tests {
     #[test]
     fn every_code_of_the_table_has_its_kind() {
         for (kind, codes) in [
-            (SqlErrorKind::Conflict, &["40001", "40P01", "55P03", "5", "6", "517"][..]),
+            (SqlErrorKind::Conflict, &["40001", "40P01", "55P03", "5", "6", "15", "517"][..]),
             (SqlErrorKind::Lost, &["08006", "58030", "57P01", "57P02", "57P03", "57P04", "57P05"]),
-            (SqlErrorKind::Lost, &["25P03", "40003", "10", "8458"]),
+            (SqlErrorKind::Lost, &["25P03", "25P04", "40003", "10", "8458"]),
             (SqlErrorKind::Unavailable, &["53300", "53100", "57014", "57000", "25006", "XX000"]),
             (SqlErrorKind::Unavailable, &["13"]),
             (SqlErrorKind::Refused, &["23505", "42501", "42P01", "25P02", "22001", "40000"]),
+            (SqlErrorKind::Refused, &["53400", "58P01"]),
             (SqlErrorKind::Refused, &["1", "14", "1555", "19", "nonsense", ""]),
         ] {
             for code in codes {

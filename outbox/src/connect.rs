@@ -8,7 +8,7 @@ use migrations::Dialect;
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "sqlite")]
-pub use crate::sqlite::options::sqlite_options;
+pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 
 /// A URL that cannot be used. The operator's fault; never holds the URL itself, which may carry a
 /// password.

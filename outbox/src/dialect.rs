@@ -100,6 +100,15 @@ pub trait Dialect: Backend {
         allow_plaintext: bool,
     ) -> Result<<Self::Connection as sqlx::Connection>::Options, InvalidUrl>;
 
+    /// Opens a pool with [`Dialect::pool_options`].
+    #[doc(hidden)]
+    fn open_pool(
+        options: <Self::Connection as sqlx::Connection>::Options,
+        idle_in_transaction_max: Duration,
+    ) -> impl Future<Output = Result<Pool<Self>, sqlx::Error>> + Send {
+        Self::pool_options(idle_in_transaction_max).connect_with(options)
+    }
+
     /// Pool options whose connections are clean when they are lent again.
     #[doc(hidden)]
     fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;

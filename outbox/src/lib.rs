@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`log`] | [`LogStore`](log::LogStore): the log, read behind a cursor |
 //! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, decisions |
+//! | [`entries`] | [`LogEntries`](entries::LogEntries): single entries, and those that were published |
 //! | [`retention`] | [`LogRetention`](retention::LogRetention): history goes when nobody needs it any more |
 //! | [`reconcile`] | [`Rows`](reconcile::Rows): the outbox compared with what happened elsewhere |
 //! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
@@ -51,6 +52,7 @@ pub mod crash_points;
 pub mod dialect;
 mod drift;
 pub mod enqueue_error;
+pub mod entries;
 mod failure;
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]

@@ -251,7 +251,13 @@ mod tests {
     #[test]
     fn the_first_mistake_is_reported() {
         let error = prepare(NewMessage::new("orders").key("").header("ce_id", "x")).unwrap_err();
-        assert_eq!(error, InvalidMessage::Text(InvalidText::Empty { what: "ordering key" }));
+        assert_eq!(
+            error,
+            InvalidMessage::Text(InvalidText::Empty {
+                what: "ordering key",
+                bytes_max: message::text::TEXT_BYTES_MAX
+            })
+        );
         assert!(prepare(NewMessage::new("or ders")).is_err());
         let late = time::macros::datetime!(1969-12-31 0:00 UTC);
         assert_eq!(

@@ -40,5 +40,5 @@ pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {
 /// [`PoolError`]. Cancel-safe.
 pub async fn pool<DB: Dialect>(url: &str) -> Result<Pool<DB>, PoolError> {
     let options = DB::options(url, false)?;
-    pool_options::<DB>().connect_with(options).await.map_err(|error| PoolError::Connect(Box::new(error)))
+    DB::open_pool(options, IDLE_IN_TRANSACTION_MAX).await.map_err(|error| PoolError::Connect(Box::new(error)))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use migrations::Dialect;
 use sqlx::Connection as _;
 #[cfg(feature = "postgres")]
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, Postgres};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteConnection;
 
@@ -16,10 +16,10 @@ use crate::log::failure::within;
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A session that the server itself keeps from writing.
+/// A session for reading.
 #[derive(Debug)]
 pub enum ReadOnly {
-    /// Every transaction is `READ ONLY`, and no statement takes longer than was said.
+    /// As the server gave it: what reads begins each transaction with [`begin`].
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
     /// The file is opened for reading, and `query_only` is set. Its statements have no time limit:
@@ -34,25 +34,20 @@ impl ReadOnly {
     /// # Errors
     /// [`LogError::Operator`] for a URL that cannot be used, [`LogError::Unavailable`] or
     /// [`LogError::Timeout`] for a database that is away.
-    pub async fn open(
-        url: &str,
-        allow_plaintext: bool,
-        application_name: &str,
-        statement_timeout: Duration,
-    ) -> Result<Self, LogError> {
+    pub async fn open(url: &str, allow_plaintext: bool, application_name: &str) -> Result<Self, LogError> {
         within(CONNECT_TIMEOUT, async {
             match dialect_of(url)? {
                 #[cfg(feature = "postgres")]
                 Dialect::Postgres => {
                     let options = crate::connect::postgres_options(url, allow_plaintext)?;
                     let options = options.application_name(application_name);
-                    restricted(options, statement_timeout).await.map(Self::Postgres)
+                    connected(options).await.map(Self::Postgres)
                 }
                 #[cfg(feature = "sqlite")]
                 Dialect::Sqlite => opened_for_reading(url).await.map(Self::Sqlite),
                 #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
                 dialect => {
-                    let _ = (allow_plaintext, application_name, statement_timeout);
+                    let _ = (allow_plaintext, application_name);
                     Err(crate::log::open::not_built(dialect))
                 }
             }
@@ -75,24 +70,31 @@ impl ReadOnly {
     }
 }
 
-/// Set with statements and not at the start of the session, so that a pooler in between does not
-/// refuse it. A session of a pooler may be another one with the next transaction, so each of them
-/// says again that it is read-only.
 #[cfg(feature = "postgres")]
-async fn restricted(
-    options: sqlx::postgres::PgConnectOptions,
-    statement_timeout: Duration,
-) -> Result<PgConnection, LogError> {
+async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnection, LogError> {
     use sqlx::ConnectOptions as _;
-    let mut connection = options.connect().await.map_err(LogError::during("connect"))?;
-    sqlx::query(
-        "SELECT set_config('default_transaction_read_only', 'on', false), set_config('statement_timeout', $1, false)",
-    )
-    .bind(statement_timeout.as_millis().to_string())
-    .execute(&mut connection)
-    .await
-    .map_err(LogError::during("make the session read-only"))?;
-    Ok(connection)
+    options.connect().await.map_err(LogError::during("connect"))
+}
+
+/// Begins a transaction of one snapshot that the server keeps from writing, and in which no
+/// statement takes longer than this; zero sets no limit.
+///
+/// Nothing is set for the session: a pooler that hands sessions on after each transaction would
+/// give the settings to a service, whose writes would fail.
+///
+/// # Errors
+/// The server's. Drop the transaction with the call.
+#[cfg(feature = "postgres")]
+pub async fn begin(
+    connection: &mut PgConnection,
+    statement_timeout: Duration,
+) -> Result<sqlx::Transaction<'_, Postgres>, sqlx::Error> {
+    let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+    sqlx::query("SELECT set_config('statement_timeout', $1, true)")
+        .bind(statement_timeout.as_millis().to_string())
+        .execute(&mut *tx)
+        .await?;
+    Ok(tx)
 }
 
 #[cfg(feature = "sqlite")]

@@ -1,10 +1,14 @@
 //! The outbox as somebody reads it who compares it with what happened elsewhere: in the order of
 //! message ids, in pages, each row with what the relay says of it.
 
+#[cfg(feature = "postgres")]
+use std::time::Duration;
+
 use async_trait::async_trait;
 use message::Fingerprint;
 use uuid::Uuid;
 
+use crate::entries::Labels;
 use crate::log::{ExceptionState, LogError, RelayName};
 
 /// How far the relay has come with a row.
@@ -16,6 +20,9 @@ pub enum Stage {
     Passed,
     /// It is parked.
     Beside(ExceptionState),
+    /// It is left to other relays: nothing is expected of this one. The outbox does not know; who
+    /// knows what the relay leaves out says so.
+    LeftOut,
 }
 
 /// A row of the outbox.
@@ -25,6 +32,8 @@ pub struct Row {
     pub id: Uuid,
     /// Where it is to be published.
     pub topic: String,
+    /// Its kind and headers.
+    pub labels: Labels,
     /// The fingerprint of the message, as an inbox stores it.
     pub fingerprint: Fingerprint,
     /// How far the relay has come with it.
@@ -59,7 +68,23 @@ pub async fn postgres(
     schema: Option<&migrations::Identifier>,
     relay: &RelayName,
 ) -> Result<Box<dyn Rows>, LogError> {
-    Ok(Box::new(crate::postgres::PostgresRows::open(connection, schema, relay).await?))
+    postgres_within(connection, schema, relay, Duration::ZERO).await
+}
+
+/// The outbox of a relay in PostgreSQL, where no statement takes longer than this; zero sets no
+/// limit.
+///
+/// # Errors
+/// [`LogError::Operator`] when the schema does not fit.
+#[cfg(feature = "postgres")]
+pub async fn postgres_within(
+    connection: sqlx::PgConnection,
+    schema: Option<&migrations::Identifier>,
+    relay: &RelayName,
+    statement_timeout: Duration,
+) -> Result<Box<dyn Rows>, LogError> {
+    let opened = crate::postgres::PostgresRows::open(connection, schema, relay, statement_timeout);
+    Ok(Box::new(opened.await?))
 }
 
 /// The outbox of a relay in SQLite.

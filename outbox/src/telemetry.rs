@@ -1,8 +1,8 @@
 //! The one table of every metric of producers, [`METRICS`].
 
+use message::Metric;
 use message::token::{Drift, Stale};
-use message::{Metric, MetricKind};
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram};
+use metrics::counter;
 
 /// Every metric of this crate.
 pub const METRICS: &[Metric] = &[
@@ -31,13 +31,7 @@ pub const METRICS: &[Metric] = &[
 
 /// Registers the descriptions; call it once, after the recorder is installed.
 pub fn describe() {
-    for metric in METRICS {
-        match metric.kind {
-            MetricKind::Counter => describe_counter!(metric.name, metric.text),
-            MetricKind::Gauge => describe_gauge!(metric.name, metric.text),
-            MetricKind::Histogram => describe_histogram!(metric.name, metric.text),
-        }
-    }
+    message::describe_metrics!(METRICS);
 }
 
 pub(crate) fn enqueued(messages: usize) {

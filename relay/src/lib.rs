@@ -13,6 +13,8 @@
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`monitor`] | looks at the database for metrics |
+//! | [`operate`] | everything that operators ask and decide, for the command line and other skins |
+//! | `page` (feature `page`) | the page for operators, another skin over it |
 //! | [`telemetry`] | the one table of log events and metrics |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
@@ -41,4 +43,10 @@ pub mod fuzzing;
 pub mod http;
 pub mod maintenance;
 pub mod monitor;
+#[cfg(feature = "program")]
+pub mod operate;
+#[cfg(feature = "otlp")]
+pub mod otlp;
+#[cfg(feature = "page")]
+pub mod page;
 pub mod telemetry;

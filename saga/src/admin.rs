@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use inbox::Signature;
-use message::shield;
+use message::{InvalidText, shield};
 use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
 use crate::error::StoreError;
-use crate::key::{self, InvalidName, NAME_BYTES_MAX, SagaId};
+use crate::key::{self, NAME_BYTES_MAX, SagaId};
 use crate::record::{SagaRecord, State, StepRecord};
 use crate::sagas::Sagas;
 
@@ -131,22 +131,30 @@ pub enum DecideError {
         /// The state that is needed.
         needed: &'static str,
     },
-    /// The step has its outcome, or nothing to undo.
+    /// The step has its outcome, nothing to undo, or has not begun and is not the one at which the
+    /// saga is stuck.
     #[error(
-        "the step {step} of {id} cannot be skipped: it has its outcome, or nothing to undo; see `relay sagas show`"
+        "the step {step} of {id} cannot be skipped: it has not begun, has its outcome, or nothing to undo{}; see \
+         `relay sagas show`", stuck_at(.at.as_deref())
     )]
     NotSkipped {
         /// The saga.
         id: SagaId,
         /// The step.
         step: String,
+        /// The step at which the saga is stuck, if it is stuck at one.
+        at: Option<String>,
     },
     /// The name of the step cannot be used.
     #[error(transparent)]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidText),
     /// The database refused or went away.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+fn stuck_at(step: Option<&str>) -> String {
+    step.map(|step| format!(", and the saga is stuck at {step}")).unwrap_or_default()
 }
 
 impl<DB: Dialect> Sagas<DB> {
@@ -212,7 +220,9 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Skips a step of a stuck saga, which goes on: while it is being undone, the step's undo;
-    /// while it runs, the step itself, which is given this result.
+    /// while it runs, the step itself, which is given this result. A step that has not begun must
+    /// be the one at which the saga is stuck: after a misspelt name the saga would go on and do by
+    /// itself what somebody has done by hand.
     ///
     /// # Errors
     /// [`DecideError`].
@@ -243,7 +253,7 @@ impl<DB: Dialect> Sagas<DB> {
         id: SagaId,
         action: Action,
         step: Option<(String, String)>,
-        Signature { actor, note }: Signature,
+        Signature { actor, note, selection: _ }: Signature,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
         let statements = &self.0.statements;
@@ -264,11 +274,15 @@ impl<DB: Dialect> Sagas<DB> {
                     Some(saga) if saga.state == State::Undoing => {
                         DB::skip_undo(&mut tx, statements, &id, step).await
                     }
-                    Some(_) => DB::skip_step(&mut tx, statements, &id, step, result).await,
+                    Some(saga) => {
+                        // One that was stuck before this was stored has none.
+                        let may_be_new = saga.waits_for.as_deref().is_none_or(|at| at == step);
+                        DB::skip_step(&mut tx, statements, &id, (step, may_be_new), result).await
+                    }
                 };
                 let skipped = skipped.map_err(failed("skip a step"))?;
-                if found.is_some() && !skipped {
-                    return Err(DecideError::NotSkipped { id, step: step.clone() });
+                if let (Some(saga), false) = (found, skipped) {
+                    return Err(DecideError::NotSkipped { id, step: step.clone(), at: saga.waits_for });
                 }
                 skipped
                     && DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?

@@ -119,6 +119,14 @@ pub trait Store: Backend {
         turn: &Turn<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
+    /// Ends sagas that ran to their ends, each if it is held and nobody has cancelled it; for each
+    /// whether it did. All or none of it is stored after an error.
+    fn finish_sagas(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        endings: &[(&Held, &str)],
+    ) -> impl Future<Output = Result<Vec<bool>>> + Send;
+
     /// Puts a reply into the mailbox and wakes the saga.
     fn put_reply(
         connection: &mut Self::Connection,
@@ -166,12 +174,13 @@ pub trait Store: Backend {
         step: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Gives a step that has no result one; whether the step was there.
+    /// Gives a step that has no result one, if it has begun or may be new (the flag); whether it
+    /// was given.
     fn skip_step(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
         id: &SagaId,
-        step: &str,
+        step: (&str, bool),
         result: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 

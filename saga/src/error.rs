@@ -2,10 +2,8 @@
 
 use std::error::Error;
 
-use message::Fault;
+use message::{Fault, InvalidText, error_text};
 use migrations::{MigrateError, SqlErrorKind};
-
-use crate::key::InvalidName;
 
 /// The longest error text that is stored, in bytes.
 const ERROR_BYTES_MAX: usize = 2_048;
@@ -57,7 +55,7 @@ pub enum OpenError {
     Store(#[from] StoreError),
     /// A type has a name that cannot be used.
     #[error(transparent)]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidText),
     /// A version was registered twice for one type.
     #[error("version {version} of the saga type {saga_type} was registered twice; give each code a version")]
     Twice {
@@ -75,7 +73,7 @@ pub enum OpenError {
 pub enum StartError {
     /// The type or the id cannot be used.
     #[error(transparent)]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidText),
     /// No version of the type is known here.
     #[error(
         "the saga type {saga_type} is unknown here; register it with .saga(..), or with .starts(..) where another \
@@ -106,17 +104,12 @@ impl StartError {
     }
 }
 
-/// A text cut to what is stored, without the NUL characters that PostgreSQL does not store.
+/// A text cut to [`ERROR_BYTES_MAX`], without what PostgreSQL does not store.
 pub(crate) fn storable(text: &str) -> String {
-    let mut text = text.replace('\0', "\u{fffd}");
-    let cut = (0..=ERROR_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    text.truncate(cut.unwrap_or(0));
-    text
+    error_text::storable(text, ERROR_BYTES_MAX)
 }
 
-/// An error and its sources in one line.
+/// An error and its sources in one line, as [`storable`] leaves it.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let chain = std::iter::successors(Some(error), |error| (*error).source());
-    let texts: Vec<_> = chain.map(ToString::to_string).collect();
-    storable(&texts.join(": "))
+    storable(&error_text::chain(error))
 }

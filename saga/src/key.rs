@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use message::{InvalidText, text};
+
 /// The longest type of a saga and the longest name of a step, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
@@ -10,26 +12,10 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// and other services' idempotency keys take.
 pub const ID_BYTES_MAX: usize = 125;
 
-/// A type, an id or a name of a step that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{what} {value:?} has {bytes} bytes; allowed are 1 to {max} bytes of ASCII letters, digits and - _ . : @"
-)]
-pub struct InvalidName {
-    what: &'static str,
-    value: String,
-    bytes: usize,
-    max: usize,
-}
-
 /// Checks a name.
-pub(crate) fn check(what: &'static str, value: &str, max: usize) -> Result<(), InvalidName> {
+pub(crate) fn check(what: &'static str, value: &str, bytes_max: usize) -> Result<(), InvalidText> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '@');
-    if (1..=max).contains(&value.len()) && value.chars().all(known) {
-        return Ok(());
-    }
-    let shown = value.chars().take(NAME_BYTES_MAX).collect();
-    Err(InvalidName { what, value: shown, bytes: value.len(), max })
+    text::check(what, value, bytes_max, "allowed are ASCII letters, digits and - _ . : @", known)
 }
 
 /// The name of one saga: its type and its id.
@@ -43,9 +29,9 @@ impl SagaId {
     /// Checks both parts.
     ///
     /// # Errors
-    /// [`InvalidName`]: a type of more than [`NAME_BYTES_MAX`] bytes, an id of more than
+    /// [`InvalidText`]: a type of more than [`NAME_BYTES_MAX`] bytes, an id of more than
     /// [`ID_BYTES_MAX`] bytes, an empty one, or a character outside the set.
-    pub fn new(saga_type: impl Into<String>, id: impl Into<String>) -> Result<Self, InvalidName> {
+    pub fn new(saga_type: impl Into<String>, id: impl Into<String>) -> Result<Self, InvalidText> {
         let (saga_type, id) = (saga_type.into(), id.into());
         check("the type of a saga", &saga_type, NAME_BYTES_MAX)?;
         check("the id of a saga", &id, ID_BYTES_MAX)?;
@@ -139,7 +125,7 @@ mod tests {
         let saga = SagaId::new(name.clone(), id.clone()).unwrap();
         assert_eq!(saga.key(&name).len(), 255);
         let told = SagaId::new("a", id + "i").unwrap_err().to_string();
-        assert!(told.contains("126 bytes") && told.contains("1 to 125"), "{told}");
+        assert!(told.contains("126 bytes") && told.contains("the limit is 125"), "{told}");
         assert!(SagaId::new("", "1").is_err() && SagaId::new("a/b", "1").is_err());
     }
 }

@@ -110,7 +110,7 @@ pub use error::{OpenError, StartError, StoreError};
 #[cfg(feature = "testing")]
 pub use hook::Hook;
 pub use inbox::Signature;
-pub use key::{ID_BYTES_MAX, InvalidKey, InvalidName, NAME_BYTES_MAX, SagaId, StepKey};
+pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
 pub use record::{Held, NewStep, StepChange, Turn};

@@ -137,7 +137,7 @@ pub struct SagaRecord {
     pub error: Option<String>,
     /// Why it is undone.
     pub reason: Option<String>,
-    /// The step whose time or reply it waits for.
+    /// The step whose time or reply it waits for; of a stuck saga, the step at which it is stuck.
     pub waits_for: Option<String>,
     /// Since when.
     pub waiting_since: Option<OffsetDateTime>,
@@ -169,7 +169,7 @@ pub struct StepRecord {
     pub undo: UndoState,
     /// Its result: JSON.
     pub result: Option<String>,
-    /// How often a call was made.
+    /// How often a call was made; 0 of a step that an operator gave a result before it began.
     pub attempts: u32,
     /// Its last failure.
     pub error: Option<String>,
@@ -185,6 +185,17 @@ pub struct StepRecord {
     pub(crate) is_due: bool,
     /// The time since it began, by the database's clock.
     pub(crate) age: Duration,
+}
+
+/// The error of a step that had not begun when an operator gave it a result. Nobody knows which
+/// kind it would have had.
+pub(crate) const GIVEN: &str = "given by an operator";
+
+impl StepRecord {
+    /// Whether an operator gave it its result before it had begun.
+    pub(crate) fn is_given(&self) -> bool {
+        self.state == StepState::Done && self.error.as_deref() == Some(GIVEN)
+    }
 }
 
 /// A saga that a worker owns: what fences its changes.
@@ -232,10 +243,10 @@ pub struct StepChange<'a> {
 pub enum Turn<'a> {
     /// It waits for a step; at once again if more than these replies came, or it was cancelled.
     Wait { step: &'a str, replies: i64 },
-    /// It failed, and is tried again after a pause.
+    /// It failed, and is tried again after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
-    /// It needs an operator.
-    Stick { attempts: u32, error: &'a str },
+    /// It needs an operator, and nobody has cancelled it; at this step, if at one.
+    Stick { attempts: u32, error: &'a str, step: Option<&'a str> },
     /// Its steps are undone from now on. Its worker keeps it.
     BeginUndo { reason: &'a str },
     /// It ran to its end, and nobody has cancelled it.

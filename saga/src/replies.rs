@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use inbox::{Handler, HandlerError};
 use message::Message;
+use serde_json::value::RawValue;
 use sqlx::Transaction;
 
 use crate::dialect::{Dialect, Replied};
@@ -50,8 +51,17 @@ impl<DB: Dialect> Sagas<DB> {
         key: &StepKey,
         payload: &serde_json::Value,
     ) -> Result<Replied, StoreError> {
-        let payload = payload.to_string();
-        let replied = DB::put_reply(tx, &self.0.statements, &key.saga, &key.step, &payload)
+        self.keep_reply(tx, key, &payload.to_string()).await
+    }
+
+    /// `payload` is JSON, kept as it is: no number loses a digit.
+    async fn keep_reply(
+        &self,
+        tx: &mut DB::Connection,
+        key: &StepKey,
+        payload: &str,
+    ) -> Result<Replied, StoreError> {
+        let replied = DB::put_reply(tx, &self.0.statements, &key.saga, &key.step, payload)
             .await
             .map_err(StoreError::during("keep a reply to a saga"))?;
         telemetry::replied(replied);
@@ -106,8 +116,8 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
             )));
         };
         let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
-        let payload: serde_json::Value = serde_json::from_slice(&message.payload)?;
-        let replied = self.sagas.reply(&mut *tx, &key, &payload).await;
+        let payload: &RawValue = serde_json::from_slice(&message.payload)?;
+        let replied = self.sagas.keep_reply(&mut *tx, &key, payload.get()).await;
         let replied = replied.map_err(|error| HandlerError::from(error.into_sqlx()))?;
         match (replied, &self.late) {
             (Replied::Kept | Replied::Duplicate, _) => {}

@@ -19,6 +19,7 @@ use crate::options::WorkerOptions;
 use crate::record::{SagaRecord, State};
 use crate::registry::{Registry, SagaFunction};
 use crate::telemetry;
+use crate::worker::Finishing;
 
 /// The sagas of one database: starts them, runs them, looks at them. Cheap to clone.
 pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
@@ -31,6 +32,7 @@ pub(crate) struct Inner<DB: Dialect> {
     pub(crate) options: WorkerOptions,
     /// A start, a reply or a decision in this process.
     pub(crate) notify: Notify,
+    pub(crate) finishing: Finishing,
     #[cfg(feature = "testing")]
     pub(crate) hook: Option<crate::hook::Hook>,
 }
@@ -80,8 +82,9 @@ impl<DB: Dialect> Sagas<DB> {
     /// runs if and only if the transaction commits. `tx` is an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`].
     ///
-    /// A name that is still remembered starts nothing; inputs are compared as JSON values. What has
-    /// ended is forgotten after [`WorkerOptions::retention`]; its name is free then.
+    /// A name that is still remembered starts nothing; inputs are compared as JSON, where neither
+    /// the order of members counts nor white space, up to a depth of 64. What has ended is
+    /// forgotten after [`WorkerOptions::retention`]; its name is free then.
     ///
     /// # Errors
     /// [`StartError`]; after one of the database, roll the transaction back. Not cancel-safe: drop
@@ -115,8 +118,7 @@ impl<DB: Dialect> Sagas<DB> {
         // A transaction that this one cannot see has started it, or it was forgotten just now.
         let found = found.ok_or(sqlx::Error::RowNotFound);
         let found = found.map_err(StoreError::during("see the saga that was started before"))?;
-        let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-        Ok(if json(&found.input) == json(&input) {
+        Ok(if is_same(&found.input, &input) {
             Started::AlreadyThere(found.state)
         } else {
             Started::KeyReused
@@ -145,6 +147,13 @@ impl<DB: Dialect> Sagas<DB> {
             .await
             .map_err(StoreError::during("look for a saga"))
     }
+}
+
+/// Whether two texts are the same JSON. Numbers count as they are written: a
+/// [`serde_json::Value`] would round long ones, and take other amounts for the same.
+fn is_same(one: &str, other: &str) -> bool {
+    let content = |text: &str| inbox::canonical_json::canonical(text.as_bytes());
+    one == other || content(one).is_some_and(|one| Some(one) == content(other))
 }
 
 impl<DB: Dialect> SagasBuilder<DB> {
@@ -210,6 +219,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
             registry,
             options,
             notify,
+            finishing: Finishing::default(),
             #[cfg(feature = "testing")]
             hook: self.hook,
         })))

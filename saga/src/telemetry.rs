@@ -1,36 +1,35 @@
-//! The one table of every metric of sagas.
-//!
-//! | name | kind | labels | counts |
-//! |---|---|---|---|
-//! | `saga_started_total` | counter | type | sagas started; of those whose transaction rolled back, too |
-//! | `saga_ended_total` | counter | type, state | sagas that finished, or were undone |
-//! | `saga_failed_total` | counter | type | failures of steps and undos that were counted |
-//! | `saga_stuck_total` | counter | type | sagas that came to need an operator |
-//! | `saga_replies_total` | counter | result | replies: kept, duplicate, late, nobody |
-//! | `saga_step_seconds` | histogram | type, kind | from the beginning of a step to its commit |
-//! | `saga_overdue_seconds` | gauge | – | how long the saga waits that waits longest for a worker, from a minute on |
+//! The one table of every metric of sagas, [`METRICS`].
 
 use std::time::Duration;
 
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use message::Metric;
+use metrics::{counter, gauge, histogram};
 
 use crate::dialect::Replied;
 use crate::record::{State, StepKind};
 
+/// Every metric of this crate.
+pub const METRICS: &[Metric] = &[
+    Metric::counter(
+        "saga_started_total",
+        &["type"],
+        "sagas started; those of transactions that are rolled back count, too",
+    ),
+    Metric::counter("saga_ended_total", &["type", "state"], "sagas that finished, or were undone"),
+    Metric::counter("saga_failed_total", &["type"], "failures of steps and undos that were counted"),
+    Metric::counter("saga_stuck_total", &["type"], "sagas that came to need an operator"),
+    Metric::counter("saga_replies_total", &["result"], "replies: `kept`, `duplicate`, `late`, `nobody`"),
+    Metric::histogram("saga_step_seconds", &["type", "kind"], "from the beginning of a step to its commit"),
+    Metric::gauge(
+        "saga_overdue_seconds",
+        &[],
+        "how long the saga waits that waits longest for a worker, from a minute on",
+    ),
+];
+
 /// Registers the descriptions; call it once, after the recorder is installed.
 pub fn describe() {
-    for (name, text) in [
-        ("saga_started_total", "Sagas started"),
-        ("saga_ended_total", "Sagas that finished or were undone"),
-        ("saga_failed_total", "Failures of steps and undos that were counted"),
-        ("saga_stuck_total", "Sagas that came to need an operator"),
-        ("saga_replies_total", "Replies to requests of sagas"),
-    ] {
-        describe_counter!(name, text);
-    }
-    let seconds = metrics::Unit::Seconds;
-    describe_histogram!("saga_step_seconds", seconds, "From the beginning of a step to its commit");
-    describe_gauge!("saga_overdue_seconds", seconds, "How long a saga waits for a worker");
+    message::describe_metrics!(METRICS);
 }
 
 pub(crate) fn started(saga_type: &str) {

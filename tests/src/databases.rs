@@ -15,7 +15,7 @@ use crate::trial::{Failure, Outcome};
 const CONNECTIONS: u32 = 24;
 
 /// A database that the suites run on.
-pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + saga::Dialect {
+pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + inbox::keys::KeyStore + saga::Dialect {
     /// Which one.
     const BACKEND: Backend;
 

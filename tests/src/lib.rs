@@ -24,6 +24,7 @@
 pub mod backends;
 pub mod brokers;
 pub mod cluster;
+pub mod collector;
 pub mod counters;
 pub mod databases;
 pub mod log;

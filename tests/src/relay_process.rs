@@ -111,6 +111,25 @@ impl RelayProcess {
         Ok(Self { child, log })
     }
 
+    /// Starts another command with this configuration.
+    ///
+    /// # Errors
+    /// The program could not be built or started.
+    pub fn start_command(stage: &Stage, config: &Config, arguments: &[&str]) -> Result<Self, Failure> {
+        let log = stage.folder().join(format!("relay-{}.log", random()));
+        let file = std::fs::File::create(&log)?;
+        stage.show_on_failure(&log);
+        let child = command(arguments)?
+            .arg("--config")
+            .arg(config.path())
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self { child, log })
+    }
+
     /// Kills it without a warning, and waits until it is gone.
     ///
     /// # Errors
@@ -210,7 +229,8 @@ fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = std::process::Command::new(cargo);
     build
-        .args(["build", "--quiet", "--package", "outbox-toolkit-relay", "--bin", "relay", "--target-dir"])
+        .args(["build", "--quiet", "--package", "outbox-toolkit-relay", "--bin", "relay"])
+        .args(["--features", "otlp", "--target-dir"])
         .arg(target);
     if profile.ends_with("release") {
         build.arg("--release");

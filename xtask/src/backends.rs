@@ -11,11 +11,45 @@ use std::{path::PathBuf, process::Command};
 /// Path of this program, for tests that stop, crash and restart services.
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 
-/// The file of libfaketime, for tests that give a process another wall clock.
-const CLOCK_VARIABLE: &str = "OUTBOX_FAKETIME";
+/// Files that some tests need beside the services.
+const TOOLS: [ToolKind; 3] = [
+    ToolKind {
+        name: "libfaketime",
+        gives: "clock jumps",
+        variable: "OUTBOX_FAKETIME",
+        get: services::faketime::library,
+    },
+    ToolKind {
+        name: "promtool",
+        gives: "alert rules",
+        variable: "OUTBOX_PROMTOOL",
+        get: services::promtool::program,
+    },
+    ToolKind {
+        name: "chromedriver",
+        gives: "browser",
+        variable: "OUTBOX_CHROMEDRIVER",
+        get: services::chromium::driver,
+    },
+];
 
-/// The file of promtool, for tests of the alert rules.
-const PROMTOOL_VARIABLE: &str = "OUTBOX_PROMTOOL";
+/// Something that is downloaded or installed, and is a file.
+struct ToolKind {
+    name: &'static str,
+    /// The use that tests make of it.
+    gives: &'static str,
+    variable: &'static str,
+    get: Get,
+}
+
+/// Finds the file, and says what it is doing meanwhile.
+type Get = fn(&dyn Fn(&str)) -> Result<PathBuf, services::Fault>;
+
+/// A file, or why there is none.
+struct Tool {
+    kind: &'static ToolKind,
+    file: Result<PathBuf, String>,
+}
 
 /// One component and how the tests get it.
 struct Backend {
@@ -29,10 +63,7 @@ struct Backend {
 
 pub(crate) struct Backends {
     all: Vec<Backend>,
-    /// The file of libfaketime, or why there is none.
-    clock: Result<PathBuf, String>,
-    /// The file of promtool, or why there is none.
-    promtool: Result<PathBuf, String>,
+    tools: Vec<Tool>,
     /// Looked up before anything is built: building the workspace replaces the file, and from then
     /// on this process's own program is a deleted one.
     xtask: PathBuf,
@@ -43,14 +74,11 @@ impl Backends {
     pub(crate) fn up() -> Result<Self, String> {
         let xtask = own_program()?;
         let all = services::up(&Name::ALL).into_iter().map(Backend::from).collect();
-        let clock = services::faketime::library(&|phase| eprintln!("libfaketime: {phase}"));
-        let promtool = services::promtool::program(&|phase| eprintln!("promtool: {phase}"));
-        Ok(Self {
-            all,
-            clock: clock.map_err(|fault| fault.to_string()),
-            promtool: promtool.map_err(|fault| fault.to_string()),
-            xtask,
-        })
+        let get = |kind: &'static ToolKind| {
+            let file = (kind.get)(&|phase| eprintln!("{}: {phase}", kind.name));
+            Tool { kind, file: file.map_err(|fault| fault.to_string()) }
+        };
+        Ok(Self { all, tools: TOOLS.iter().map(get).collect(), xtask })
     }
 
     /// Starts nothing: only what the environment names.
@@ -61,11 +89,15 @@ impl Backends {
             let address = services::given_address(name).ok_or_else(why);
             Backend { name, address, started_by_us: false, external }
         };
-        let clock = std::env::var_os(CLOCK_VARIABLE).map(PathBuf::from);
-        let clock = clock.ok_or_else(|| format!("--no-services, and {CLOCK_VARIABLE} is not set"));
-        let promtool = std::env::var_os(PROMTOOL_VARIABLE).map(PathBuf::from);
-        let promtool = promtool.ok_or_else(|| format!("--no-services, and {PROMTOOL_VARIABLE} is not set"));
-        Ok(Self { all: Name::ALL.into_iter().map(look).collect(), clock, promtool, xtask: own_program()? })
+        let get = |kind: &'static ToolKind| {
+            let file = std::env::var_os(kind.variable).map(PathBuf::from);
+            Tool {
+                kind,
+                file: file.ok_or_else(|| format!("--no-services, and {} is not set", kind.variable)),
+            }
+        };
+        let (all, tools) = (Name::ALL.into_iter().map(look).collect(), TOOLS.iter().map(get).collect());
+        Ok(Self { all, tools, xtask: own_program()? })
     }
 
     pub(crate) fn table(&self) -> String {
@@ -84,15 +116,11 @@ impl Backends {
                 ["restarts".to_owned(), "ignored".to_owned(), why]
             }
         };
-        let clock = match &self.clock {
-            Ok(library) => ["clock jumps".to_owned(), "real".to_owned(), library.display().to_string()],
-            Err(why) => ["clock jumps".to_owned(), "ignored".to_owned(), why.lines().take(1).collect()],
-        };
-        let promtool = match &self.promtool {
-            Ok(program) => ["alert rules".to_owned(), "real".to_owned(), program.display().to_string()],
-            Err(why) => ["alert rules".to_owned(), "ignored".to_owned(), why.lines().take(1).collect()],
-        };
-        let rows = self.all.iter().map(row).chain([restarts, clock, promtool]);
+        let tools = self.tools.iter().map(|tool| match &tool.file {
+            Ok(file) => [tool.kind.gives.to_owned(), "real".to_owned(), file.display().to_string()],
+            Err(why) => [tool.kind.gives.to_owned(), "ignored".to_owned(), why.lines().take(1).collect()],
+        });
+        let rows = self.all.iter().map(row).chain([restarts]).chain(tools);
         report::table(["backend", "tests", "address or reason"], rows)
     }
 
@@ -102,10 +130,9 @@ impl Backends {
 
     /// Fails when a required service is not there.
     pub(crate) fn require(&self, require: &Require) -> Result<(), String> {
-        let clock = self.clock.as_ref().err().filter(|_| *require == Require::All);
-        let clock = clock.map(|why| format!("libfaketime is required: {why}"));
-        let promtool = self.promtool.as_ref().err().filter(|_| *require == Require::All);
-        let promtool = promtool.map(|why| format!("promtool is required: {why}"));
+        let tools = self.tools.iter().filter(|_| *require == Require::All).filter_map(|tool| {
+            Some(format!("{} is required: {}", tool.kind.name, tool.file.as_ref().err()?))
+        });
         let missing: Vec<String> = self
             .all
             .iter()
@@ -113,8 +140,7 @@ impl Backends {
             .filter_map(|backend| {
                 Some(format!("{} is required: {}", backend.name, backend.address.as_ref().err()?))
             })
-            .chain(clock)
-            .chain(promtool)
+            .chain(tools)
             .collect();
         if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
     }
@@ -141,14 +167,12 @@ impl Backends {
         } else {
             command.env_remove(XTASK_VARIABLE);
         }
-        match &self.clock {
-            Ok(library) => command.env(CLOCK_VARIABLE, library),
-            Err(_) => command.env_remove(CLOCK_VARIABLE),
-        };
-        match &self.promtool {
-            Ok(program) => command.env(PROMTOOL_VARIABLE, program),
-            Err(_) => command.env_remove(PROMTOOL_VARIABLE),
-        };
+        for Tool { kind, file } in &self.tools {
+            match file {
+                Ok(file) => command.env(kind.variable, file),
+                Err(_) => command.env_remove(kind.variable),
+            };
+        }
         let folder = services::services_dir().map_err(|fault| fault.to_string())?;
         if !self.all.iter().any(|backend| backend.external) {
             command.env(TLS_DIR_VARIABLE, folder.join("tls"));
@@ -219,13 +243,9 @@ mod tests {
             backend(Name::Kafka, Err("no java".to_owned())),
             backend(Name::Sqs, Ok("http://127.0.0.1:1".to_owned())),
         ];
-        let promtool = Ok(PathBuf::from("/bin/promtool"));
-        Backends {
-            all,
-            clock: Ok(PathBuf::from("/lib/clock.so")),
-            promtool,
-            xtask: PathBuf::from("/bin/xtask"),
-        }
+        let tool = |kind: &'static ToolKind| Tool { kind, file: Ok(PathBuf::from("/lib").join(kind.name)) };
+        let tools = TOOLS.iter().map(tool).collect();
+        Backends { all, tools, xtask: PathBuf::from("/bin/xtask") }
     }
 
     fn handed_over(backends: &Backends, key: &str) -> Option<Option<OsString>> {
@@ -247,15 +267,16 @@ mod tests {
         assert_eq!(handed_over(&backends, "OUTBOX_SQS_ENDPOINT"), Some(Some("http://127.0.0.1:1".into())));
         assert_eq!(handed_over(&backends, "OUTBOX_KAFKA_BROKERS"), Some(None), "removed");
         assert_eq!(handed_over(&backends, XTASK_VARIABLE), Some(Some("/bin/xtask".into())));
-        assert_eq!(handed_over(&backends, CLOCK_VARIABLE), Some(Some("/lib/clock.so".into())));
+        assert_eq!(handed_over(&backends, "OUTBOX_FAKETIME"), Some(Some("/lib/libfaketime".into())));
     }
 
     #[test]
-    fn a_missing_clock_counts_only_when_all_is_required() {
-        let backends = Backends { all: Vec::new(), clock: Err("no apt".to_owned()), ..backends(false) };
+    fn a_missing_tool_counts_only_when_all_is_required() {
+        let mut backends = Backends { all: Vec::new(), ..backends(false) };
+        backends.tools[0].file = Err("no apt".to_owned());
         assert_eq!(backends.require(&Require::None), Ok(()));
         assert_eq!(backends.require(&Require::All), Err("libfaketime is required: no apt".to_owned()));
-        assert_eq!(handed_over(&backends, CLOCK_VARIABLE), Some(None), "removed");
+        assert_eq!(handed_over(&backends, "OUTBOX_FAKETIME"), Some(None), "removed");
     }
 
     #[test]

@@ -53,7 +53,7 @@ struct Ignored {
 
 pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
     let mut rows = Vec::new();
-    let mut failures = 0;
+    let mut failures = Vec::new();
     let mut summary = None;
     for &check in Check::value_variants() {
         if !options.checks.is_empty() && !options.checks.contains(&check) {
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
         let seconds = format!("{:.0}", begun.elapsed().as_secs_f64());
         if let Err(error) = &result {
             eprintln!("error: {error}");
-            failures += 1;
+            failures.push(format!("{}: {error}", check.name()));
         }
         rows.push([check.name(), if result.is_ok() { "passed" } else { "FAILED" }.to_owned(), seconds]);
         for Ignored { what, why } in result.unwrap_or_default() {
@@ -72,10 +72,13 @@ pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
         }
     }
     println!("\n{}", report::table(["check", "result", "seconds"], rows));
+    for failure in &failures {
+        println!("{failure}");
+    }
     if let Some(summary) = summary {
         println!("\n{summary}");
     }
-    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Check {
@@ -136,23 +139,31 @@ impl Check {
 }
 
 /// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
-const FEATURES: [&str; 11] = [
+const FEATURES: [&str; 13] = [
     "postgres",
     "sqlite",
     "postgres,kafka",
     "sqlite,rabbitmq",
     "postgres,sqs",
     "sqlite,memory",
+    "postgres,keys",
     "sqlite,http",
     "postgres,relay",
     "postgres,saga",
     "sqlite,saga",
+    "sqlite,otel",
     "testkit",
 ];
 
 /// The same of the relay's program, which has SQLite always.
-const RELAY_FEATURES: [&str; 4] =
-    ["program,kafka", "program,postgres,kafka", "program,rabbitmq", "program,sqs"];
+const RELAY_FEATURES: [&str; 6] = [
+    "program,kafka",
+    "program,postgres,kafka",
+    "program,rabbitmq",
+    "program,sqs",
+    "otlp,kafka",
+    "page,rabbitmq",
+];
 
 /// Compiles toolkit and relay with each feature alone: code that leans on another one's
 /// dependencies shows.

@@ -105,7 +105,7 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     // Beforehand: a test that built them itself would have the time of one test for it.
     cargo::step(
         "building the relay",
-        &mut cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?,
+        &mut cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay", "--features", "otlp"])?,
     )?;
     let mut examples = cargo(["build", "--package", "examples", "--bins"])?;
     cargo::step("building the examples", examples.args(["--features", "crash-points"]))?;

@@ -12,7 +12,7 @@ mod publisher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::engine::EngineOptions;
+use relay::engine::{EngineOptions, Publishing};
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Messages per second, several with commas (default 10, 100, 1,000, 10,000).
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     rates: Vec<u32>,
+    /// The relay publishes in transactions, and the consumer reads what is committed.
+    #[arg(long)]
+    transactional: bool,
     /// Seconds of each load.
     #[arg(long)]
     seconds: Option<u32>,
@@ -53,12 +56,13 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
     for _ in 0..rounds {
         for load in &mut loads {
             progress.set_message(format!("{} messages per second", load.rate));
-            measure(load, seconds).await?;
+            measure(load, seconds, args.transactional).await?;
             progress.inc(1);
         }
     }
     progress.finish_and_clear();
-    Ok(report(&loads, tokio::task::spawn_blocking(environment::fsync).await??.median / 1e3))
+    let fsync_ms = tokio::task::spawn_blocking(environment::fsync).await??.median / 1e3;
+    Ok(report(&loads, args.transactional, fsync_ms))
 }
 
 /// One load: the samples of all rounds.
@@ -75,7 +79,7 @@ impl Load {
     }
 }
 
-async fn measure(load: &mut Load, seconds: u32) -> Result<(), Failure> {
+async fn measure(load: &mut Load, seconds: u32, transactional: bool) -> Result<(), Failure> {
     let database = Database::create().await?;
     database
         .run("CREATE TABLE business (id bigint PRIMARY KEY); CREATE TABLE effect (id bigint PRIMARY KEY)")
@@ -87,8 +91,13 @@ async fn measure(load: &mut Load, seconds: u32) -> Result<(), Failure> {
     let messages = (load.rate * seconds) as usize / batch * batch;
     let clock = Arc::new(Clock::new(messages));
 
-    let connector = Arc::new(publisher::Timed::new(kafka.connector()?, Arc::clone(&clock)));
-    let pipeline = pipeline(&database, connector, EngineOptions::default())?;
+    let settings = EngineOptions::default();
+    let publishing = if transactional {
+        Publishing::from(kafka.transactions()?)
+    } else {
+        Publishing::Plain(Arc::new(publisher::Timed::new(kafka.connector()?, Arc::clone(&clock))))
+    };
+    let pipeline = pipeline(&database, publishing, settings)?;
     let stop = CancellationToken::new();
     let relaying = tokio::spawn(pipeline.run(stop.clone()));
     let (consuming, shutdown) = consumer::start(&database, &kafka, &topic, Arc::clone(&clock)).await?;
@@ -111,8 +120,8 @@ async fn measure(load: &mut Load, seconds: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(loads: &[Load], fsync_ms: f64) -> Report {
-    let mut report = Report::new("latency");
+fn report(loads: &[Load], transactional: bool, fsync_ms: f64) -> Report {
+    let mut report = Report::new(if transactional { "latency_transactional" } else { "latency" });
     let mut rows = Vec::new();
     let mut lines =
         ["commit to broker, p50", "commit to broker, p99", "commit to effect, p50", "commit to effect, p99"]
@@ -123,6 +132,10 @@ fn report(loads: &[Load], fsync_ms: f64) -> Report {
         for (leg, name) in
             legs.iter().zip(["intended start → commit", "commit → broker", "commit → consumer's commit"])
         {
+            // Nobody notes when the broker confirms a transaction.
+            if transactional && name == "commit → broker" {
+                continue;
+            }
             rows.push([
                 load.rate.into(),
                 name.into(),
@@ -140,7 +153,9 @@ fn report(loads: &[Load], fsync_ms: f64) -> Report {
         {
             line.points.push((load.rate.into(), figure));
         }
-        if load.rate <= JUDGED_TO {
+        if load.rate <= JUDGED_TO && transactional {
+            report.at_most(format!("{}/s: commit → effect, p50 ms", load.rate), 60.0, effect.ms(0.5));
+        } else if load.rate <= JUDGED_TO {
             report.at_most(format!("{}/s: commit → broker, p50 ms", load.rate), 5.0, broker.ms(0.5));
             report.at_most(format!("{}/s: commit → broker, p99 ms", load.rate), 25.0, broker.ms(0.99));
         }
@@ -159,6 +174,9 @@ fn report(loads: &[Load], fsync_ms: f64) -> Report {
             [load.rate.into(), (100.0 * fsync_ms / Percentiles::of(load.to_effect.clone()).ms(0.5)).into()]
         }),
     );
+    if transactional {
+        return report;
+    }
     report.plot(Plot {
         name: "latency-by-load",
         title: "Latency under open-loop load: PostgreSQL to Kafka to inbox",

@@ -7,6 +7,7 @@ mod pin;
 mod process;
 mod published;
 mod reach;
+mod recording;
 mod relay;
 
 pub(crate) use counters::Wal;
@@ -16,6 +17,7 @@ pub(crate) use pin::Pin;
 pub(crate) use process::RelayProcess;
 pub(crate) use published::Published;
 pub(crate) use reach::reach;
+pub(crate) use recording::Recording;
 pub(crate) use relay::{PATIENCE, RELAY, drain, log, pipeline};
 
 use crate::Failure;

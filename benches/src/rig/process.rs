@@ -21,7 +21,8 @@ pub(crate) struct RelayProcess {
 }
 
 impl RelayProcess {
-    /// Starts `relay run` at its defaults; `broker` is the broker's section of the configuration.
+    /// Starts `relay run` at its defaults, with metrics recorded; `broker` is the broker's section
+    /// of the configuration.
     pub(crate) fn start(database: &Database, broker: &str) -> Result<Self, Failure> {
         let program = std::env::current_exe()?.with_file_name("relay");
         let folder = std::env::temp_dir().join(format!("bench-relay-{}", uuid::Uuid::now_v7().simple()));
@@ -30,7 +31,10 @@ impl RelayProcess {
         let url = &database.url;
         std::fs::write(
             &config,
-            format!("[[pipeline]]\nname = \"{RELAY}\"\n[pipeline.database]\nurl = \"{url}\"\n{broker}"),
+            format!(
+                "[http]\nlisten = \"127.0.0.1:0\"\n\
+                 [[pipeline]]\nname = \"{RELAY}\"\n[pipeline.database]\nurl = \"{url}\"\n{broker}"
+            ),
         )?;
         let log = std::fs::File::create(folder.join("relay.log"))?;
         let child = Command::new(&program)

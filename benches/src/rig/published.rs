@@ -1,29 +1,55 @@
-//! Counts what the relay reports as published: the smallest possible metrics recorder.
+//! Counts what the relay reports as published: the smallest possible metrics recorder, unless
+//! the whole one is to be measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-use super::reach;
+use super::{Recording, reach};
 
 /// The relay's own counter of confirmed messages.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Published(Arc<AtomicU64>);
+#[derive(Clone)]
+pub(crate) struct Published {
+    count: Arc<AtomicU64>,
+    recording: Recording,
+}
+
+/// Counts twice: here, and where it is recorded.
+struct Twice {
+    here: Arc<AtomicU64>,
+    recorded: Counter,
+}
+
+impl CounterFn for Twice {
+    fn increment(&self, value: u64) {
+        self.here.fetch_add(value, Ordering::Relaxed);
+        self.recorded.increment(value);
+    }
+
+    fn absolute(&self, value: u64) {
+        self.recorded.absolute(value);
+    }
+}
 
 struct OnlyPublished(Published);
 
 impl Published {
     /// Installs the recorder for this process.
     pub(crate) fn install() -> Result<Self, crate::Failure> {
-        let published = Self::default();
+        let published = Self { count: Arc::default(), recording: Recording::new()? };
         metrics::set_global_recorder(OnlyPublished(published.clone())).map_err(|error| error.to_string())?;
         Ok(published)
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The whole recorder, for turns that measure it.
+    pub(crate) fn recording(&self) -> &Recording {
+        &self.recording
     }
 
     /// Waits until `target` messages are confirmed.
@@ -39,18 +65,26 @@ impl Recorder for OnlyPublished {
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        match key.name() {
-            "relay_published_total" => Counter::from_arc(Arc::clone(&self.0.0)),
-            _ => Counter::noop(),
+    fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
+        let recorder = self.0.recording.recorder();
+        let recorded = recorder.map(|recorder| recorder.register_counter(key, metadata));
+        let here = Arc::clone(&self.0.count);
+        match (key.name(), recorded) {
+            ("relay_published_total", None) => Counter::from_arc(here),
+            ("relay_published_total", Some(recorded)) => {
+                Counter::from_arc(Arc::new(Twice { here, recorded }))
+            }
+            (_, recorded) => recorded.unwrap_or_else(Counter::noop),
         }
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
+        let recorder = self.0.recording.recorder();
+        recorder.map_or_else(Gauge::noop, |recorder| recorder.register_gauge(key, metadata))
     }
 
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
+    fn register_histogram(&self, key: &Key, metadata: &Metadata<'_>) -> Histogram {
+        let recorder = self.0.recording.recorder();
+        recorder.map_or_else(Histogram::noop, |recorder| recorder.register_histogram(key, metadata))
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use message::{Connector, Source};
+use message::Source;
 use outbox::log::{LogOptions, LogStore, RelayName};
-use relay::engine::{EngineOptions, Pipeline};
+use relay::engine::{EngineOptions, Pipeline, Publishing};
 use tokio_util::sync::CancellationToken;
 
 use super::{Database, Published};
@@ -25,21 +25,21 @@ pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {
 /// A relay of a database in this process, not running yet.
 pub(crate) fn pipeline(
     database: &Database,
-    connector: Arc<dyn Connector>,
+    publishing: impl Into<Publishing>,
     settings: EngineOptions,
 ) -> Result<Pipeline, Failure> {
-    Ok(Pipeline::new(RelayName::new(RELAY)?, log(database)?, connector, settings))
+    Ok(Pipeline::new(RelayName::new(RELAY)?, log(database)?, publishing, settings))
 }
 
 /// Relays so many messages; the time from a cold start to the last confirmation.
 pub(crate) async fn drain(
     database: &Database,
-    connector: Arc<dyn Connector>,
+    publishing: impl Into<Publishing>,
     settings: EngineOptions,
     messages: u64,
     published: &Published,
 ) -> Result<Duration, Failure> {
-    let pipeline = pipeline(database, connector, settings)?;
+    let pipeline = pipeline(database, publishing, settings)?;
     let stop = CancellationToken::new();
     let target = published.count() + messages;
     let started = Instant::now();

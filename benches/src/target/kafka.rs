@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use brokers::kafka;
-use message::Connector;
+use message::{Connector, Transactions};
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -52,6 +52,12 @@ impl Kafka {
     /// Where it is.
     pub(crate) fn servers(&self) -> &str {
         &self.servers
+    }
+
+    /// The toolkit's connector that publishes in transactions.
+    pub(crate) fn transactions(&self) -> Result<Arc<dyn Transactions>, Failure> {
+        let config = kafka::Config::new(self.servers.split(','));
+        Ok(Arc::new(kafka::TransactionalConnector::new(config)?))
     }
 
     /// The section of the relay's configuration.

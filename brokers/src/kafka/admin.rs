@@ -140,7 +140,7 @@ fn check(verb: &str, results: Result<Vec<TopicResult>, KafkaError>, fine: Code) 
 }
 
 fn refused(what: &str, error: KafkaError) -> AdminError {
-    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    let code = fault::code(&error);
     let reason = fault::describe(code, &format!("cannot {what}"));
     AdminError::Refused { reason, source: error.into() }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use message::SizeLimit;
 use message::loopback::is_loopback;
 use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
@@ -78,6 +79,11 @@ pub struct Config {
     /// no: a misspelt topic would get every message and no consumer.
     #[serde(default)]
     pub create_topics: bool,
+    /// Whether a relay publishes in transactions: readers of committed records
+    /// (`isolation.level=read_committed`) see each message once, whatever ends the relay. Default
+    /// no. Consumers pay no heed to it.
+    #[serde(default)]
+    pub transactional: bool,
     /// Any other librdkafka property by its own name. Those on which the guarantees rest are
     /// refused.
     #[serde(default)]
@@ -180,6 +186,7 @@ impl Config {
             queue_bytes_max: queue_bytes_max(),
             connect_timeout_ms: connect_timeout_ms(),
             create_topics: false,
+            transactional: false,
             properties: BTreeMap::new(),
         }
     }
@@ -284,6 +291,10 @@ impl Config {
     pub(super) fn client(&self) -> Result<ClientConfig, InvalidSetting> {
         self.check()?;
         let mut client = ClientConfig::new();
+        // Lost records are told in these lines only, whatever else a program wants of librdkafka.
+        if (client.log_level as i32) < RDKafkaLogLevel::Warning as i32 {
+            client.log_level = RDKafkaLogLevel::Warning;
+        }
         for (name, value) in &self.properties {
             client.set(name, value.expose_secret());
         }

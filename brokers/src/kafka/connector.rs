@@ -61,12 +61,12 @@ impl message::Connector for Connector {
     }
 }
 
-fn operator(error: InvalidSetting) -> PublishError {
+pub(super) fn operator(error: InvalidSetting) -> PublishError {
     PublishError::new(Fault::Operator, FaultScope::Session, error.to_string()).with_source(error)
 }
 
 /// The producer's properties: those on which the guarantees rest, then the operator's choices.
-fn producer(config: &Config, batches: bool) -> Result<ClientConfig, InvalidSetting> {
+pub(super) fn producer(config: &Config, batches: bool) -> Result<ClientConfig, InvalidSetting> {
     let mut client = config.client()?;
     client
         .set("acks", "all")

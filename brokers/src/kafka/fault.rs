@@ -42,6 +42,15 @@ pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
     }
 }
 
+/// The code of an error, also where librdkafka's bindings keep that of a request to the cluster's
+/// administration to themselves.
+pub(super) fn code(error: &KafkaError) -> Code {
+    match error {
+        KafkaError::AdminOp(code) => *code,
+        error => error.rdkafka_error_code().unwrap_or(Code::Unknown),
+    }
+}
+
 /// Returns advice to the operator about a code.
 fn advice(code: Code) -> &'static str {
     match code {

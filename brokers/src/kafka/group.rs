@@ -7,6 +7,7 @@ use rdkafka::ClientConfig;
 use serde::Deserialize;
 
 use super::config::Config;
+use super::lag::STATISTICS_EVERY_MS;
 use crate::settings::InvalidSetting;
 
 /// The topics to consume, and the group to join: the section `[consumer.kafka]` of a configuration
@@ -151,6 +152,7 @@ impl GroupConfig {
             // settle, and the rest of the group does not stop. The eager assignors take everything
             // away each time.
             .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("statistics.interval.ms", STATISTICS_EVERY_MS)
             .set("session.timeout.ms", self.session_timeout_ms.to_string())
             .set("queued.min.messages", self.prefetch_len.to_string())
             .set("allow.auto.create.topics", if config.create_topics { "true" } else { "false" });

@@ -4,16 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use message::{Delivery, Fault, SubscriptionError};
+use message::{Delivery, Fault, Lag, SubscriptionError};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use rdkafka::{ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::ahead::Ahead;
 use super::fault;
+use super::lag;
 use super::ledger::{Ledger, Place};
 use super::log;
 use super::reading::Reading;
@@ -35,6 +36,8 @@ pub(super) struct State {
     pub(super) ahead: Ahead,
     pub(super) ledger: Ledger,
     pub(super) reading: Reading,
+    /// As librdkafka told last.
+    lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
     last_error: Option<String>,
 }
@@ -46,6 +49,7 @@ impl Inflow {
             ahead: Ahead::new(prefetch_len),
             ledger: Ledger::default(),
             reading: Reading::default(),
+            lags: Vec::new(),
             failure: None,
             last_error: None,
         };
@@ -102,6 +106,11 @@ impl Inflow {
             ahead_len_peak: state.ahead.len_peak(),
             assignments: state.reading.assignments(),
         }
+    }
+
+    /// How far the group lags behind in the topics of this member's partitions.
+    pub(super) fn lags(&self) -> Vec<Lag> {
+        self.lock().lags.clone()
     }
 
     /// From now on a TLS error is the network's and not the settings'.
@@ -173,13 +182,16 @@ pub(super) fn offsets(positions: &[(Place, i64)]) -> Result<TopicPartitionList, 
 pub(super) struct Callbacks(pub(super) Arc<Inflow>);
 
 impl ClientContext for Callbacks {
+    fn stats(&self, statistics: Statistics) {
+        self.0.lock().lags = lag::lags(&statistics);
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         log::forward(level, facility, text);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let Some(code) = error.rdkafka_error_code() else { return };
-        tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");
+        let Some(code) = log::error(&error, reason) else { return };
         let text = fault::describe(code, reason);
         let settings = match code {
             Code::SSL => !self.0.connected.load(Ordering::Acquire),

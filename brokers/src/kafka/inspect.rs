@@ -8,7 +8,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, Resource
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfig as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::metadata::{Metadata, MetadataBroker, MetadataTopic};
 use tokio::task::spawn_blocking;
 
 use super::config::Config;
@@ -52,15 +52,33 @@ pub enum Retained {
     Forever,
 }
 
-type Client = AdminClient<DefaultClientContext>;
+pub(super) type Client = AdminClient<DefaultClientContext>;
+
+/// A cluster that has told which brokers and topics it has.
+pub(super) struct Asked {
+    pub(super) client: Arc<Client>,
+    pub(super) brokers: Vec<i32>,
+    pub(super) topics: Vec<Inspected<TopicFacts>>,
+}
 
 /// Asks the cluster for these topics. Cancel-safe.
 ///
 /// # Errors
 /// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<TopicFacts>, InspectError> {
+    let names = topics.to_vec();
+    let find = move |cluster: &Metadata| names.into_iter().map(|topic| find(cluster, topic)).collect();
+    let Asked { brokers, topics, .. } = ask(config, find).await?;
+    Ok(BrokerFacts { version: None, nodes: Some(brokers.len()), clock: None, topics })
+}
+
+/// Asks the cluster for the topics that `select` finds in it, and for their settings.
+pub(super) async fn ask(
+    config: &Config,
+    select: impl FnOnce(&Metadata) -> Vec<Inspected<TopicFacts>> + Send + 'static,
+) -> Result<Asked, InspectError> {
     let timeout = config.connect_timeout();
-    let (owned, names) = (config.clone(), topics.to_vec());
+    let owned = config.clone();
     // Blocking: reads secrets and certificates, waits for the cluster's answer.
     let asked = spawn_blocking(move || {
         let properties = owned.client().map_err(|error| InspectError::operator(error.to_string()))?;
@@ -68,26 +86,26 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
             .map_err(|error| InspectError::operator(fault::creation(&error)))?;
         let described = client.inner().fetch_metadata(None, timeout);
         let cluster = described.map_err(|error| failed("list topics", &error))?;
-        let found: Vec<Inspected<TopicFacts>> = names
-            .into_iter()
-            .map(|topic| {
-                let listed = cluster.topics().iter().find(|listed| listed.name() == topic);
-                let facts = match listed {
-                    Some(listed) => placed(listed),
-                    None => Err(InspectError::operator(fault::describe(
-                        Code::UnknownTopicOrPartition,
-                        &format!("topic {topic:?}"),
-                    ))),
-                };
-                Inspected { topic, facts }
-            })
-            .collect();
-        Ok::<_, InspectError>((Arc::new(client), cluster.brokers().len(), found))
+        let brokers = cluster.brokers().iter().map(MetadataBroker::id).collect();
+        Ok::<_, InspectError>(Asked { client: Arc::new(client), brokers, topics: select(&cluster) })
     });
-    let (client, nodes, mut topics) =
+    let mut asked =
         asked.await.map_err(|error| InspectError::broker(format!("asking kafka broke off: {error}")))??;
-    add_settings(&client, timeout, &mut topics).await;
-    Ok(BrokerFacts { version: None, nodes: Some(nodes), clock: None, topics })
+    add_settings(&asked.client, timeout, &mut asked.topics).await;
+    Ok(asked)
+}
+
+/// Returns what the cluster says of a topic.
+pub(super) fn find(cluster: &Metadata, topic: String) -> Inspected<TopicFacts> {
+    let listed = cluster.topics().iter().find(|listed| listed.name() == topic);
+    let facts = match listed {
+        Some(listed) => placed(listed),
+        None => Err(InspectError::operator(fault::describe(
+            Code::UnknownTopicOrPartition,
+            &format!("topic {topic:?}"),
+        ))),
+    };
+    Inspected { topic, facts }
 }
 
 /// Returns where a topic's partitions are.
@@ -169,8 +187,8 @@ impl TopicFacts {
     }
 }
 
-fn failed(what: &str, error: &KafkaError) -> InspectError {
-    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+pub(super) fn failed(what: &str, error: &KafkaError) -> InspectError {
+    let code = fault::code(error);
     let reason = fault::describe(code, &format!("cannot {what}"));
     InspectError { fault: fault::classify(code).0, reason }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::mocking::MockCluster;
+use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
@@ -120,6 +120,17 @@ impl Mock {
         let topic = topic.to_owned();
         self.run(move |served| {
             served.cluster.partition_leader(&topic, partition.into(), broker.map(i32::from))
+        })
+    }
+
+    /// Makes a broker the coordinator of a producer's transactions.
+    ///
+    /// # Errors
+    /// [`MockError`]: there is no such broker.
+    pub fn coordinate(&self, transactional_id: &str, broker: u8) -> Result<(), MockError> {
+        let id = transactional_id.to_owned();
+        self.run(move |served| {
+            served.cluster.coordinator(MockCoordinator::Transaction(id), i32::from(broker))
         })
     }
 

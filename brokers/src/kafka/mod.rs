@@ -35,7 +35,8 @@
 //!
 //! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and
 //! [`Subscriber`] consume; [`Admin`] makes topics; [`TopicReader`] reads them beside everybody
-//! else; [`mock::Mock`] is a cluster inside the process.
+//! else; [`TransactionalConnector`] publishes in transactions; [`mock::Mock`] is a cluster inside
+//! the process.
 
 mod admin;
 mod ahead;
@@ -47,6 +48,7 @@ mod fault;
 mod group;
 mod inflow;
 mod inspect;
+mod lag;
 mod ledger;
 mod log;
 pub mod mock;
@@ -67,6 +69,7 @@ mod suspects;
 mod tests;
 mod topic_reader;
 mod topics;
+mod transactions;
 pub(crate) mod wire;
 
 pub use admin::{Admin, AdminError, TopicPlan};
@@ -79,3 +82,6 @@ pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;
 pub use subscription::Subscription;
 pub use topic_reader::{Begun, ReadTopic, TopicReader};
+pub use transactions::{
+    STATE_TOPIC, TransactionFacts, TransactionalConnector, crash_points, inspect_transactions,
+};

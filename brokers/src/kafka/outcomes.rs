@@ -223,8 +223,7 @@ impl ClientContext for Outcomes {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let Some(code) = error.rdkafka_error_code() else { return };
-        tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");
+        let Some(code) = log::error(&error, reason) else { return };
         let text = fault::describe(code, reason);
         let settings = match code {
             Code::SSL => !self.connected.load(Ordering::Acquire),

@@ -8,7 +8,7 @@ use message::{
     Capabilities, FaultScope, MaxInFlightPerKey, Message, PublishError, SizeLimit, Submission, Ticket, Topic,
 };
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 
 use super::config::Config;
 use super::fault;
@@ -185,8 +185,8 @@ async fn send(
 }
 
 /// Hands one message to librdkafka without waiting.
-pub(super) fn try_send(
-    producer: &BaseProducer<Outcomes>,
+pub(super) fn try_send<C: ProducerContext<DeliveryOpaque = usize>>(
+    producer: &BaseProducer<C>,
     ticket: Ticket,
     message: &Message,
 ) -> Result<(), KafkaError> {

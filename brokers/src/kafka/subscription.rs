@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Delivery, DeliveryToken, Settlement, SubscriptionError};
+use message::{Delivery, DeliveryToken, Lag, Settlement, SubscriptionError};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -80,6 +80,10 @@ impl message::Subscription for Subscription {
     /// Does nothing: the thread heartbeats, and Kafka sets no limit to a single message.
     async fn keep_alive(&mut self, _tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
         self.inflow.check()
+    }
+
+    fn lag(&self) -> Vec<Lag> {
+        self.inflow.lags()
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {

@@ -68,6 +68,7 @@ mod connector;
 mod endpoint;
 mod fault;
 mod inspect;
+mod lag;
 mod lane;
 mod ledger;
 mod management;

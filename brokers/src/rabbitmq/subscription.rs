@@ -13,15 +13,17 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, Error};
-use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
+use message::{Delivery, DeliveryToken, Disposition, Lag, Settlement, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::endpoint::Endpoint;
 use super::fault;
+use super::lag;
 use super::ledger::Ledger;
 use super::publisher::{GOODBYE, say_goodbye};
 use super::wire;
+use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
 
 /// The lower bits of a token are the delivery tag, the upper ones the subscription: a token of an
@@ -78,6 +80,7 @@ impl Subscriber {
         let connection = self.endpoint.open("subscription").await?;
         let opened = self.consume(&connection).await;
         let (channel, tags, consumers) = opened.map_err(fault::of_subscription)?;
+        let lag = lag::watch(connection.create_channel().await.ok(), &self.queues, &self.origin);
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
         Ok(Box::new(RabbitmqSubscription {
             origin: self.origin.clone(),
@@ -89,6 +92,7 @@ impl Subscriber {
             ledger: Ledger::default(),
             received: Vec::new(),
             deliveries_max: 0,
+            lag,
         }))
     }
 
@@ -145,6 +149,8 @@ struct RabbitmqSubscription {
     received: Vec<Delivery>,
     /// The most deliveries of one message that was warned of.
     deliveries_max: i64,
+    /// None where the broker opened no second channel.
+    lag: Option<LagWatch>,
 }
 
 /// How often a quorum queue has delivered a message before this time (`x-delivery-count`); 0 where
@@ -285,6 +291,10 @@ impl Subscription for RabbitmqSubscription {
 
     async fn keep_alive(&mut self, _tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
         Ok(())
+    }
+
+    fn lag(&self) -> Vec<Lag> {
+        self.lag.as_ref().map(LagWatch::known).unwrap_or_default()
     }
 
     /// Cancels the consumers, and hands back what waits in the client.

@@ -28,6 +28,9 @@ pub(super) enum Kind {
     Busy,
     /// No answer: unreachable, or too late. The outcome is unknown.
     Lost,
+    /// Nobody listens at the address any more: no queue there is merely silent. The outcome is
+    /// unknown, because an earlier try may have arrived.
+    Away,
     /// SQS will never take it.
     Refused,
     /// Somebody between us and SQS refused the request.
@@ -58,6 +61,7 @@ impl Failure {
             _ if has_cause(error, &|cause| cause.is::<Unencrypted>()) => {
                 Self { kind: Kind::Local, text: chain(error) }
             }
+            _ if has_cause(error, &is_connection_refused) => Self { kind: Kind::Away, text: chain(error) },
             _ => Self { kind: Kind::Lost, text: chain(error) },
         }
     }
@@ -108,7 +112,9 @@ impl Failure {
             Kind::Refused => {
                 PublishError::refused(format!("sqs refused a message for queue {queue}: {text}"))
             }
-            Kind::Credentials | Kind::Local | Kind::Unverified | Kind::Lost => self.to_session_error(),
+            Kind::Credentials | Kind::Local | Kind::Unverified | Kind::Lost | Kind::Away => {
+                self.to_session_error()
+            }
         }
     }
 
@@ -136,7 +142,7 @@ impl Failure {
     }
 
     fn is_operators(&self) -> bool {
-        !matches!(self.kind, Kind::Busy | Kind::Lost)
+        !matches!(self.kind, Kind::Busy | Kind::Lost | Kind::Away)
     }
 
     fn session_text(&self) -> String {
@@ -159,7 +165,7 @@ impl Failure {
                 format!("a request did not reach sqs: {text}; let the proxy or gateway in between pass it")
             }
             Kind::Busy => format!("sqs cannot answer now: {text}"),
-            Kind::Lost => format!("sqs did not answer: {text}"),
+            Kind::Lost | Kind::Away => format!("sqs did not answer: {text}"),
         }
     }
 }
@@ -170,6 +176,11 @@ fn is_unverified(error: &(dyn Error + 'static)) -> bool {
         cause.is::<rustls::Error>()
             || cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::InvalidData)
     })
+}
+
+/// Whether nobody listened.
+fn is_connection_refused(cause: &(dyn Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Whether an error or any of its causes is such a one. An I/O error hides the error that it wraps

@@ -67,6 +67,7 @@ mod dispatcher;
 mod encrypted;
 mod fault;
 mod inspect;
+mod lag;
 mod publisher;
 mod queues;
 mod receive;

@@ -28,8 +28,9 @@ impl Sender {
     pub(super) async fn send(self: Arc<Self>, queue: String, batch: Vec<Item>) {
         let begun_at = Instant::now();
         let outcomes = self.outcomes(&queue, &batch).await;
-        let is_answered =
-            |outcome: &Outcome| outcome.as_ref().err().is_none_or(|failure| failure.kind != Kind::Lost);
+        let is_answered = |outcome: &Outcome| {
+            outcome.as_ref().err().is_none_or(|failure| !matches!(failure.kind, Kind::Lost | Kind::Away))
+        };
         if outcomes.iter().any(is_answered) {
             self.answers.note(&queue, Instant::now());
         }

@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName};
-use message::{Delivery, DeliveryToken, Disposition, Settlement, Subscription, SubscriptionError};
+use message::{Delivery, DeliveryToken, Disposition, Lag, Settlement, Subscription, SubscriptionError};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::client::ClientFactory;
 use super::config::{Config, invalid, is_queue_name, is_url};
 use super::fault::Failure;
+use super::lag;
 use super::queues::{queue_name, queue_url};
 use super::receive::{Page, RECEIVE_MAX, ReceiveRequest};
 use super::settle::Settler;
 use super::wire;
+use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
 
 /// Numbers the deliveries of this process, so that a token of an earlier subscription is
@@ -72,6 +74,7 @@ impl Subscriber {
             false => queue_url(&client, &self.queue).await.map_err(failed)?,
         };
         Ok(Box::new(SqsSubscription {
+            lag: lag::watch(client.clone(), url.clone(), &name, &self.origin),
             factory: self.factory.clone(),
             request: ReceiveRequest {
                 client,
@@ -109,6 +112,7 @@ struct SqsSubscription {
     /// Received and not yet handed out.
     pages: VecDeque<Page>,
     receipts: HashMap<DeliveryToken, String>,
+    lag: LagWatch,
 }
 
 impl SqsSubscription {
@@ -241,6 +245,10 @@ impl Subscription for SqsSubscription {
             tokens.iter().filter_map(|token| self.receipts.get(token).cloned()).collect();
         let seconds = self.request.visibility_timeout_secs;
         self.settler().hide(receipts, seconds).await.map_err(|failure| self.failed(&failure))
+    }
+
+    fn lag(&self) -> Vec<Lag> {
+        self.lag.known()
     }
 
     async fn close(mut self: Box<Self>) -> Result<(), SubscriptionError> {

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::layer::LayerOptions;
-use crate::dialect::Dialect;
+use crate::keys::KeyStore;
 use crate::keys::OnExpired;
 
 /// The effect of a request, for answers whose status does not tell it. A handler adds it to the
@@ -53,7 +53,7 @@ pub(super) fn end_of_lease(effect: Option<Effect>, is_stored: bool, on_expired: 
     }
 }
 
-impl<DB: Dialect> LayerOptions<DB> {
+impl<DB: KeyStore> LayerOptions<DB> {
     /// Whether what a handler wrote in its transaction stays.
     pub(super) fn keeps(&self, effect: Option<Effect>, status: StatusCode) -> bool {
         match effect {

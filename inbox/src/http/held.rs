@@ -7,7 +7,7 @@ use sqlx::Transaction;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use crate::dialect::Dialect;
+use crate::keys::KeyStore;
 use crate::keys::{KeyId, KeyTransaction};
 
 /// The open transaction in which key, business rows, outbox rows and the stored response commit
@@ -18,11 +18,11 @@ use crate::keys::{KeyId, KeyTransaction};
 /// request without a key, where the route does not require one, gets a transaction of the same kind
 /// that holds no key.
 #[derive(Debug)]
-pub struct HeldTransaction<DB: Dialect>(Arc<Mutex<Option<Held<DB>>>>);
+pub struct HeldTransaction<DB: KeyStore>(Arc<Mutex<Option<Held<DB>>>>);
 
 /// A transaction, with or without a key.
 #[derive(Debug)]
-pub(super) enum Held<DB: Dialect> {
+pub(super) enum Held<DB: KeyStore> {
     Keyed(KeyTransaction<DB>),
     Plain(Transaction<'static, DB>),
 }
@@ -32,7 +32,7 @@ pub(super) enum Held<DB: Dialect> {
 #[error("the transaction has ended, because the handler had answered; finish its work before answering")]
 pub struct TransactionGone;
 
-impl<DB: Dialect> HeldTransaction<DB> {
+impl<DB: KeyStore> HeldTransaction<DB> {
     pub(super) fn new(held: Held<DB>) -> Self {
         Self(Arc::new(Mutex::new(Some(held))))
     }
@@ -52,7 +52,7 @@ impl<DB: Dialect> HeldTransaction<DB> {
     }
 }
 
-impl<DB: Dialect> Clone for HeldTransaction<DB> {
+impl<DB: KeyStore> Clone for HeldTransaction<DB> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -60,11 +60,11 @@ impl<DB: Dialect> Clone for HeldTransaction<DB> {
 
 /// Derefs to the sqlx transaction.
 #[derive(Debug)]
-pub struct HeldGuard<'a, DB: Dialect>(MutexGuard<'a, Option<Held<DB>>>);
+pub struct HeldGuard<'a, DB: KeyStore>(MutexGuard<'a, Option<Held<DB>>>);
 
 const THERE: &str = "a guard is made only of a transaction that is there";
 
-impl<DB: Dialect> Deref for HeldGuard<'_, DB> {
+impl<DB: KeyStore> Deref for HeldGuard<'_, DB> {
     type Target = Transaction<'static, DB>;
 
     #[expect(
@@ -79,7 +79,7 @@ impl<DB: Dialect> Deref for HeldGuard<'_, DB> {
     }
 }
 
-impl<DB: Dialect> DerefMut for HeldGuard<'_, DB> {
+impl<DB: KeyStore> DerefMut for HeldGuard<'_, DB> {
     #[expect(
         clippy::expect_used,
         reason = "lock() has looked, and only the layer takes it, under the same lock"

@@ -12,7 +12,7 @@ use tower_layer::Layer;
 
 use super::service::Idempotent;
 use super::stored::is_stored_by_default;
-use crate::dialect::Dialect;
+use crate::keys::KeyStore;
 use crate::keys::{ClaimOptions, IdempotencyKeys, Operation};
 use crate::name::Tenant;
 
@@ -27,7 +27,7 @@ const METHOD_BYTES_MAX: usize = "DELETE ".len();
 /// Makes a route idempotent: one layer for each route.
 ///
 /// POST, PUT, PATCH and DELETE are handled; other methods pass through, without any extension.
-pub struct IdempotencyLayer<DB: Dialect>(Arc<LayerOptions<DB>>);
+pub struct IdempotencyLayer<DB: KeyStore>(Arc<LayerOptions<DB>>);
 
 /// How a key is held while the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) enum Mode {
 type StatusRule = dyn Fn(StatusCode) -> bool + Send + Sync;
 type ScopeOf = dyn Fn(&Parts) -> Option<Tenant> + Send + Sync;
 
-pub(super) struct LayerOptions<DB: Dialect> {
+pub(super) struct LayerOptions<DB: KeyStore> {
     pub(super) keys: IdempotencyKeys<DB>,
     pub(super) mode: Mode,
     pub(super) claim: ClaimOptions,
@@ -62,7 +62,7 @@ pub(super) struct LayerOptions<DB: Dialect> {
 #[error("the route cannot be named so: {0}")]
 pub struct InvalidRoute(#[from] InvalidText);
 
-impl<DB: Dialect> IdempotencyLayer<DB> {
+impl<DB: KeyStore> IdempotencyLayer<DB> {
     /// For handlers whose effects are in the database of the keys: they get a
     /// [`HeldTransaction`](super::HeldTransaction).
     ///
@@ -195,7 +195,7 @@ impl<DB: Dialect> IdempotencyLayer<DB> {
     }
 }
 
-impl<DB: Dialect> LayerOptions<DB> {
+impl<DB: KeyStore> LayerOptions<DB> {
     /// The operation of a request; nothing for methods that are not handled.
     pub(super) fn operation(&self, method: &Method) -> Option<Operation> {
         let is_handled = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(method);
@@ -211,7 +211,7 @@ impl<DB: Dialect> LayerOptions<DB> {
     }
 }
 
-impl<S, DB: Dialect> Layer<S> for IdempotencyLayer<DB> {
+impl<S, DB: KeyStore> Layer<S> for IdempotencyLayer<DB> {
     type Service = Idempotent<S, DB>;
 
     fn layer(&self, inner: S) -> Self::Service {
@@ -219,13 +219,13 @@ impl<S, DB: Dialect> Layer<S> for IdempotencyLayer<DB> {
     }
 }
 
-impl<DB: Dialect> Clone for IdempotencyLayer<DB> {
+impl<DB: KeyStore> Clone for IdempotencyLayer<DB> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<DB: Dialect> Clone for LayerOptions<DB> {
+impl<DB: KeyStore> Clone for LayerOptions<DB> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
@@ -238,7 +238,7 @@ impl<DB: Dialect> Clone for LayerOptions<DB> {
     }
 }
 
-impl<DB: Dialect> fmt::Debug for IdempotencyLayer<DB> {
+impl<DB: KeyStore> fmt::Debug for IdempotencyLayer<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyLayer")
             .field("route", &self.0.route)

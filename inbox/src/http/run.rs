@@ -21,8 +21,8 @@ use super::held::{Held, HeldTransaction, LeasedKey};
 use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::stored::StoredResponse;
-use crate::dialect::Dialect;
 use crate::error::CommitError;
+use crate::keys::KeyStore;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
 use crate::transaction::classify_commit;
 
@@ -58,7 +58,7 @@ impl<S> Call<S> {
         took_effect: bool,
     ) -> Result<Answered<R>, S::Error>
     where
-        DB: Dialect,
+        DB: KeyStore,
         S: Service<Request<B>, Response = Response<R>>,
         B: From<Bytes>,
         R: Body + From<Bytes>,
@@ -94,7 +94,7 @@ pub(super) async fn transactional<S, DB, B, R>(
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
 where
-    DB: Dialect,
+    DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
     R: Body + From<Bytes>,
@@ -136,7 +136,7 @@ pub(super) async fn leased<S, DB, B, R>(
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
 where
-    DB: Dialect,
+    DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
     R: Body + From<Bytes>,
@@ -183,7 +183,7 @@ pub(super) async fn unkeyed<S, DB, B, R>(
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
 where
-    DB: Dialect,
+    DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
     R: Body + From<Bytes>,
@@ -211,7 +211,7 @@ where
 }
 
 /// Commits what a handler has written, or rolls it back.
-async fn commit<DB: Dialect>(
+async fn commit<DB: KeyStore>(
     mut tx: sqlx::Transaction<'static, DB>,
     is_kept: bool,
 ) -> Result<(), CommitError> {
@@ -232,7 +232,7 @@ async fn waiting<DB, T, F>(
     mut claim: impl FnMut() -> F,
 ) -> Result<Claimed<T>, ClaimError>
 where
-    DB: Dialect,
+    DB: KeyStore,
     F: Future<Output = Result<Claimed<T>, ClaimError>>,
 {
     let until = Instant::now() + settings.wait_max;
@@ -273,7 +273,7 @@ fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {
 }
 
 /// Keeps a lease alive for as long as the handler takes, and says when that has failed.
-async fn renewing<DB: Dialect>(claim: &Claim<DB>, lost: &CancellationToken) -> Infallible {
+async fn renewing<DB: KeyStore>(claim: &Claim<DB>, lost: &CancellationToken) -> Infallible {
     let mut until = Instant::now() + claim.lease();
     loop {
         tokio::time::sleep(claim.lease() / 3).await;

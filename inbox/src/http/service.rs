@@ -18,8 +18,8 @@ use super::header;
 use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::run::{Call, leased, transactional, unkeyed};
-use crate::dialect::Dialect;
 use crate::keys::KeyId;
+use crate::keys::KeyStore;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -28,24 +28,24 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// A request that has begun to run does so to its end, whatever becomes of the client's connection:
 /// its outcome is there when the client asks again.
-pub struct Idempotent<S, DB: Dialect> {
+pub struct Idempotent<S, DB: KeyStore> {
     inner: S,
     settings: Arc<LayerOptions<DB>>,
 }
 
-impl<S, DB: Dialect> Idempotent<S, DB> {
+impl<S, DB: KeyStore> Idempotent<S, DB> {
     pub(super) fn new(inner: S, settings: Arc<LayerOptions<DB>>) -> Self {
         Self { inner, settings }
     }
 }
 
-impl<S: Clone, DB: Dialect> Clone for Idempotent<S, DB> {
+impl<S: Clone, DB: KeyStore> Clone for Idempotent<S, DB> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), settings: Arc::clone(&self.settings) }
     }
 }
 
-impl<S: std::fmt::Debug, DB: Dialect> std::fmt::Debug for Idempotent<S, DB> {
+impl<S: std::fmt::Debug, DB: KeyStore> std::fmt::Debug for Idempotent<S, DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Idempotent").field("inner", &self.inner).finish_non_exhaustive()
     }
@@ -53,7 +53,7 @@ impl<S: std::fmt::Debug, DB: Dialect> std::fmt::Debug for Idempotent<S, DB> {
 
 impl<S, DB, B, R> Service<Request<B>> for Idempotent<S, DB>
 where
-    DB: Dialect,
+    DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send + 'static,
@@ -106,7 +106,7 @@ async fn read<S, DB, B>(
     service: S,
 ) -> Result<(Call<S>, Option<KeyId>), Problem>
 where
-    DB: Dialect,
+    DB: KeyStore,
     B: Body + Send,
     B::Data: Send,
     B::Error: Into<BoxError>,

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::handle::{IdempotencyKeys, again};
 use super::id::KeyId;
 use super::options::OnExpired;
-use crate::dialect::Dialect;
+use super::store::KeyStore;
 use crate::store_error::StoreError;
 
 /// A key whose holder has let its lease expire.
@@ -39,7 +39,7 @@ pub enum Decision {
     Discard,
 }
 
-impl<DB: Dialect> IdempotencyKeys<DB> {
+impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// The keys whose lease has expired and which nobody has taken over, the longest first.
     /// Cancel-safe.
     ///

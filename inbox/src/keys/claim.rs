@@ -13,10 +13,10 @@ use super::handle::{IdempotencyKeys, again};
 use super::id::KeyId;
 use super::options::OnExpired;
 use super::record::{Ending, Record, State};
+use super::store::KeyStore;
 use super::store::{Ask, Change};
-use crate::dialect::Dialect;
+use super::telemetry;
 use crate::store_error::StoreError;
-use crate::telemetry;
 
 /// A key held on lease: the right to run one request.
 ///
@@ -25,7 +25,7 @@ use crate::telemetry;
 /// has taken over.
 #[derive(Debug)]
 #[must_use = "a key that is not completed stays held until its lease expires"]
-pub struct Claim<DB: Dialect> {
+pub struct Claim<DB: KeyStore> {
     keys: IdempotencyKeys<DB>,
     id: KeyId,
     holder: Uuid,
@@ -34,7 +34,7 @@ pub struct Claim<DB: Dialect> {
     on_expired: OnExpired,
 }
 
-impl<DB: Dialect> Claim<DB> {
+impl<DB: KeyStore> Claim<DB> {
     pub(super) fn new(keys: IdempotencyKeys<DB>, ask: Ask, attempt: u32) -> Self {
         let Ask { id, asked, lease, .. } = ask;
         Self { keys, id, holder: asked.holder, attempt, lease, on_expired: asked.on_expired }

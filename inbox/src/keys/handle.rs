@@ -29,9 +29,9 @@ use super::token::Dated;
 use super::transaction::KeyTransaction;
 use migrations::SqlErrorKind;
 
-use crate::dialect::Dialect;
+use super::store::KeyStore;
+use super::telemetry;
 use crate::store_error::StoreError;
-use crate::telemetry;
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every
 /// step may be: the holder's number tells whether an earlier try of it was carried out.
@@ -40,16 +40,16 @@ const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration
 
 /// The table in one database that remembers which requests have run. Cheap to clone. While one is
 /// there, it [maintains](Self::maintain) the table in the background.
-pub struct IdempotencyKeys<DB: Dialect>(Arc<Inner<DB>>);
+pub struct IdempotencyKeys<DB: KeyStore>(Arc<Inner<DB>>);
 
-pub(super) struct Inner<DB: Dialect> {
+pub(super) struct Inner<DB: KeyStore> {
     pool: Pool<DB>,
     statements: DB::KeyStatements,
     retention: Duration,
     _maintenance: AbortOnDropHandle<()>,
 }
 
-impl<DB: Dialect> IdempotencyKeys<DB> {
+impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Opens a table that exists.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
 }
 
 /// Gives a claim back that nobody uses.
-async fn give_back<DB: Dialect>(claim: Claim<DB>) {
+async fn give_back<DB: KeyStore>(claim: Claim<DB>) {
     if let Err(error) = claim.release().await {
         tracing::debug!(%error, "a claim that nobody waits for is left to its lease");
     }
@@ -255,13 +255,13 @@ where
     }
 }
 
-impl<DB: Dialect> Clone for IdempotencyKeys<DB> {
+impl<DB: KeyStore> Clone for IdempotencyKeys<DB> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<DB: Dialect> fmt::Debug for IdempotencyKeys<DB> {
+impl<DB: KeyStore> fmt::Debug for IdempotencyKeys<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyKeys").field("retention", &self.0.retention).finish_non_exhaustive()
     }

@@ -14,14 +14,14 @@ use time::OffsetDateTime;
 
 use super::decide::{BUSY_RETRY_AFTER, Decision, decide};
 use super::store::Ask;
-use crate::dialect::Dialect;
+use super::store::KeyStore;
 
 /// How often a row may change between the look and the takeover.
 const LOOKS_MAX: u32 = 5;
 
 /// Claims a key in a transaction that was begun for it. What the claim comes to, and when, by the
 /// database's clock.
-pub(super) async fn hold<DB: Dialect>(
+pub(super) async fn hold<DB: KeyStore>(
     connection: &mut DB::Connection,
     statements: &DB::KeyStatements,
     ask: &Ask,
@@ -52,7 +52,7 @@ pub(super) async fn hold<DB: Dialect>(
 }
 
 /// Claims a key on lease, in a transaction of its own.
-pub(super) async fn lease<DB: Dialect>(
+pub(super) async fn lease<DB: KeyStore>(
     pool: &Pool<DB>,
     statements: &DB::KeyStatements,
     ask: &Ask,

@@ -37,7 +37,10 @@ impl KeyId {
     /// and one caller would get another one's answer. Name the scope also where there is only one.
     pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidText> {
         if scope.as_str().is_empty() {
-            return Err(InvalidText::Empty { what: "tenant of an idempotency key" });
+            return Err(InvalidText::Empty {
+                what: "tenant of an idempotency key",
+                bytes_max: TEXT_BYTES_MAX,
+            });
         }
         Ok(Self { scope, operation, key })
     }

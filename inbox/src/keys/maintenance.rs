@@ -4,14 +4,15 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use message::backoff::jittered;
 use message::shield;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::handle::{IdempotencyKeys, Inner};
 use super::options::OnExpired;
-use crate::dialect::Dialect;
+use super::store::KeyStore;
+use super::telemetry;
 use crate::store_error::StoreError;
-use crate::telemetry;
 
 /// Rows of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
 const BATCH: u32 = 1_000;
@@ -26,7 +27,7 @@ pub struct Maintained {
     pub leases_expired: u64,
 }
 
-impl<DB: Dialect> IdempotencyKeys<DB> {
+impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Deletes expired keys, a thousand rows at a time, and reports every lease that has expired
     /// since the last time: a log line with key, holder and policy, and a count. A key in progress
     /// is never deleted. An open handle does it by itself
@@ -81,10 +82,10 @@ impl<DB: Dialect> IdempotencyKeys<DB> {
 
 /// Maintains the table until the last handle is gone. Processes that were started together do not
 /// stay in step.
-pub(super) fn spawn<DB: Dialect>(keys: Weak<Inner<DB>>, every: Duration) -> AbortOnDropHandle<()> {
+pub(super) fn spawn<DB: KeyStore>(keys: Weak<Inner<DB>>, every: Duration) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
-            tokio::time::sleep(every.mul_f64(0.75 + 0.5 * rand::random::<f64>())).await;
+            tokio::time::sleep(jittered(every, rand::random())).await;
             let Some(keys) = keys.upgrade().map(IdempotencyKeys::of) else { return };
             if let Err(error) = keys.maintain().await {
                 tracing::warn!(%error, "idempotency keys were not maintained; it is tried again");

@@ -59,6 +59,7 @@ mod maintenance;
 mod options;
 pub(crate) mod record;
 pub(crate) mod store;
+pub(crate) mod telemetry;
 mod token;
 mod transaction;
 
@@ -74,4 +75,5 @@ pub use options::{
     LEASE_MAX, LEASE_MIN, MAINTAIN_EVERY_DEFAULT, OnExpired, OptionOutOfBounds,
 };
 pub use record::Ending;
+pub use store::KeyStore;
 pub use transaction::KeyTransaction;

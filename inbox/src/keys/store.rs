@@ -40,8 +40,7 @@ pub enum Change<'a> {
     Lapse,
 }
 
-/// The table of keys.
-#[doc(hidden)]
+/// A database that keys can be kept in: PostgreSQL or SQLite. Sealed.
 pub trait KeyStore: Backend {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;

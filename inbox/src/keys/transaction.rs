@@ -13,10 +13,10 @@ use super::handle::IdempotencyKeys;
 use super::id::KeyId;
 use super::record::{Ending, Found, Record, State};
 use super::store::Ask;
-use crate::dialect::Dialect;
+use super::store::KeyStore;
+use super::telemetry;
 use crate::error::CommitError;
 use crate::store_error::StoreError;
-use crate::telemetry;
 use crate::transaction::classify_commit;
 
 /// How long is asked what became of a commit whose answer got lost.
@@ -28,14 +28,14 @@ const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: 
 /// without [`commit`](Self::commit), it rolls back, and the key is free.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
-pub struct KeyTransaction<DB: Dialect> {
+pub struct KeyTransaction<DB: KeyStore> {
     keys: IdempotencyKeys<DB>,
     tx: Transaction<'static, DB>,
     ask: Ask,
     attempt: u32,
 }
 
-impl<DB: Dialect> KeyTransaction<DB> {
+impl<DB: KeyStore> KeyTransaction<DB> {
     pub(super) fn new(
         keys: IdempotencyKeys<DB>,
         tx: Transaction<'static, DB>,
@@ -125,7 +125,7 @@ impl<DB: Dialect> KeyTransaction<DB> {
 
 /// Finds out what became of a commit: as long as the lost transaction runs, it holds the key; once
 /// it does not, the outcome is there or not.
-async fn resolve<DB: Dialect>(
+async fn resolve<DB: KeyStore>(
     keys: &IdempotencyKeys<DB>,
     ask: &Ask,
     source: Box<dyn std::error::Error + Send + Sync>,
@@ -151,7 +151,7 @@ async fn resolve<DB: Dialect>(
     }
 }
 
-async fn look<DB: Dialect>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
+async fn look<DB: KeyStore>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
     let mut tx = DB::begin_holding(keys.pool(), keys.statements(), ask).await?;
     let found = DB::look(&mut tx, keys.statements(), ask).await?;
     tx.rollback().await?;
@@ -162,7 +162,7 @@ fn is_of(record: Option<&Record>, ask: &Ask) -> bool {
     record.is_some_and(|record| record.holder == ask.asked.holder && matches!(record.state, State::Ended(_)))
 }
 
-impl<DB: Dialect> Deref for KeyTransaction<DB> {
+impl<DB: KeyStore> Deref for KeyTransaction<DB> {
     type Target = Transaction<'static, DB>;
 
     fn deref(&self) -> &Self::Target {
@@ -170,7 +170,7 @@ impl<DB: Dialect> Deref for KeyTransaction<DB> {
     }
 }
 
-impl<DB: Dialect> DerefMut for KeyTransaction<DB> {
+impl<DB: KeyStore> DerefMut for KeyTransaction<DB> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.tx
     }

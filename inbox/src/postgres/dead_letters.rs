@@ -67,6 +67,7 @@ impl parts::DeadLetters for Postgres {
             .bind(query.resolved_too)
             .bind(query.after.map(|id| id.0))
             .bind(i64::from(query.limit.get()))
+            .bind(query.with_payloads)
             .fetch_all(connection)
             .await?;
         rows.iter().map(decode).collect()
@@ -157,6 +158,7 @@ fn decode(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
         headers,
         trace: traceparent.map(|parent| (parent, tracestate)),
         payload: Bytes::from(payload),
+        payload_bytes: row.try_get::<i64, _>("payload_bytes")?.unsigned_abs(),
         reason: word("reason")?.as_deref().and_then(Reason::from_word).ok_or_else(|| {
             sqlx::Error::Decode("the reason of a dead letter is one that this build does not know".into())
         })?,

@@ -22,6 +22,7 @@ impl parts::Decisions for Postgres {
             .bind(decision.action.as_str())
             .bind(decision.accept_late)
             .bind(&decision.outcome)
+            .bind(&decision.signature.selection)
             .fetch_optional(connection)
             .await
     }
@@ -76,7 +77,11 @@ fn decode(row: &PgRow) -> Result<Decision, sqlx::Error> {
     Ok(Decision {
         number: row.try_get("seq")?,
         at: row.try_get("at")?,
-        signature: crate::Signature { actor: row.try_get("actor")?, note: row.try_get("note")? },
+        signature: crate::Signature {
+            actor: row.try_get("actor")?,
+            note: row.try_get("note")?,
+            selection: row.try_get("selection")?,
+        },
         dead_letter: DeadLetterId(row.try_get("dead_letter")?),
         consumer: row.try_get("consumer")?,
         action: Action::from_word(&action).ok_or_else(|| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use message::Fingerprint;
-use migrations::{Identifier, Statement, Template};
+use migrations::{Identifier, Template};
 use sqlx::postgres::PgRow;
 use sqlx::postgres::types::PgInterval;
 use sqlx::{PgConnection, PgPool, Postgres, Row, Transaction};
@@ -17,22 +17,12 @@ use crate::keys::{Decision, Ending, KeyId, OnExpired, StuckKey};
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
-/// The rendered SQL.
+/// The rendered SQL, and the number that sets the locks of one schema's keys apart from those of
+/// another schema.
 #[derive(Debug)]
 pub struct KeyStatements {
-    /// The number that sets the locks of one schema's keys apart from those of another schema.
     place: i64,
-    insert: Statement,
-    look: Statement,
-    replace: Statement,
-    finish: Statement,
-    change: Statement,
-    lapse: Statement,
-    find: Statement,
-    decide: Statement,
-    stuck: Statement,
-    report: Statement,
-    forget: Statement,
+    sql: Statements,
 }
 
 /// Begins a transaction that tries to lock one key, in one message: whatever is asked next reads
@@ -50,138 +40,113 @@ const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     BEGIN; SAVEPOINT idempotency_claim";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
-/// Claims a key that has no row. The primary key decides, by its index and not by a snapshot, and
-/// needs no plan.
-const INSERT: &str = "INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt, \
-        lease_until, claimed_at, expires_at, refuses) \
-    SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6, statement_timestamp(), \
-        statement_timestamp() + $7, $8 \
-    WHERE current_setting('idempotency.holder', true) = $5::text \
-    ON CONFLICT DO NOTHING RETURNING claimed_at";
+migrations::statements! {
+    parts {
+        // The columns of a record. Only a handler that has committed by itself leaves a key in
+        // progress without a lease.
+        record_columns = "k.fingerprint, k.state, k.attempt, k.holder,
+            CASE WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END AS lease_until,
+            k.outcome, k.processed_at, k.expires_at, k.refuses";
+        stuck_columns = "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at,
+            coalesce(k.lease_until, k.claimed_at) AS lease_until, k.refuses";
+        // Keys in progress whose lease has expired, by its index. One without a lease is found when
+        // it has outlived the retention, by the index on that: looking earlier would be a look at
+        // every row.
+        is_stuck = "k.state = 'in_progress' AND (k.lease_until <= statement_timestamp()
+            OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp()))";
+    }
 
-/// The columns of a record. Only a handler that has committed by itself leaves a key in progress
-/// without a lease.
-macro_rules! record_columns {
-    () => {
-        "k.fingerprint, k.state, k.attempt, k.holder, \
-         CASE WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END AS lease_until, \
-         k.outcome, k.processed_at, k.expires_at, k.refuses"
-    };
+    /// Claims a key that has no row. The primary key decides, by its index and not by a snapshot,
+    /// and needs no plan.
+    insert = "
+        INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt,
+            lease_until, claimed_at, expires_at, refuses)
+        SELECT $1, $2, $3, $4, $5, 'in_progress', 1, statement_timestamp() + $6, statement_timestamp(),
+            statement_timestamp() + $7, $8
+            WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT DO NOTHING
+            RETURNING claimed_at";
+    look = "
+        SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, clock_timestamp() AS
+            read_at, {record_columns}
+        FROM (SELECT) AS one LEFT JOIN {schema}idempotency_key AS k ON k.scope = $1 AND k.operation = $2
+            AND k.key = $3";
+    find = "
+        SELECT {record_columns} FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2
+            AND k.key = $3";
+    /// Takes a key over whose row is still the one that was looked at, or is gone.
+    replace = "
+        INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
+            attempt, lease_until, claimed_at, expires_at, refuses)
+        SELECT $1, $2, $3, $4, $5, 'in_progress', $9, statement_timestamp() + $6, statement_timestamp(),
+            statement_timestamp() + $7, $8
+        WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT (scope, operation, key)
+            DO UPDATE
+        SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, state = EXCLUDED.state, attempt
+            = EXCLUDED.attempt, lease_until = EXCLUDED.lease_until, outcome = NULL, claimed_at =
+            EXCLUDED.claimed_at, processed_at = NULL, expires_at = greatest(k.expires_at,
+            EXCLUDED.expires_at), refuses = EXCLUDED.refuses, reported_at = NULL
+            WHERE k.holder = $10 AND k.state = $11 AND CASE
+            WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT
+            FROM $12";
+    /// Stores the outcome in the transaction that holds the key: in its own row, or, when that went
+    /// with the effects, in a new one or in the row that it had taken over. `expires_at` of its own
+    /// row stays, so no index changes.
+    finish = "
+        INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
+            attempt, outcome, claimed_at, processed_at, expires_at, refuses)
+            SELECT $1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp(), statement_timestamp(),
+            statement_timestamp() + $9, $10
+        WHERE current_setting('idempotency.holder', true) = $5::text ON CONFLICT (scope, operation, key)
+            DO UPDATE
+        SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, state = EXCLUDED.state, attempt
+            = EXCLUDED.attempt, lease_until = NULL, outcome = EXCLUDED.outcome, claimed_at =
+        EXCLUDED.claimed_at, processed_at = EXCLUDED.processed_at, refuses = EXCLUDED.refuses, reported_at
+            = NULL, expires_at = CASE
+        WHEN k.holder = EXCLUDED.holder THEN k.expires_at ELSE greatest(k.expires_at, EXCLUDED.expires_at)
+            END WHERE (k.holder = EXCLUDED.holder
+            AND k.state = 'in_progress') OR (k.attempt = EXCLUDED.attempt - 1
+            AND (k.state IN ('in_progress', 'released') OR k.expires_at <= statement_timestamp()))";
+    change = "
+        UPDATE {schema}idempotency_key AS k
+            SET state = $5, outcome = $6, reported_at = NULL, expires_at = greatest(k.expires_at,
+            statement_timestamp() + (k.expires_at - k.claimed_at)), claimed_at = statement_timestamp(),
+            lease_until = CASE
+            WHEN $5 = 'in_progress' THEN greatest(k.lease_until, statement_timestamp() + $7)
+            END, processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END
+            WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
+            AND k.state = 'in_progress' RETURNING {record_columns}";
+    lapse = "
+        UPDATE {schema}idempotency_key AS k SET lease_until = least(k.lease_until, statement_timestamp())
+            WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
+            AND k.state = 'in_progress' RETURNING {record_columns}";
+    decide = "
+        UPDATE {schema}idempotency_key AS k
+            SET state = $4, lease_until = NULL, decided_by = $5, processed_at = CASE
+            WHEN $4 = 'failed' THEN statement_timestamp()
+        END, expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)),
+            claimed_at = statement_timestamp()
+            WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress'
+            AND coalesce(k.lease_until, k.claimed_at) <= statement_timestamp()";
+    stuck = "
+        SELECT {stuck_columns} FROM {schema}idempotency_key AS k WHERE {is_stuck}
+            ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1";
+    report = "
+        UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp()
+            WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE {is_stuck}
+            AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
+            LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
+    forget = "
+        DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
+            FROM {schema}idempotency_key AS f WHERE f.expires_at <= statement_timestamp()
+            AND f.state <> 'in_progress' ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 }
-const LOOK: &str = concat!(
-    "SELECT current_setting('idempotency.holder', true) = $4::text AS is_held, clock_timestamp() AS read_at, ",
-    record_columns!(),
-    " FROM (SELECT) AS one LEFT JOIN {schema}idempotency_key AS k ON k.scope = $1 AND k.operation = $2 AND k.key = $3"
-);
-const FIND: &str = concat!(
-    "SELECT ",
-    record_columns!(),
-    " FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3"
-);
-
-/// Takes a key over whose row is still the one that was looked at, or is gone.
-const REPLACE: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state, attempt, \
-        lease_until, claimed_at, expires_at, refuses) \
-    SELECT $1, $2, $3, $4, $5, 'in_progress', $9, statement_timestamp() + $6, statement_timestamp(), \
-        statement_timestamp() + $7, $8 \
-    WHERE current_setting('idempotency.holder', true) = $5::text \
-    ON CONFLICT (scope, operation, key) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, \
-        state = EXCLUDED.state, attempt = EXCLUDED.attempt, lease_until = EXCLUDED.lease_until, outcome = NULL, \
-        claimed_at = EXCLUDED.claimed_at, processed_at = NULL, \
-        expires_at = greatest(k.expires_at, EXCLUDED.expires_at), \
-        refuses = EXCLUDED.refuses, reported_at = NULL \
-    WHERE k.holder = $10 AND k.state = $11 AND CASE WHEN k.state = 'in_progress' \
-        THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT FROM $12";
-
-/// Stores the outcome in the transaction that holds the key: in its own row, or, when that went
-/// with the effects, in a new one or in the row that it had taken over. `expires_at` of its own row
-/// stays, so no index changes.
-const FINISH: &str = "INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state, attempt, \
-        outcome, claimed_at, processed_at, expires_at, refuses) \
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp(), statement_timestamp(), statement_timestamp() + $9, $10 \
-    WHERE current_setting('idempotency.holder', true) = $5::text \
-    ON CONFLICT (scope, operation, key) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, holder = EXCLUDED.holder, \
-        state = EXCLUDED.state, attempt = EXCLUDED.attempt, lease_until = NULL, outcome = EXCLUDED.outcome, \
-        claimed_at = EXCLUDED.claimed_at, processed_at = EXCLUDED.processed_at, refuses = EXCLUDED.refuses, \
-        reported_at = NULL, \
-        expires_at = CASE WHEN k.holder = EXCLUDED.holder THEN k.expires_at \
-            ELSE greatest(k.expires_at, EXCLUDED.expires_at) END \
-    WHERE (k.holder = EXCLUDED.holder AND k.state = 'in_progress') OR (k.attempt = EXCLUDED.attempt - 1 \
-        AND (k.state IN ('in_progress', 'released') OR k.expires_at <= statement_timestamp()))";
-
-const CHANGE: &str = concat!(
-    "UPDATE {schema}idempotency_key AS k SET state = $5, outcome = $6, reported_at = NULL, \
-        expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)), \
-        claimed_at = statement_timestamp(), \
-        lease_until = CASE WHEN $5 = 'in_progress' THEN greatest(k.lease_until, statement_timestamp() + $7) END, \
-        processed_at = CASE WHEN $5 IN ('succeeded', 'failed') THEN statement_timestamp() END \
-     WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4 AND k.state = 'in_progress' RETURNING ",
-    record_columns!()
-);
-const LAPSE: &str = concat!(
-    "UPDATE {schema}idempotency_key AS k SET lease_until = least(k.lease_until, statement_timestamp()) \
-     WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4 AND k.state = 'in_progress' RETURNING ",
-    record_columns!()
-);
-const DECIDE: &str = "UPDATE {schema}idempotency_key AS k SET state = $4, lease_until = NULL, decided_by = $5, \
-        processed_at = CASE WHEN $4 = 'failed' THEN statement_timestamp() END, \
-        expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)), \
-        claimed_at = statement_timestamp() \
-    WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress' \
-        AND coalesce(k.lease_until, k.claimed_at) <= statement_timestamp()";
-
-macro_rules! stuck_columns {
-    () => {
-        "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at, \
-         coalesce(k.lease_until, k.claimed_at) AS lease_until, k.refuses"
-    };
-}
-/// Keys in progress whose lease has expired, by its index. One without a lease is found when it has
-/// outlived the retention, by the index on that: looking earlier would be a look at every row.
-macro_rules! is_stuck {
-    () => {
-        "k.state = 'in_progress' \
-         AND (k.lease_until <= statement_timestamp() OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp()))"
-    };
-}
-const STUCK: &str = concat!(
-    "SELECT ",
-    stuck_columns!(),
-    " FROM {schema}idempotency_key AS k WHERE ",
-    is_stuck!(),
-    " ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1"
-);
-const REPORT: &str = concat!(
-    "UPDATE {schema}idempotency_key AS k SET reported_at = statement_timestamp() \
-     WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE ",
-    is_stuck!(),
-    " AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING ",
-    stuck_columns!()
-);
-const FORGET: &str = "DELETE FROM {schema}idempotency_key AS k \
-    WHERE k.ctid = ANY (ARRAY(SELECT f.ctid FROM {schema}idempotency_key AS f \
-        WHERE f.expires_at <= statement_timestamp() AND f.state <> 'in_progress' \
-        ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 
 impl KeyStore for Postgres {
     type KeyStatements = KeyStatements;
 
     fn key_statements(schema: Option<&Identifier>) -> KeyStatements {
-        let render = |text| Template::new(text).schema(schema).render();
-        KeyStatements {
-            place: schema.map_or(0, |schema| number(&Fingerprint::of_parts(schema.as_str(), "", b""))),
-            insert: render(INSERT),
-            look: render(LOOK),
-            replace: render(REPLACE),
-            finish: render(FINISH),
-            change: render(CHANGE),
-            lapse: render(LAPSE),
-            find: render(FIND),
-            decide: render(DECIDE),
-            stuck: render(STUCK),
-            report: render(REPORT),
-            forget: render(FORGET),
-        }
+        let place = schema.map_or(0, |schema| number(&Fingerprint::of_parts(schema.as_str(), "", b"")));
+        KeyStatements { place, sql: Statements::new(schema) }
     }
 
     async fn begin_holding(
@@ -213,14 +178,14 @@ impl KeyStore for Postgres {
         is_lease: bool,
     ) -> Result<Option<OffsetDateTime>> {
         let row =
-            bind_claim(sqlx::query(&statements.insert), ask, is_lease).fetch_optional(connection).await?;
+            bind_claim(sqlx::query(&statements.sql.insert), ask, is_lease).fetch_optional(connection).await?;
         row.map(|row| row.try_get("claimed_at")).transpose()
     }
 
     /// Planned anew each time, as everything that looks for a row: a plan that was kept from the
     /// time when the table was small would read all of it when it is large.
     async fn look(connection: &mut PgConnection, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
-        let look = bind_id(sqlx::query(&statements.look), &ask.id).bind(ask.asked.holder);
+        let look = bind_id(sqlx::query(&statements.sql.look), &ask.id).bind(ask.asked.holder);
         let row = look.persistent(false).fetch_one(connection).await?;
         Ok(Found {
             is_held: row.try_get("is_held")?,
@@ -240,7 +205,7 @@ impl KeyStore for Postgres {
         is_lease: bool,
         (attempt, known): (u32, &Record),
     ) -> Result<bool> {
-        let replace = bind_claim(sqlx::query(&statements.replace), ask, is_lease)
+        let replace = bind_claim(sqlx::query(&statements.sql.replace), ask, is_lease)
             .bind(i32::try_from(attempt).unwrap_or(i32::MAX))
             .bind(known.holder)
             .bind(known.state.as_str())
@@ -259,7 +224,7 @@ impl KeyStore for Postgres {
         attempt: u32,
         (ending, outcome): (Ending, &[u8]),
     ) -> Result<bool> {
-        let finished = bind_id(sqlx::query(&statements.finish), &ask.id)
+        let finished = bind_id(sqlx::query(&statements.sql.finish), &ask.id)
             .bind(&ask.asked.fingerprint.as_bytes()[..])
             .bind(ask.asked.holder)
             .bind(State::Ended(ending).as_str())
@@ -281,7 +246,7 @@ impl KeyStore for Postgres {
     ) -> Result<Option<Record>> {
         let mut connection = pool.acquire().await?;
         let to = |state: &'static str, outcome, lease: Option<Duration>| {
-            bind_id(sqlx::query(&statements.change), id)
+            bind_id(sqlx::query(&statements.sql.change), id)
                 .bind(holder)
                 .bind(state)
                 .bind(outcome)
@@ -291,12 +256,12 @@ impl KeyStore for Postgres {
             Change::End(ending, outcome) => to(State::Ended(ending).as_str(), Some(outcome), None),
             Change::Release => to(State::Released.as_str(), None, None),
             Change::Renew(lease) => to("in_progress", None, Some(lease)),
-            Change::Lapse => bind_id(sqlx::query(&statements.lapse), id).bind(holder),
+            Change::Lapse => bind_id(sqlx::query(&statements.sql.lapse), id).bind(holder),
         };
         let row = match change.persistent(false).fetch_optional(&mut *connection).await? {
             Some(row) => Some(row),
             None => {
-                let find = bind_id(sqlx::query(&statements.find), id).persistent(false);
+                let find = bind_id(sqlx::query(&statements.sql.find), id).persistent(false);
                 find.fetch_optional(&mut *connection).await?
             }
         };
@@ -314,20 +279,20 @@ impl KeyStore for Postgres {
             Decision::Release => State::Released,
             Decision::Discard => State::Ended(Ending::Failed),
         };
-        let decide = bind_id(sqlx::query(&statements.decide), id).bind(state.as_str()).bind(operator);
+        let decide = bind_id(sqlx::query(&statements.sql.decide), id).bind(state.as_str()).bind(operator);
         Ok(decide.persistent(false).execute(pool).await?.rows_affected() == 1)
     }
 
     async fn stuck(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<StuckKey>> {
-        stuck_keys(&statements.stuck, pool, limit).await
+        stuck_keys(&statements.sql.stuck, pool, limit).await
     }
 
     async fn report(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<StuckKey>> {
-        stuck_keys(&statements.report, pool, limit).await
+        stuck_keys(&statements.sql.report, pool, limit).await
     }
 
     async fn forget(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<u64> {
-        let forget = sqlx::query(&statements.forget).bind(i64::from(limit)).persistent(false);
+        let forget = sqlx::query(&statements.sql.forget).bind(i64::from(limit)).persistent(false);
         Ok(forget.execute(pool).await?.rows_affected())
     }
 }
@@ -345,7 +310,7 @@ fn bind_claim<'q>(query: Query<'q>, ask: &'q Ask, is_lease: bool) -> Query<'q> {
         .bind(ask.asked.on_expired == OnExpired::Refuse)
 }
 
-async fn stuck_keys(statement: &Statement, pool: &PgPool, limit: u32) -> Result<Vec<StuckKey>> {
+async fn stuck_keys(statement: &migrations::Statement, pool: &PgPool, limit: u32) -> Result<Vec<StuckKey>> {
     let rows = sqlx::query(statement).bind(i64::from(limit)).persistent(false).fetch_all(pool).await?;
     rows.iter()
         .map(|row| {

@@ -5,7 +5,9 @@ mod chunks;
 mod dead_letters;
 mod decisions;
 mod guard;
+#[cfg(feature = "keys")]
 mod keys;
+mod known;
 mod reconcile;
 mod retention;
 mod statements;

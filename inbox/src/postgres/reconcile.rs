@@ -1,9 +1,11 @@
 //! The messages that a consumer remembers, in the order of their ids, read from PostgreSQL.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use message::Fingerprint;
 use migrations::{Identifier, Line, MigrateError, Migrator, Statement, Template};
-use sqlx::{PgConnection, Postgres};
+use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -25,6 +27,7 @@ const RETAINED: &str = "SELECT retained_from FROM {schema}inbox_retention";
 /// See [`AppliedIds`].
 pub(crate) struct PostgresMemory {
     connection: PgConnection,
+    statement_timeout: Duration,
     whose: Whose,
     page: Statement,
     find: Statement,
@@ -37,11 +40,13 @@ impl PostgresMemory {
         mut connection: PgConnection,
         schema: Option<&Identifier>,
         whose: Whose,
+        statement_timeout: Duration,
     ) -> Result<Self, MigrateError> {
         Migrator::<Postgres>::new(Line::Inbox).schema(schema.cloned()).check(&mut connection).await?;
         let render = |text| Template::new(text).schema(schema).render();
         Ok(Self {
             connection,
+            statement_timeout,
             whose,
             page: render(PAGE),
             find: render(FIND),
@@ -53,6 +58,19 @@ impl PostgresMemory {
     fn scope(&self) -> Option<&str> {
         self.whose.scope.as_ref().map(|scope| scope.as_str())
     }
+}
+
+/// Nothing is set for the session, which a pooler may hand on to a service.
+async fn begin(
+    connection: &mut PgConnection,
+    statement_timeout: Duration,
+) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
+    let mut tx = connection.begin_with("BEGIN READ ONLY").await?;
+    sqlx::query("SELECT set_config('statement_timeout', $1, true)")
+        .bind(statement_timeout.as_millis().to_string())
+        .execute(&mut *tx)
+        .await?;
+    Ok(tx)
 }
 
 type RememberedTuple = (Uuid, String, [u8; 32]);
@@ -69,43 +87,58 @@ impl AppliedIds for PostgresMemory {
         until: Uuid,
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError> {
+        let failed = || StoreError::during("read the inbox");
+        let scope = self.scope().map(str::to_owned);
+        let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
         let rows: Vec<RememberedTuple> = sqlx::query_as(&self.page)
             .bind(self.whose.consumer.as_str().to_owned())
-            .bind(self.scope().map(str::to_owned))
+            .bind(scope)
             .bind(after.0)
             .bind(after.1)
             .bind(until)
             .bind(i64::from(rows_max))
-            .fetch_all(&mut self.connection)
+            .fetch_all(&mut *tx)
             .await
-            .map_err(StoreError::during("read the inbox"))?;
+            .map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
         Ok(rows.into_iter().map(remembered).collect())
     }
 
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError> {
+        let failed = || StoreError::during("look messages up in the inbox");
+        let scope = self.scope().map(str::to_owned);
+        let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
         let rows: Vec<RememberedTuple> = sqlx::query_as(&self.find)
             .bind(self.whose.consumer.as_str().to_owned())
-            .bind(self.scope().map(str::to_owned))
+            .bind(scope)
             .bind(ids)
-            .fetch_all(&mut self.connection)
+            .fetch_all(&mut *tx)
             .await
-            .map_err(StoreError::during("look messages up in the inbox"))?;
+            .map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
         Ok(rows.into_iter().map(remembered).collect())
     }
 
     async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError> {
+        let failed = || StoreError::during("look for attempts and dead letters");
+        let scope = self.scope().map(str::to_owned);
+        let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
         let rows: Vec<(Uuid, bool)> = sqlx::query_as(&self.unfinished)
             .bind(self.whose.consumer.as_str().to_owned())
-            .bind(self.scope().map(str::to_owned))
+            .bind(scope)
             .bind(ids)
-            .fetch_all(&mut self.connection)
+            .fetch_all(&mut *tx)
             .await
-            .map_err(StoreError::during("look for attempts and dead letters"))?;
+            .map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
         Ok(rows.into_iter().map(|(id, dead)| (id, Unfinished::of(dead))).collect())
     }
 
     async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {
-        let found = sqlx::query_scalar(&self.retained).fetch_optional(&mut self.connection).await;
-        found.map_err(StoreError::during("read where memory begins"))
+        let failed = || StoreError::during("read where memory begins");
+        let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
+        let found = sqlx::query_scalar(&self.retained).fetch_optional(&mut *tx).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        Ok(found)
     }
 }

@@ -1,66 +1,38 @@
 //! The SQL of the inbox on PostgreSQL, rendered once for a schema.
 
-use migrations::{Identifier, Statement, Template};
+migrations::statements! {
+    parts {
+        // One more mark in the transaction for each row where `is_marked` is true. The marks are
+        // counted in a setting that is local to the transaction: a mark goes with its row, be it
+        // with the transaction or with a savepoint.
+        mark = "CASE WHEN {is_marked}::boolean THEN set_config('inbox.marks',
+            (coalesce(nullif(current_setting('inbox.marks', true), ''), '0')::bigint + 1)::text, true) END";
+        // A new row tells its time, its session and its transaction.
+        new_rows = "ON CONFLICT (message_id, consumer, scope) DO NOTHING";
+        admitted = "processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint, {mark}";
+        // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
+        // once a migration adds a column to it.
+        letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
+            headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
+            deliveries, origin, dead_at, resolution, resolved_at";
+        decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at";
+        chunk_set = "message_id, consumer, scope, fingerprint, topic, key, kind, source, time, content_type, bytes,
+            begun_at";
+    }
 
-macro_rules! statements {
-    ($($(#[$doc:meta])* $name:ident = $sql:expr;)*) => {
-        /// The rendered SQL.
-        #[derive(Debug)]
-        pub struct Statements {
-            $($(#[$doc])* pub(super) $name: Statement,)*
-        }
-
-        impl Statements {
-            pub(super) fn new(schema: Option<&Identifier>) -> Self {
-                Self {
-                    $($name: Template::new($sql).schema(schema).render(),)*
-                }
-            }
-        }
-    };
-}
-
-/// One more mark in the transaction for each row where `$mark` is true. The marks are counted in a
-/// setting that is local to the transaction: a mark goes with its row, be it with the transaction
-/// or with a savepoint.
-macro_rules! mark {
-    ($mark:literal) => {
-        concat!(
-            "CASE WHEN ",
-            $mark,
-            "::boolean THEN set_config('inbox.marks', (coalesce(nullif(current_setting('inbox.marks', true), ''), \
-             '0')::bigint + 1)::text, true) END"
-        )
-    };
-}
-
-/// Ends an insert: returns the columns, with a [`mark`] for each new row.
-macro_rules! returning {
-    ($columns:literal, $mark:literal) => {
-        concat!(
-            " ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING ",
-            $columns,
-            ", ",
-            mark!($mark)
-        )
-    };
-}
-
-statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or
     /// takes over.
-    insert = concat!(
-        "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)",
-        returning!("processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint", "$5"),
-    );
+    insert(is_marked = "$5") = "
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)
+        {new_rows} RETURNING {admitted}";
     /// The guard for many, ordered so that two racing batches wait for each other and do not
     /// deadlock.
-    insert_batch = concat!(
-        "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) SELECT id, $1, scope, fingerprint \
-         FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
-         ORDER BY id, scope COLLATE pg_catalog.\"C\"",
-        returning!("message_id, scope, processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint", "$5"),
-    );
+    insert_batch(is_marked = "$5") = "
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint)
+        SELECT id, $1, scope, fingerprint
+        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint)
+        ORDER BY id, scope COLLATE pg_catalog.\"C\"
+        {new_rows} RETURNING message_id, scope, {admitted}";
     note_canonical = "UPDATE {schema}inbox_message AS m SET canonical_fingerprint = u.fingerprint \
         FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
         WHERE m.message_id = u.id AND m.consumer = $1 AND m.scope = u.scope";
@@ -77,6 +49,22 @@ statements! {
         k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 OFFSET 0) AS m";
     complete = "UPDATE {schema}inbox_message SET result = $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+
+    known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint, dead_letter FROM {schema}inbox_message \
+        WHERE message_id = $1 ORDER BY consumer, scope";
+    known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
+        WHERE message_id = $1 ORDER BY consumer, scope";
+
+    /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
+    activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL), max(processed_at) FROM (\
+        SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message WHERE message_id >= $1 LIMIT $2) AS recent \
+        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    activity_attempts = "SELECT consumer, count(*), min(first_failed_at) FROM (\
+        SELECT consumer, first_failed_at FROM {schema}inbox_attempt LIMIT $1) AS failing \
+        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    activity_letters = "SELECT consumer, count(*), min(dead_at) FROM (\
+        SELECT consumer, dead_at FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT $1) AS open \
+        GROUP BY consumer ORDER BY consumer LIMIT 1000";
 
     /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks
     /// are all there. What the first chunk said about the whole stays.
@@ -99,11 +87,11 @@ statements! {
     remove_set = "DELETE FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4";
     /// All, or those that are to expire: a message that has failed was whole, and is tried again.
-    incomplete = "SELECT * FROM {schema}inbox_chunk_set AS s WHERE $1::timestamptz IS NULL OR (begun_at < $1 AND NOT EXISTS \
+    incomplete = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE $1::timestamptz IS NULL OR (begun_at < $1 AND NOT EXISTS \
         (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
         a.message_id = s.message_id)) ORDER BY begun_at LIMIT $2";
     /// For its expiry; one that a transaction is completing, or that is tried again, is left alone.
-    lock_set = "SELECT * FROM {schema}inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
+    lock_set = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND \
         a.scope = s.scope AND a.message_id = s.message_id) FOR UPDATE OF s SKIP LOCKED";
 
@@ -145,28 +133,27 @@ statements! {
         attempts = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
             THEN EXCLUDED.attempts ELSE d.attempts END \
         RETURNING id";
-    dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1";
-    lock_dead_letter = "SELECT * FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
-    dead_letters = "SELECT * FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
+    dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
+    lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
+    dead_letters = "SELECT {letter}, CASE WHEN $5 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
         AND ($2 OR resolution IS NULL) AND ($3::uuid IS NULL OR id > $3) ORDER BY id LIMIT $4";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
         VALUES ($1, $2, $3, $4, $5) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint";
-    clear_dead = concat!(
-        "UPDATE {schema}inbox_message SET dead_letter = NULL \
-         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING ",
-        mark!("true"),
-    );
+    clear_dead(is_marked = "true") = "
+        UPDATE {schema}inbox_message SET dead_letter = NULL
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING {mark}";
     resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
         WHERE id = $1 AND resolution IS NULL";
     note_decision = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late, outcome, \
-        done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $7 IS NOT NULL THEN clock_timestamp() END) \
+        selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, \
+        CASE WHEN $7 IS NOT NULL THEN clock_timestamp() END) \
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
     finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \
         WHERE seq = $1 AND done_at IS NULL";
     is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE";
-    requests = "SELECT * FROM {schema}inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
-    decisions = "SELECT * FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
+    requests = "SELECT {decision} FROM {schema}inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
+    decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
 }

@@ -16,6 +16,7 @@ use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
 use super::store::InboxStore;
+use super::tracing_spans::JoinTraces;
 use super::worker::{Foreign, ScopeOf};
 use crate::dialect::Dialect;
 use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
@@ -36,6 +37,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     settings: RunnerOptions,
     pub(super) guarded: bool,
     pub(super) crash: Option<CrashHook>,
+    traces: Option<Arc<dyn JoinTraces>>,
 }
 
 /// A reason why a consumer cannot be built. The program's fault.
@@ -149,6 +151,7 @@ impl<DB: Dialect> Consumer<DB> {
             settings: RunnerOptions::default(),
             guarded: true,
             crash: None,
+            traces: None,
         }
     }
 
@@ -378,8 +381,16 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
+    /// How the spans of this consumer join the traces of producers; not at all by default. The
+    /// module `otel` of the crate `outbox-toolkit` has an adapter for OpenTelemetry.
+    #[must_use]
+    pub fn join_traces(mut self, join: impl JoinTraces) -> Self {
+        self.traces = Some(Arc::new(join));
+        self
+    }
+
     /// How often it is looked whether an operator asks for a dead letter to be redriven (`relay
-    /// inbox dead redrive`); 10 s by default, never with `None`.
+    /// dead redrive`); 10 s by default, never with `None`.
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;
@@ -416,6 +427,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             scope_of: self.scope_of,
             foreign: self.foreign,
             crash: self.crash,
+            traces: self.traces,
             ..Parts::new(consumer, factory)
         };
         Ok(Consumer(Runner::new(store, parts)))

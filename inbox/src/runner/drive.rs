@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
 use super::builder::BuildError;
 use super::key_queues::{Held, KeyQueues};
+use super::lag::{self, LagGauges};
 use super::many::Sorted;
 use super::options::RunnerOptions;
 use super::shutdown::Shutdown;
@@ -73,6 +74,7 @@ enum Step {
     Finished(Result<Finished, JoinError>),
     BrokerSession(Event),
     KeepAlive,
+    AskLag,
 }
 
 pub(super) struct Drive<S> {
@@ -89,6 +91,7 @@ pub(super) struct Drive<S> {
     session: u64,
     /// Given up when the present session is lost: its waiting work comes again by itself.
     give_up: CancellationToken,
+    lag: LagGauges,
 }
 
 impl<S: Store> Drive<S> {
@@ -100,6 +103,7 @@ impl<S: Store> Drive<S> {
     ) -> Self {
         let broker_session = BrokerSession::new(factory, worker.host.clone());
         Self {
+            lag: LagGauges::new(&worker.consumer),
             worker,
             settings,
             broker_session,
@@ -120,6 +124,7 @@ impl<S: Store> Drive<S> {
         drop((maintenance, redrives));
         self.running.abort_all();
         self.worker.meter.held(0);
+        self.lag.clear();
         result?;
         if let Err(error) = self.broker_session.close().await {
             tracing::warn!(error = error_text(&error), "the subscription was not closed in order");
@@ -128,7 +133,7 @@ impl<S: Store> Drive<S> {
     }
 
     async fn receive_and_settle(&mut self) -> Result<(), RunError> {
-        let mut ticks = ticks(KEEP_ALIVE_DEFAULT);
+        let (mut ticks, mut lag_ticks) = (ticks(KEEP_ALIVE_DEFAULT), ticks(lag::ASK_EVERY));
         let mut is_stopping = false;
         loop {
             if is_stopping {
@@ -139,7 +144,7 @@ impl<S: Store> Drive<S> {
             } else {
                 self.dispatch();
             }
-            match self.next(&mut ticks, is_stopping).await {
+            match self.next(&mut ticks, &mut lag_ticks, is_stopping).await {
                 Step::Abort => return Err(RunError::Aborted { unsettled: self.unsettled.len() }),
                 Step::Stop => {
                     tracing::info!(consumer = %self.worker.consumer, in_hand = self.unsettled.len(), "stopping");
@@ -151,18 +156,20 @@ impl<S: Store> Drive<S> {
                 Step::BrokerSession(Event::Up) => {
                     ticks = self::ticks(self.keep_alive_interval()?);
                     self.session_changed();
+                    self.ask_lag();
                 }
                 Step::BrokerSession(Event::Lost) => {
                     self.worker.meter.session_lost();
                     self.session_changed();
                 }
                 Step::KeepAlive => self.keep_alive().await,
+                Step::AskLag => self.ask_lag(),
             }
             self.worker.meter.held(self.unsettled.len());
         }
     }
 
-    async fn next(&mut self, ticks: &mut Interval, is_stopping: bool) -> Step {
+    async fn next(&mut self, ticks: &mut Interval, lag: &mut Interval, is_stopping: bool) -> Step {
         let room = self.settings.prefetch.get().saturating_sub(self.unsettled.len());
         let Self { shutdown, running, broker_session, .. } = self;
         // In this order: an abort settles nothing more, and finished work goes before new work.
@@ -172,6 +179,7 @@ impl<S: Store> Drive<S> {
             () = shutdown.graceful.cancelled(), if !is_stopping => Step::Stop,
             Some(finished) = running.join_next() => Step::Finished(finished),
             _ = ticks.tick() => Step::KeepAlive,
+            _ = lag.tick() => Step::AskLag,
             event = broker_session.next(NonZeroUsize::new(room)), if !is_stopping => Step::BrokerSession(event),
         }
     }
@@ -336,6 +344,13 @@ impl<S: Store> Drive<S> {
         }
     }
 
+    fn ask_lag(&mut self) {
+        match self.broker_session.subscription() {
+            Some(subscription) => self.lag.set(&subscription.lag()),
+            None => self.lag.clear(),
+        }
+    }
+
     fn lost(&mut self, error: &message::SubscriptionError) {
         self.worker.meter.session_lost();
         self.broker_session.lost(error);
@@ -346,6 +361,7 @@ impl<S: Store> Drive<S> {
     /// only waits ends.
     fn session_changed(&mut self) {
         self.session += 1;
+        self.lag.clear();
         self.give_up.cancel();
         self.give_up = self.shutdown.graceful.child_token();
         self.unsettled.clear();

@@ -12,6 +12,7 @@ use std::error::Error;
 use message::{Committed, Message, OrderingKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::crash::CrashPoint;
 use super::key_queues::Held;
@@ -94,7 +95,9 @@ impl<S: Store> Worker<S> {
             if part.is_empty() {
                 continue;
             }
-            let mut attempt = self.attempt_many(&part).await;
+            let messages = part.iter().filter_map(|placed| placed.held.delivery.message.as_ref().ok());
+            let span = self.batch_span(&messages.collect::<Vec<_>>());
+            let mut attempt = self.attempt_many(&part).instrument(span).await;
             if let Attempt::Outage(error) | Attempt::Away(error) = &attempt {
                 if self.wait_out(&mut outages, &**error, give_up).await.is_err() {
                     parts.push_front(part);

@@ -21,6 +21,7 @@ mod drive;
 mod failure;
 mod key_queues;
 mod kinds;
+mod lag;
 mod many;
 mod options;
 mod overdue;
@@ -30,6 +31,7 @@ mod single;
 mod store;
 #[cfg(feature = "testing")]
 mod testing;
+mod tracing_spans;
 mod worker;
 
 pub use broker_session::SubscriptionFactory;
@@ -44,4 +46,5 @@ pub use options::RunnerOptions;
 pub use parts::{Parts, Runner};
 pub use shutdown::{Shutdown, StopSignal};
 #[cfg(feature = "testing")]
-pub use store::{Admitted, Store};
+pub use store::{Admitted, AdmittedBatch, Store};
+pub use tracing_spans::JoinTraces;

@@ -15,6 +15,7 @@ use super::options::RunnerOptions;
 use super::overdue;
 use super::shutdown::Shutdown;
 use super::store::Store;
+use super::tracing_spans::JoinTraces;
 use super::worker::{Foreign, ScopeOf, Worker};
 use crate::name::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
@@ -38,6 +39,7 @@ pub struct Parts {
     pub(super) scope_of: ScopeOf,
     pub(super) foreign: Option<Foreign>,
     pub(super) crash: Option<CrashHook>,
+    pub(super) traces: Option<Arc<dyn JoinTraces>>,
     /// Where its tasks run.
     pub host: Runtime,
 }
@@ -48,7 +50,16 @@ impl Parts {
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
         let scope_of: ScopeOf = Arc::new(|_: &Message| Ok(Tenant::none()));
         let settings = RunnerOptions::default();
-        Self { consumer, factory, settings, scope_of, foreign: None, crash: None, host: Runtime::default() }
+        Self {
+            consumer,
+            factory,
+            settings,
+            scope_of,
+            foreign: None,
+            crash: None,
+            traces: None,
+            host: Runtime::default(),
+        }
     }
 }
 
@@ -56,7 +67,7 @@ impl<S: Store> Runner<S> {
     /// A runner over a store.
     #[must_use]
     pub fn new(store: S, parts: Parts) -> Self {
-        let Parts { consumer, factory, settings, scope_of, foreign, crash, host } = parts;
+        let Parts { consumer, factory, settings, scope_of, foreign, crash, traces, host } = parts;
         let worker = Worker {
             store,
             meter: Meter::new(&consumer),
@@ -70,6 +81,7 @@ impl<S: Store> Runner<S> {
             applied: AtomicU64::new(0),
             permits: Semaphore::new(settings.concurrency.get().min(Semaphore::MAX_PERMITS)),
             crash,
+            traces,
             host,
         };
         Self { worker: Arc::new(worker), factory, settings }

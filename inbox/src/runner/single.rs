@@ -77,11 +77,7 @@ impl<S: Store> Worker<S> {
                 return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
             }
         };
-        let span = tracing::info_span!("process", consumer = %self.consumer, message_id = %message.id,
-            topic = %message.topic, origin = delivery.origin, trace_id = tracing::field::Empty);
-        if let Some(trace) = &message.trace {
-            span.record("trace_id", trace.trace_id());
-        }
+        let span = self.process_span(message, &delivery.origin);
         self.run_message(delivery, message, give_up).instrument(span).await
     }
 

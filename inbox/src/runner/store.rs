@@ -4,6 +4,7 @@
 //! touches a transaction is behind [`Store`]. [`InboxStore`] is the real one. A simulation brings
 //! its own, to fail at every step.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,9 +32,11 @@ use crate::transaction::InboxTransaction;
 /// Whether a message that was not refused is fresh, with the right to apply it, or a duplicate.
 pub type Admitted<G> = Result<G, Duplicate>;
 
+/// The same of each message of a batch, or why it was refused.
+pub type AdmittedBatch<G> = Vec<Result<Admitted<G>, Refusal>>;
+
 /// The operations of the runner on a database, for one consumer. A transaction that is dropped
 /// rolls back.
-#[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// An open transaction.
     type Tx: Send;
@@ -44,44 +47,45 @@ pub trait Store: Send + Sync + 'static {
     fn now(&self) -> OffsetDateTime;
 
     /// Begins a transaction.
-    async fn begin(&self) -> Result<Self::Tx, StoreError>;
+    fn begin(&self) -> impl Future<Output = Result<Self::Tx, StoreError>> + Send;
 
     /// Admits a message.
-    async fn admit(
+    fn admit(
         &self,
         tx: &mut Self::Tx,
         scope: &Tenant,
         message: &Message,
-    ) -> Result<Admitted<Self::Guard>, AdmitError>;
+    ) -> impl Future<Output = Result<Admitted<Self::Guard>, AdmitError>> + Send;
 
     /// Puts a message in chunks together; called for chunks only. A store that keeps none refuses
     /// them.
-    async fn gather(
+    fn gather(
         &self,
         _tx: &mut Self::Tx,
         _scope: &Tenant,
         message: &Message,
-    ) -> Result<Gathered, AdmitError> {
-        match Refusal::of_fragment(message) {
+    ) -> impl Future<Output = Result<Gathered, AdmitError>> + Send {
+        let gathered = match Refusal::of_fragment(message) {
             Some(refusal) => Err(refusal.into()),
             None => Ok(Gathered::Whole(message.clone())),
-        }
+        };
+        std::future::ready(gathered)
     }
 
     /// Admits many messages: results per message, in their order.
-    async fn admit_batch(
+    fn admit_batch(
         &self,
         tx: &mut Self::Tx,
         candidates: &[Candidate<'_>],
-    ) -> Result<Vec<Result<Admitted<Self::Guard>, Refusal>>, AdmitError>;
+    ) -> impl Future<Output = Result<AdmittedBatch<Self::Guard>, AdmitError>> + Send;
 
     /// Applies the effect of a fresh message.
-    async fn handle(
+    fn handle(
         &self,
         tx: &mut Self::Tx,
         message: &Message,
         received: &Received,
-    ) -> Result<Option<Vec<u8>>, HandlerError>;
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, HandlerError>> + Send;
 
     /// Whether the effects of many messages like this one are applied in one call.
     fn takes_many(&self, _message: &Message) -> bool {
@@ -89,83 +93,94 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Applies the effects of fresh messages of one kind, in their order.
-    async fn handle_many(
+    fn handle_many(
         &self,
         tx: &mut Self::Tx,
         messages: &[&Message],
         received: &[Received],
-    ) -> Result<(), HandlerError> {
-        for (message, received) in messages.iter().zip(received) {
-            self.handle(tx, message, received).await?;
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send {
+        async move {
+            for (message, received) in messages.iter().zip(received) {
+                self.handle(tx, message, received).await?;
+            }
+            Ok(())
         }
-        Ok(())
     }
 
     /// Stores what the handler returned.
-    async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError>;
+    fn complete(
+        &self,
+        tx: &mut Self::Tx,
+        guard: Self::Guard,
+        result: &[u8],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Forgets the failures of a message that succeeds in this transaction, or, without those that
     /// were counted, of one of its chunks, which says nothing about its handler.
-    async fn forget_attempts(
+    fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
         scope: &Tenant,
         id: MessageId,
         also_counted: bool,
-    ) -> Result<(), StoreError>;
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Commits: one proof per admitted message, in the order of admission.
-    async fn commit(&self, tx: Self::Tx) -> Result<Vec<Committed>, CommitError>;
+    fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<Vec<Committed>, CommitError>> + Send;
 
     /// Rolls back, and waits for it.
-    async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError>;
+    fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Ends what the transaction of a guard is doing at this moment; it can only be rolled back
     /// then.
-    async fn interrupt(&self, _guard: &Self::Guard) -> Result<(), StoreError> {
-        Ok(())
+    fn interrupt(&self, _guard: &Self::Guard) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Notes a failure, and counts it if there is a pause.
-    async fn record_failure(
+    fn record_failure(
         &self,
         scope: &Tenant,
         id: MessageId,
         error: &str,
         pause: Option<Pause>,
-    ) -> Result<Failures, StoreError>;
+    ) -> impl Future<Output = Result<Failures, StoreError>> + Send;
 
     /// The failures of a message so far.
-    async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError>;
+    fn attempt(
+        &self,
+        scope: &Tenant,
+        id: MessageId,
+    ) -> impl Future<Output = Result<Option<Attempt>, StoreError>> + Send;
 
     /// Dead-letters a delivery: the proof that settles it.
-    async fn dead_letter(
+    fn dead_letter(
         &self,
         scope: &Tenant,
         delivery: &Delivery,
         cause: (Reason, String, u32),
-    ) -> Result<Committed, StoreError>;
+    ) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Dead-letters the whole message that the chunk of a delivery completed, and forgets its
     /// chunks.
-    async fn dead_letter_whole(
+    fn dead_letter_whole(
         &self,
         scope: &Tenant,
         delivery: &Delivery,
         _whole: &Message,
         cause: (Reason, String, u32),
-    ) -> Result<Committed, StoreError> {
-        self.dead_letter(scope, delivery, cause).await
+    ) -> impl Future<Output = Result<Committed, StoreError>> + Send {
+        self.dead_letter(scope, delivery, cause)
     }
 
     /// Carries out what operators have asked for.
-    async fn redrive_requested(&self) -> Result<(), StoreError> {
-        Ok(())
+    fn redrive_requested(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Makes room for days to come and forgets days that are over. Runs to its end even if it is
     /// dropped.
-    async fn maintain(&self) -> Result<(), OpenError>;
+    fn maintain(&self) -> impl Future<Output = Result<(), OpenError>> + Send;
 }
 
 /// A consumer's inbox and handler.
@@ -223,7 +238,6 @@ fn admitted<DB: Dialect>(admission: Admission<DB>) -> Admitted<Guard<DB>> {
     }
 }
 
-#[async_trait]
 impl<DB: Dialect> Store for InboxStore<DB> {
     type Tx = InboxTransaction<DB>;
     type Guard = Guard<DB>;
@@ -262,7 +276,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         &self,
         tx: &mut Self::Tx,
         candidates: &[Candidate<'_>],
-    ) -> Result<Vec<Result<Admitted<Self::Guard>, Refusal>>, AdmitError> {
+    ) -> Result<AdmittedBatch<Self::Guard>, AdmitError> {
         if !self.guarded {
             let unguarded = |candidate: &Candidate<'_>| {
                 Ok(Ok(tx.admit_unguarded(&self.consumer, &candidate.scope, candidate.message)))

@@ -17,6 +17,7 @@ use super::crash::{CrashHook, CrashPoint};
 use super::failure::Limits;
 use super::overdue::Running;
 use super::store::Store;
+use super::tracing_spans::JoinTraces;
 use crate::CommitError;
 use crate::attempts::error_text;
 use crate::crash_points;
@@ -49,6 +50,7 @@ pub(super) struct Worker<S> {
     pub(super) permits: Semaphore,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
+    pub(super) traces: Option<Arc<dyn JoinTraces>>,
     pub(super) host: Runtime,
 }
 

@@ -24,6 +24,7 @@ impl parts::Decisions for Sqlite {
             .bind(decision.action.as_str())
             .bind(decision.accept_late)
             .bind(&decision.outcome)
+            .bind(&decision.signature.selection)
             .fetch_optional(connection)
             .await
     }
@@ -73,7 +74,11 @@ fn decode(row: &SqliteRow) -> Result<Decision, sqlx::Error> {
     Ok(Decision {
         number: row.try_get("seq")?,
         at: values::time(row.try_get("at")?)?,
-        signature: crate::Signature { actor: row.try_get("actor")?, note: row.try_get("note")? },
+        signature: crate::Signature {
+            actor: row.try_get("actor")?,
+            note: row.try_get("note")?,
+            selection: row.try_get("selection")?,
+        },
         dead_letter: DeadLetterId(row.try_get::<Hyphenated, _>("dead_letter")?.into_uuid()),
         consumer: row.try_get("consumer")?,
         action: Action::from_word(&action).ok_or_else(|| {

@@ -16,6 +16,21 @@ pub(super) const COUNT: &str =
 pub(super) const COMPLETE: &str =
     "UPDATE inbox_message SET result = $4 WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 
+pub(super) const KNOWN_ROWS: &str = "SELECT consumer, scope, processed_at, octet_length(result), dead_letter FROM inbox_message \
+    WHERE message_id = $1 ORDER BY consumer, scope";
+pub(super) const KNOWN_ATTEMPTS: &str = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
+    WHERE message_id = $1 ORDER BY consumer, scope";
+
+/// Rows of messages made since `$1`, at most `$2` of them, by consumer.
+pub(super) const ACTIVITY_APPLIED: &str = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL), max(processed_at) FROM (\
+    SELECT consumer, dead_letter, processed_at FROM inbox_message WHERE message_id >= $1 LIMIT $2) \
+    GROUP BY consumer ORDER BY consumer LIMIT 1000";
+pub(super) const ACTIVITY_ATTEMPTS: &str = "SELECT consumer, count(*), min(first_failed_at) FROM (\
+    SELECT consumer, first_failed_at FROM inbox_attempt LIMIT $1) GROUP BY consumer ORDER BY consumer LIMIT 1000";
+pub(super) const ACTIVITY_LETTERS: &str = "SELECT consumer, count(*), min(dead_at) FROM (\
+    SELECT consumer, dead_at FROM inbox_dead_letter WHERE resolution IS NULL LIMIT $1) \
+    GROUP BY consumer ORDER BY consumer LIMIT 1000";
+
 /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are
 /// all there. What the first chunk said about the whole stays.
 pub(super) const HOLD_SET: &str = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, kind, source, \
@@ -36,11 +51,13 @@ pub(super) const REMOVE_CHUNKS: &str =
 pub(super) const REMOVE_SET: &str =
     "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
 /// All, or those that are to expire: a message that has failed was whole, and is tried again.
-pub(super) const INCOMPLETE: &str = "SELECT * FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 AND NOT EXISTS \
+pub(super) const INCOMPLETE: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
+    time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 AND NOT EXISTS \
     (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
     a.message_id = s.message_id)) ORDER BY begun_at LIMIT $2";
 /// For its expiry, unless it is tried again: a writing transaction excludes all others.
-pub(super) const LOCK_SET: &str = "SELECT * FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
+pub(super) const LOCK_SET: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
+    time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
     AND fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND \
     a.scope = s.scope AND a.message_id = s.message_id)";
 
@@ -85,8 +102,14 @@ pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter AS d (id, consumer,
     attempts = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
         THEN EXCLUDED.attempts ELSE d.attempts END \
     RETURNING id";
-pub(super) const DEAD_LETTER: &str = "SELECT * FROM inbox_dead_letter WHERE id = $1";
-pub(super) const DEAD_LETTERS: &str = "SELECT * FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
+/// Columns by name: a star would read other ones once a migration adds a column.
+pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
+    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at FROM inbox_dead_letter WHERE id = $1";
+pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
+    kind, source, time, content_type, headers, traceparent, tracestate, CASE WHEN $5 THEN payload ELSE x'' END AS payload, \
+    octet_length(payload) AS payload_bytes, reason, error, attempts, \
+    deliveries, origin, dead_at, resolution, resolved_at FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
     AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
 pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
     SELECT $1, $2, $3, $4, $5 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
@@ -97,14 +120,15 @@ pub(super) const RESOLVE: &str = "UPDATE inbox_dead_letter \
     SET resolution = $2, resolved_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
     WHERE id = $1 AND resolution IS NULL";
 pub(super) const NOTE_DECISION: &str = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, \
-    accept_late, outcome, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, \
+    accept_late, outcome, selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, \
     CASE WHEN $7 IS NOT NULL THEN CAST(unixepoch('subsec') * 1000000 AS INTEGER) END) \
     ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
 pub(super) const FINISH_REQUEST: &str = "UPDATE inbox_audit \
     SET outcome = $2, done_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE seq = $1 AND done_at IS NULL";
 pub(super) const IS_REQUESTED: &str = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
-pub(super) const REQUESTS: &str =
-    "SELECT * FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
-pub(super) const DECISIONS: &str = "SELECT * FROM inbox_audit ORDER BY seq DESC LIMIT $1";
+pub(super) const REQUESTS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
+    accept_late, outcome, done_at FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
+pub(super) const DECISIONS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
+    accept_late, outcome, done_at FROM inbox_audit ORDER BY seq DESC LIMIT $1";
 pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter \
     WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";

@@ -35,6 +35,9 @@ pub struct OperatorDecision {
     pub actor: String,
     /// Why, for the audit.
     pub note: String,
+    /// The filter by which the entry was chosen, and how many it chose; `None` when that is not
+    /// told. For the audit.
+    pub selection: Option<String>,
 }
 
 impl fmt::Debug for Decision {
@@ -180,6 +183,7 @@ mod tests {
             decision,
             actor: actor.to_owned(),
             note: note.to_owned(),
+            selection: None,
         };
         assert!(decree("ops", "fixed the topic", Decision::Requeue).check().is_ok());
         assert!(matches!(

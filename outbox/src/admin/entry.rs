@@ -17,6 +17,8 @@ pub struct ListedEntry {
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
+    /// Its CloudEvents type.
+    pub kind: String,
     /// Failed attempts that counted.
     pub attempts: u32,
     /// How long until it is due; `None` for states that wait for something else, zero when it is
@@ -51,6 +53,8 @@ pub struct AuditRecord {
     pub action: String,
     /// Why.
     pub note: String,
+    /// The filter by which the entry was chosen, and how many it chose, if that was told.
+    pub selection: Option<String>,
     /// SHA-256 of payload and headers before an edit.
     pub digest_before: Option<String>,
     /// SHA-256 of payload and headers after an edit.

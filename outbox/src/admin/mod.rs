@@ -8,10 +8,12 @@
 //! |---|---|
 //! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`] |
 //! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
+//! | [`operation`] | [`Operation`]: what operators do besides |
 //! | [`decision`] | [`Decision`], [`OperatorDecision`], [`DecideError`] |
 
 pub mod decision;
 pub mod entry;
+pub mod operation;
 pub mod status;
 
 use std::sync::Arc;
@@ -21,10 +23,11 @@ use message::Source;
 
 pub use decision::{Action, DecideError, Decision, OperatorDecision};
 pub use entry::{AuditRecord, ListedEntry};
+pub use operation::Operation;
 pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCount, RelayStatus};
 
 use crate::address::Address;
-use crate::log::{EntryId, ExceptionState, LogError, LogOptions, RelayName};
+use crate::log::{EntryId, ExceptionState, LogError, LogOptions, Pause, PauseScope, RelayName};
 
 /// Status and decisions. Each call opens a connection of its own; all reading calls are
 /// cancel-safe.
@@ -73,6 +76,46 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
+
+    /// The pauses in force, in the order of scopes.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError>;
+
+    /// Pauses a pipeline, a topic or a key, with a line in the audit; a running relay takes it up
+    /// within a second. Returns false when it was paused already: nothing is changed then. Not
+    /// cancel-safe: look at [`LogAdmin::pauses`].
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn pause(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError>;
+
+    /// Ends a pause, with a line in the audit. Returns false when there is none of this scope. Not
+    /// cancel-safe: look at [`LogAdmin::pauses`].
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn resume(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError>;
+
+    /// The operations besides decisions about dead entries, the latest first, at most
+    /// `records_max`.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError>;
 }
 
 /// Administration of the database at an address: `postgres://…` or `sqlite:…`. Connects to nothing yet.

@@ -49,6 +49,23 @@ pub struct Cursor {
     pub base: Mark,
     /// The difference that is being worked on.
     pub progress: Option<Progress>,
+    /// The transaction of the broker that this position was published with; nothing for a relay
+    /// that publishes without transactions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<BrokerTransaction>,
+}
+
+/// A transaction of a broker, as a relay's cursor remembers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerTransaction {
+    /// The identity of the log towards the broker, made up before the first transaction.
+    pub log: String,
+    /// Counts the relay's transactions from 1; 0 before the first.
+    pub number: u64,
+    /// The cursor was moved back since, because the database tells another history: entries that
+    /// have left may be before it again, and the broker cannot tell which.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_rebased: bool,
 }
 
 /// How far a difference is settled.
@@ -66,7 +83,7 @@ impl Cursor {
     /// A cursor at a mark, with nothing begun.
     #[must_use]
     pub fn at(base: Mark) -> Self {
-        Self { base, progress: None }
+        Self { base, progress: None, transaction: None }
     }
 
     /// A cursor inside a difference.
@@ -79,6 +96,7 @@ impl Cursor {
                 ceiling: difference.ceiling,
                 after: after.0,
             }),
+            transaction: None,
         }
     }
 

@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
+use message::MessageId;
 use migrations::MigrateError;
 use migrations::SqlErrorKind;
 
 use crate::connect::InvalidUrl;
 use crate::failure::{SHARED_SESSIONS, is_of_shared_session};
+use crate::log::entry::EntryId;
 use crate::log::error::LogError;
+
+/// The doubt about a cursor that knows of an entry which this log has not.
+pub(crate) fn gone(id: EntryId, message_id: MessageId) -> String {
+    format!("the entry {id} with the message id {message_id} was read by the relay, and is not in this log")
+}
 
 impl LogError {
     /// For `map_err`: what was being done when the client library failed.

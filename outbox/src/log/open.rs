@@ -7,6 +7,7 @@ use migrations::Dialect;
 
 use crate::address::Address;
 use crate::admin::LogAdmin;
+use crate::entries::LogEntries;
 use crate::log::{LogError, LogOptions, LogStore};
 #[cfg(feature = "postgres")]
 use crate::postgres::PostgresLog;
@@ -15,9 +16,9 @@ use crate::retention::LogRetention;
 use crate::sqlite::SqliteLog;
 
 /// All that can be done with a log.
-pub(crate) trait Log: LogStore + LogAdmin + LogRetention {}
+pub(crate) trait Log: LogStore + LogAdmin + LogEntries + LogRetention {}
 
-impl<T: LogStore + LogAdmin + LogRetention> Log for T {}
+impl<T: LogStore + LogAdmin + LogEntries + LogRetention> Log for T {}
 
 /// The log of the database at an address: `postgres://…`, `sqlite:…` or a pool. Messages carry `source` as their CloudEvents
 /// source. Connects to nothing yet.

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use message::MessageId;
 
 use crate::log::cursor::{Cursor, Difference, Mark};
 use crate::log::entry::{EntryId, Page, PageLimit};
 use crate::log::error::LogError;
 use crate::log::exception::{ExceptionChange, ExceptionSummary};
 use crate::log::lease::{Acquired, Fenced, RelayName};
+use crate::log::pause::Pause;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 
 /// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns
@@ -74,6 +76,11 @@ pub trait LogReader: Send {
     /// Exceptions for which their keys wait: retrying and dead ones with ids above `after`, in the
     /// order of their ids, at most `entries_max`; fewer only at the end.
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
+
+    /// The pauses that operators have set. None, in a log that knows no pauses.
+    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Keeps the relay's state: lease, cursor, exceptions. After any error the checkpoint_store is
@@ -86,7 +93,8 @@ pub trait CheckpointStore: Send {
     /// entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;
 
-    /// Prolongs the lease.
+    /// Prolongs the lease. A server that crashes afterwards gives out nothing anew that it had
+    /// given out before.
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError>;
 
     /// Moves the cursor and applies the changes in one transaction, if the epoch still holds.
@@ -96,6 +104,15 @@ pub trait CheckpointStore: Send {
         cursor: &Cursor,
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError>;
+
+    /// Says why a cursor that this database never stored cannot be believed here, if it cannot: it
+    /// was made in another history, or `last_read`, the last entry that its relay had read, is not
+    /// here. To be asked while the lease is held.
+    async fn doubt(
+        &mut self,
+        cursor: &Cursor,
+        last_read: Option<(EntryId, MessageId)>,
+    ) -> Result<Option<String>, LogError>;
 
     /// Gives the lease back, so that a standby takes over at once.
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError>;

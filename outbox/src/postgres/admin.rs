@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use sqlx::types::Uuid;
 use sqlx::{Connection, PgConnection, Row as _};
 
-use crate::admin::LogAdmin;
 use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
 use crate::admin::status::{
     Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
 };
+use crate::admin::{LogAdmin, Operation};
 use crate::log::failure::within;
-use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
+use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row, stored};
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
@@ -23,7 +23,7 @@ SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
 FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
 
-const PRESENT: &str = "
+pub(super) const PRESENT: &str = "
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint";
 
@@ -73,7 +73,7 @@ WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '
 ORDER BY a.xact_start NULLS LAST LIMIT 1";
 
 const LIST: &str = "
-SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, e.attempts,
+SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind, e.attempts,
     extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
     octet_length(coalesce(p.payload, ''))::bigint AS payload_bytes, p.edited_at IS NOT NULL AS edited
 FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (relay, shard, id)
@@ -101,15 +101,16 @@ WHERE relay = $1 AND shard = 0 AND id = $2
 RETURNING payload, headers::text";
 
 const AUDIT: &str = "
-INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
+    selection)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const RECORDS: &str = "
-SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after
+SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after, selection
 FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
-    async fn admin(&self) -> Result<PgConnection, LogError> {
+    pub(super) async fn admin(&self) -> Result<PgConnection, LogError> {
         self.connect("relay admin").await
     }
 
@@ -249,6 +250,7 @@ impl PostgresLog {
             .bind(&decree.note)
             .bind(digests.0)
             .bind(digests.1)
+            .bind(&decree.selection)
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
@@ -326,6 +328,34 @@ impl LogAdmin for PostgresLog {
         };
         within(self.options.call_timeout, ask).await
     }
+
+    async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
+        within(self.options.call_timeout, self.read_pauses(relay)).await
+    }
+
+    async fn pause(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError> {
+        within(self.options.call_timeout, self.set_paused(relay, scope, true, (actor, reason))).await
+    }
+
+    async fn resume(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError> {
+        within(self.options.call_timeout, self.set_paused(relay, scope, false, (actor, reason))).await
+    }
+
+    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
+        within(self.options.call_timeout, self.read_operations(relay, records_max)).await
+    }
 }
 
 fn listed(row: &sqlx::postgres::PgRow) -> Result<ListedEntry, sqlx::Error> {
@@ -334,6 +364,7 @@ fn listed(row: &sqlx::postgres::PgRow) -> Result<ListedEntry, sqlx::Error> {
         message_id: row.try_get("message_id")?,
         topic: row.try_get("topic")?,
         key: row.try_get("key")?,
+        kind: row.try_get("kind")?,
         attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or_default(),
         due_in: due(row.try_get("due_in")?),
         fault: row.try_get("fault")?,
@@ -353,6 +384,7 @@ fn record(row: &sqlx::postgres::PgRow) -> Result<AuditRecord, sqlx::Error> {
         message_id: row.try_get("message_id")?,
         action: row.try_get("action")?,
         note: row.try_get("note")?,
+        selection: row.try_get("selection")?,
         digest_before: row.try_get("digest_before")?,
         digest_after: row.try_get("digest_after")?,
     })

@@ -3,22 +3,24 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use message::MessageId;
 use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use crate::log::changes::Changes;
+use crate::log::entry::EntryId;
 use crate::log::exception::ExceptionChange;
-use crate::log::failure::within;
+use crate::log::failure::{gone, within};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::{CheckpointStore, Cursor, LogError, Progress, row, stored};
-use crate::postgres::facts::Questions;
-use crate::postgres::history::Decision;
+use crate::postgres::facts;
+use crate::postgres::history::{self, Decision};
 use crate::postgres::lease::{Held, Wait, Watch};
 use crate::postgres::mark::PgMark;
 use crate::postgres::rebase::Rebase;
 use crate::postgres::statements::Statements;
 
-/// How often to ask again when the lease became free between two questions.
+/// How often to ask again when somebody else took the lease between two questions.
 const ACQUIRE_ATTEMPTS: usize = 3;
 
 pub(super) struct PgCheckpointStore {
@@ -26,7 +28,7 @@ pub(super) struct PgCheckpointStore {
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) statements: Statements,
-    pub(super) questions: Questions,
+    pub(super) questions: facts::Statements,
     pub(super) rebase: Rebase,
     pub(super) call_timeout: Duration,
     /// The server's, in which the lease was granted.
@@ -94,6 +96,7 @@ impl PgCheckpointStore {
                 .head
                 .zip(cursor.progress.clone())
                 .map(|(head, progress)| Progress { head: here(head), ..progress }),
+            transaction: cursor.transaction.clone(),
         }))
     }
 
@@ -107,9 +110,30 @@ impl PgCheckpointStore {
         Ok(())
     }
 
+    /// Asks first and takes only what seems to be free: asking writes nothing, so a standby may ask
+    /// often.
     async fn take_lease(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
-        let mut over: Option<Held> = None;
         for _ in 0..ACQUIRE_ATTEMPTS {
+            let over = match self.holder_of_lease().await? {
+                Some((holder, held)) if holder != self.holder => {
+                    let (expires_in, length) = (held.expires_in, held.length);
+                    match self.watch.look(held.clone(), Instant::now()) {
+                        Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
+                        Wait::Over => {
+                            tracing::warn!(
+                                relay = self.relay.as_str(),
+                                holder,
+                                ?expires_in,
+                                ?length,
+                                "the lease ends later than its holder asked for, so the database's clock went back; \
+                                 nobody has renewed it for its whole length, and it is taken over"
+                            );
+                            Some(held)
+                        }
+                    }
+                }
+                _ => None,
+            };
             let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&self.statements.acquire)
                 .bind(self.relay.as_str())
                 .bind(&self.holder)
@@ -124,35 +148,25 @@ impl PgCheckpointStore {
                 let lease = Lease { epoch, ttl };
                 return Ok(Acquired::Granted { lease, cursor: stored::read(&cursor)?, taken_over_from });
             }
-            type Holder = (String, f64, i64, String, Option<f64>);
-            let found: Option<Holder> = sqlx::query_as(&self.statements.holder)
-                .bind(self.relay.as_str())
-                .fetch_optional(&mut self.connection)
-                .await
-                .map_err(LogError::during("tell who holds the lease"))?;
-            let Some((holder, seconds, epoch, until, length)) = found else { continue };
-            let Some(expires_in) = row::wait(seconds) else { continue };
-            let length = length.and_then(row::wait);
-            let held = Held { epoch, until, expires_in, length };
-            match self.watch.look(held.clone(), Instant::now()) {
-                Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
-                Wait::Over => {
-                    tracing::warn!(
-                        relay = self.relay.as_str(),
-                        holder,
-                        ?expires_in,
-                        ?length,
-                        "the lease ends later than its holder asked for, so the database's clock went back; nobody has \
-                         renewed it for its whole length, and it is taken over"
-                    );
-                    over = Some(held);
-                }
-            }
         }
         Err(LogError::Unavailable {
             reason: String::from("the lease changes hands faster than it can be taken"),
             source: None,
         })
+    }
+
+    /// Who holds a lease that is not over, and how.
+    async fn holder_of_lease(&mut self) -> Result<Option<(String, Held)>, LogError> {
+        type Holder = (String, f64, i64, String, Option<f64>);
+        let found: Option<Holder> = sqlx::query_as(&self.statements.holder)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("tell who holds the lease"))?;
+        Ok(found.and_then(|(holder, seconds, epoch, until, length)| {
+            let expires_in = row::wait(seconds)?;
+            Some((holder, Held { epoch, until, expires_in, length: length.and_then(row::wait) }))
+        }))
     }
 
     async fn checkpoint_with(
@@ -225,6 +239,28 @@ impl CheckpointStore for PgCheckpointStore {
             .execute(&mut self.connection);
         let done = within(limit, async { query.await.map_err(LogError::during("write the checkpoint")) });
         Ok(fenced(done.await?.rows_affected()))
+    }
+
+    async fn doubt(
+        &mut self,
+        cursor: &Cursor,
+        last_read: Option<(EntryId, MessageId)>,
+    ) -> Result<Option<String>, LogError> {
+        let here = within(self.call_timeout, self.questions.server(&mut self.connection)).await?.history;
+        let head = cursor.progress.as_ref().map(|progress| &progress.head);
+        let marks = [Some(&cursor.base), head].into_iter().flatten().map(PgMark::read);
+        let marks: Vec<PgMark> = marks.collect::<Result<_, _>>()?;
+        if let Some(doubt) = history::doubt_about(&marks.iter().collect::<Vec<_>>(), &here) {
+            return Ok(Some(doubt));
+        }
+        let Some((id, message_id)) = last_read else { return Ok(None) };
+        let query = sqlx::query_scalar(&self.statements.is_here)
+            .bind(id.0)
+            .bind(message_id.as_uuid())
+            .fetch_one(&mut self.connection);
+        let during = LogError::during("look for the entry that was read last");
+        let is_here: bool = within(self.call_timeout, async { query.await.map_err(during) }).await?;
+        Ok((!is_here).then(|| gone(id, message_id)))
     }
 
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {

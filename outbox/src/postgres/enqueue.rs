@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use message::{Message, MessageId};
-use migrations::{Identifier, Statement, Template};
+use migrations::Identifier;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
@@ -13,70 +13,51 @@ use time::OffsetDateTime;
 use crate::connect::{InvalidUrl, postgres_options};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
-use crate::postgres::nodes::{self, NodeStatements};
+use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
 
 /// How long a connection that was returned intact is lent again without asking whether it still is.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
 
-/// The statements that producers run.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Statements {
-    append: Statement,
-    append_one: Statement,
-    insert: Statement,
-    stored: Statement,
-    fate: Statement,
-    pub(super) nodes: NodeStatements,
+migrations::statements! {
+    parts {
+        into = "INSERT INTO {schema}outbox_message (message_id, topic, key, kind, content_type, headers, traceparent,
+            tracestate, payload, deliver_at)";
+        // A function scan emits its rows in the order of the arrays, and defaults are evaluated row
+        // by row: ids ascend in the order of the batch.
+        arrays = "SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent,
+            m.tracestate, m.payload, m.deliver_at
+            FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+                $9::bytea[], $10::timestamptz[]) AS m(message_id, topic, key, kind, content_type, headers, traceparent,
+                tracestate, payload, deliver_at)";
+    }
+
+    /// Ids that nobody else has. Looking for conflicts beforehand, and confirming each row
+    /// afterwards, is 7 % of the server's time for ten messages and a row of business, and arrays
+    /// are as much for one message.
+    append = "{into} {arrays} RETURNING xid::text";
+    append_one = "{into} VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10) RETURNING xid::text";
+    /// Without a column to conflict on, because each segment of the log has a key of its own; no
+    /// other key can be violated.
+    insert = "{into} {arrays} ON CONFLICT DO NOTHING RETURNING message_id, xid::text";
+    /// Fingerprints, because a producer may append and not read what others have written.
+    stored = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
+    /// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status
+    /// refuses an xid that is not given out (again) after a crash.
+    fate = "
+        SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
+            CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+                THEN pg_xact_status($2::text::xid8) END";
+    take_node = "SELECT number::bigint, epoch FROM {schema}outbox_take_node($1, make_interval(secs => $2))";
+    renew_node = "SELECT {schema}outbox_renew_node($1::integer, $2, make_interval(secs => $3))";
+    release_node = "SELECT {schema}outbox_release_node($1::integer, $2)";
 }
-
-macro_rules! into {
-    ($rows:expr) => {
-        concat!(
-            "INSERT INTO {schema}outbox_message (message_id, topic, key, kind, content_type, headers, traceparent, \
-             tracestate, payload, deliver_at) ",
-            $rows
-        )
-    };
-}
-
-// A function scan emits its rows in the order of the arrays, and defaults are evaluated row by row:
-// ids ascend in the order of the batch.
-macro_rules! arrays {
-    () => {
-        "SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent, m.tracestate, \
-         m.payload, m.deliver_at FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
-         $7::text[], $8::text[], $9::bytea[], $10::timestamptz[]) AS m(message_id, topic, key, kind, content_type, \
-         headers, traceparent, tracestate, payload, deliver_at)"
-    };
-}
-
-// Ids that nobody else has. Looking for conflicts beforehand, and confirming each row afterwards,
-// is 7 % of the server's time for ten messages and a row of business, and arrays are as much for
-// one message.
-const APPEND: &str = concat!(into!(arrays!()), " RETURNING xid::text");
-const APPEND_ONE: &str =
-    concat!(into!("VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10)"), " RETURNING xid::text");
-
-// Without a column to conflict on, because each segment of the log has a key of its own; no other
-// key can be violated.
-const INSERT: &str = concat!(into!(arrays!()), " ON CONFLICT DO NOTHING RETURNING message_id, xid::text");
-
-// Fingerprints, because a producer may append and not read what others have written.
-const STORED: &str = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
 
 // Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its
 // upper bound is the last *finished* xid, so one that runs may lie above it.
 const RUNNING: &str = "
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
     AND transactionid = $1::text::xid8::xid)";
-
-// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status refuses
-// an xid that is not given out (again) after a crash.
-const FATE: &str = "
-SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
-    CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($2::text::xid8) END";
 
 fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
     MessageId::try_from(uuid).map_err(|error| sqlx::Error::Decode(Box::new(error)))
@@ -124,16 +105,7 @@ impl Dialect for Postgres {
     type Statements = Statements;
 
     fn statements(schema: Option<&Identifier>) -> Statements {
-        let render = |text| Template::new(text).schema(schema).render();
-        let nodes = NodeStatements::new(schema);
-        Statements {
-            append: render(APPEND),
-            append_one: render(APPEND_ONE),
-            insert: render(INSERT),
-            stored: render(STORED),
-            fate: render(FATE),
-            nodes,
-        }
+        Statements::new(schema)
     }
 
     async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
@@ -214,7 +186,7 @@ impl Dialect for Postgres {
         holder: &str,
         lease: Duration,
     ) -> Result<Option<(i64, i64)>, sqlx::Error> {
-        nodes::take(connection, &statements.nodes, holder, lease).await
+        nodes::take(connection, statements, holder, lease).await
     }
 
     async fn renew_node(
@@ -223,7 +195,7 @@ impl Dialect for Postgres {
         held: (i64, i64),
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
-        nodes::renew(connection, &statements.nodes, held, lease).await
+        nodes::renew(connection, statements, held, lease).await
     }
 
     async fn release_node(
@@ -231,7 +203,7 @@ impl Dialect for Postgres {
         statements: &Statements,
         held: (i64, i64),
     ) -> Result<bool, sqlx::Error> {
-        nodes::release(connection, &statements.nodes, held).await
+        nodes::release(connection, statements, held).await
     }
 
     fn options(url: &str, allow_plaintext: bool) -> Result<PgConnectOptions, InvalidUrl> {

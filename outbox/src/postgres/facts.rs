@@ -1,71 +1,45 @@
 //! Asks the server and the log what `history` decides on.
 
-use migrations::{Identifier, Statement, Template};
 use sqlx::PgConnection;
 
 use crate::log::{Cursor, LogError};
 use crate::postgres::history::{CursorFacts, History, ServerFacts};
 use crate::postgres::mark::PgMark;
-use crate::postgres::statements::present_run;
+use crate::postgres::statements::{GIVEN_OUT_AGAIN, PRESENT_RUN};
 
-/// The statements, rendered once.
-#[derive(Debug, Clone)]
-pub(super) struct Questions {
-    /// Begins a run where there is none, or one that came with a dump.
-    begin_run: Statement,
-    unlogged: Statement,
-    server: Statement,
-    /// $1 xmax, $2 floor.
-    given_out_again: Statement,
-}
-
-// Of a run that lasts, nothing is written.
-const BEGIN_RUN: &str = "
-INSERT INTO {schema}outbox_server_run AS r (singleton)
-SELECT true WHERE NOT EXISTS (
-    SELECT FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time())
-ON CONFLICT (singleton) DO UPDATE SET run_id = gen_random_uuid(), started_at = EXCLUDED.started_at
-WHERE r.started_at <> EXCLUDED.started_at";
-
-const UNLOGGED: &str =
-    "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
-
-// The first eight digits of a WAL file's name are the timeline that is being written; the control
-// file tells it only after a checkpoint. Whatever is visible has its id already when the sequence
-// is read, after the snapshot.
-const SERVER: &str = concat!(
-    "
-SELECT (SELECT system_identifier::text FROM pg_control_system()),
-    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
-    (",
-    present_run!(),
-    "),
-    (SELECT system_identifier FROM {schema}outbox_identity),
-    pg_snapshot_xmax(pg_current_snapshot())::text,
-    (SELECT xid::text FROM {schema}outbox_message ORDER BY xid DESC LIMIT 1),
-    coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
-    (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)"
-);
-
-// The oldest that the cursor cannot know: a sequence that was set back gives out low ids again from
-// then on.
-const GIVEN_OUT_AGAIN: &str = "
-SELECT min(id) FROM (
-    SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
-    ORDER BY xid, id LIMIT 10000) AS young
-WHERE id <= $2";
-
-impl Questions {
-    pub(super) fn new(schema: Option<&Identifier>) -> Self {
-        let render = |text| Template::new(text).schema(schema).render();
-        Self {
-            begin_run: render(BEGIN_RUN),
-            unlogged: render(UNLOGGED),
-            server: render(SERVER),
-            given_out_again: render(GIVEN_OUT_AGAIN),
-        }
+migrations::statements! {
+    parts {
+        present_run = PRESENT_RUN;
+        given_out_again = GIVEN_OUT_AGAIN;
     }
 
+    /// Begins a run where there is none, or one that came with a dump. Of a run that lasts, nothing
+    /// is written.
+    begin_run = "
+        INSERT INTO {schema}outbox_server_run AS r (singleton)
+        SELECT true WHERE NOT EXISTS (
+            SELECT FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time())
+        ON CONFLICT (singleton) DO UPDATE SET run_id = gen_random_uuid(), started_at = EXCLUDED.started_at
+        WHERE r.started_at <> EXCLUDED.started_at";
+    unlogged = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
+    /// The first eight digits of a WAL file's name are the timeline that is being written; the
+    /// control file tells it only after a checkpoint. The largest transaction id is one of the
+    /// table's numbers: `xid` alone would be the answer's text, by which 97 comes after 1000.
+    /// Whatever is visible has its id already when
+    /// the sequence is read, after the snapshot.
+    server = "
+        SELECT (SELECT system_identifier::text FROM pg_control_system()),
+            ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
+            ({present_run}),
+            (SELECT system_identifier FROM {schema}outbox_identity),
+            pg_snapshot_xmax(pg_current_snapshot())::text,
+            (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1),
+            coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
+            (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
+    given_out_again = "{given_out_again}";
+}
+
+impl Statements {
     /// Reads what the server says of itself and of the log. Begins a run of the server when none
     /// has begun.
     pub(super) async fn server(&self, connection: &mut PgConnection) -> Result<ServerFacts, LogError> {

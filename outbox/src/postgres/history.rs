@@ -175,6 +175,22 @@ impl ServerFacts {
     }
 }
 
+/// Why a mark that was kept outside of the database cannot be believed here. A timeline that was
+/// left behind may have given out transaction ids which are given out anew in this one. Another run
+/// is no reason, as long as the mark's transaction ids were on disk before it was kept.
+pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
+    let histories = marks.iter().filter_map(|mark| mark.history.as_ref());
+    let other = |history: &&History| {
+        (&history.system_identifier, history.timeline) != (&here.system_identifier, here.timeline)
+    };
+    histories.into_iter().find(other).map(|history| {
+        format!(
+            "it was made on the server {} in timeline {}, and this is {} in timeline {}",
+            history.system_identifier, history.timeline, here.system_identifier, here.timeline
+        )
+    })
+}
+
 impl CursorFacts {
     /// The server whose transaction ids the cursor names, where that is recorded and another one.
     pub(super) fn other_server(&self, here: &History) -> Option<&str> {
@@ -245,6 +261,18 @@ mod tests {
         let first = CursorFacts { base: PgMark::origin(), ..cursor() };
         let empty = ServerFacts { newest_xid: None, newest_id: None, position: 0, ..server() };
         assert_eq!(empty.decide_about(&first), Decision::Sound);
+    }
+
+    #[test]
+    fn a_mark_that_was_kept_elsewhere_is_believed_in_its_timeline_only() {
+        let here = server().history;
+        let kept = |history: String| mark(40, "900:910:900").in_history(&history.parse().unwrap());
+        let another_run = kept(format!("77/1/{}", RUN.replace('1', "2")));
+        assert_eq!(doubt_about(&[&another_run, &mark(50, "1000:1000:")], &here), None);
+        for other in [format!("77/2/{RUN}"), format!("66/1/{RUN}")] {
+            let doubt = doubt_about(&[&another_run, &kept(other)], &here).unwrap();
+            assert!(doubt.contains("this is 77 in timeline 1"), "{doubt}");
+        }
     }
 
     #[test]

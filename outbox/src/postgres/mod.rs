@@ -77,6 +77,7 @@
 mod admin;
 mod checkpoint_store;
 mod enqueue;
+mod entries;
 mod facts;
 mod history;
 mod lease;
@@ -84,6 +85,7 @@ mod mark;
 mod nodes;
 pub(crate) mod options;
 mod page;
+mod pause;
 mod reader;
 mod rebase;
 mod reconcile;

@@ -16,11 +16,11 @@ use crate::log::failure::within;
 use crate::log::lease::RelayName;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::log::row::{Names, wait};
-use crate::log::{LogError, LogReader};
+use crate::log::{LogError, LogReader, Pause};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::page::{Cut, Pace, inline_max};
 use crate::postgres::row::{self, Column};
-use crate::postgres::statements::Statements;
+use crate::postgres::statements::{Statements, YOUNG_LOOKED_AT};
 
 /// How far the sequence may have moved since a mark's floor before the mark counts as stale: a poll
 /// then walks at most this many ids (about 30 buffers) that it knows already or that are not
@@ -143,9 +143,21 @@ impl PgReader {
                 sqlx::query_as(&self.statements.mark_snapshot)
                     .bind(&xmax)
                     .bind(base.floor)
+                    .bind(YOUNG_LOOKED_AT)
                     .fetch_one(&mut self.connection)
                     .await
                     .map_err(LogError::during("take a snapshot"))?;
+            let astray = match (astray, &xmax) {
+                (None, Some(xmax)) if ceiling - base.floor >= YOUNG_LOOKED_AT => {
+                    sqlx::query_scalar(&self.statements.given_out_again)
+                        .bind(xmax)
+                        .bind(base.floor)
+                        .fetch_one(&mut self.connection)
+                        .await
+                        .map_err(LogError::during("look for ids that were given out again"))?
+                }
+                (astray, _) => astray,
+            };
             if let Some(id) = astray {
                 return Err(other_history(format!(
                     "the row {id} does not lie between the ids {} and {ceiling} of new rows: outbox_message_id_seq was \
@@ -463,5 +475,10 @@ impl LogReader for PgReader {
 
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
         within(self.call_timeout, self.stuck_entries(after, entries_max)).await
+    }
+
+    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+        let asked = super::pause::read(&mut self.connection, &self.statements.pauses, &self.relay);
+        within(self.call_timeout, asked).await
     }
 }

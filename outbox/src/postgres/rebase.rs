@@ -38,8 +38,8 @@ use migrations::{Identifier, Statement, Template};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::log::failure::within;
-use crate::log::{Cursor, LogError, stored};
-use crate::postgres::facts::Questions;
+use crate::log::{BrokerTransaction, Cursor, LogError, stored};
+use crate::postgres::facts;
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::retention::is_in_use;
@@ -81,6 +81,14 @@ enum Tried {
     Mended,
     /// Somebody who may have taken an id has not ended.
     InUse,
+}
+
+/// A cursor at its new base. It remembers that a broker's transactions may be ahead of it.
+fn moved_back(cursor: &Cursor, base: PgMark) -> (PgMark, Cursor) {
+    let transaction = cursor.transaction.clone();
+    let transaction = transaction.map(|transaction| BrokerTransaction { is_rebased: true, ..transaction });
+    let cursor = Cursor { transaction, ..Cursor::at(base.write()) };
+    (base, cursor)
 }
 
 fn failed() -> impl FnOnce(sqlx::Error) -> LogError {
@@ -153,7 +161,7 @@ impl Rebase {
     pub(super) async fn run(
         &self,
         connection: &mut PgConnection,
-        questions: &Questions,
+        questions: &facts::Statements,
     ) -> Result<(), LogError> {
         within(REBASE_MAX, async {
             for attempt in 1..=TRIES {
@@ -177,7 +185,11 @@ impl Rebase {
         .await
     }
 
-    async fn attempt(&self, connection: &mut PgConnection, questions: &Questions) -> Result<Tried, LogError> {
+    async fn attempt(
+        &self,
+        connection: &mut PgConnection,
+        questions: &facts::Statements,
+    ) -> Result<Tried, LogError> {
         // Each statement sees what committed while a lock was waited for.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
@@ -201,7 +213,7 @@ impl Rebase {
     async fn mend(
         &self,
         tx: &mut Transaction<'_, Postgres>,
-        questions: &Questions,
+        questions: &facts::Statements,
     ) -> Result<Tried, LogError> {
         let relays: Vec<(String, i16, String)> =
             sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
@@ -247,15 +259,15 @@ impl Rebase {
                 first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
                 if cause.keeps_transaction_ids() { OUT_OF_ORDER } else { "" },
             );
-            rebased.push((relay, *shard, facts, base));
+            rebased.push((relay, *shard, facts, moved_back(cursor, base)));
         }
         // While rows and cursors still tell that they are another server's.
         if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut **tx).await.map_err(failed())?;
             tracing::warn!(rows, "transaction ids of another server are replaced in the log");
         }
-        for (relay, shard, facts, base) in rebased {
-            self.replace(tx, relay, shard, &facts, &base).await?;
+        for (relay, shard, facts, (base, cursor)) in rebased {
+            self.replace(tx, relay, shard, &facts, &base, &cursor).await?;
         }
         Ok(Tried::Mended)
     }
@@ -335,6 +347,7 @@ impl Rebase {
         shard: i16,
         facts: &CursorFacts,
         base: &PgMark,
+        cursor: &Cursor,
     ) -> Result<(), LogError> {
         sqlx::query(&self.beside)
             .bind(relay)
@@ -347,7 +360,7 @@ impl Rebase {
         sqlx::query(&self.store)
             .bind(relay)
             .bind(shard)
-            .bind(stored::write(&Cursor::at(base.write()))?)
+            .bind(stored::write(cursor)?)
             .execute(&mut **tx)
             .await
             .map_err(failed())?;

@@ -1,65 +1,63 @@
 //! Rows in the order of message ids, in PostgreSQL.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use message::Fingerprint;
-use migrations::{Identifier, Line, Migrator, Statement, Template};
+use migrations::{Identifier, Line, Migrator};
 use sqlx::postgres::PgRow;
 use sqlx::types::Uuid;
-use sqlx::{Connection as _, PgConnection, Postgres, Row as _};
+use sqlx::{PgConnection, Postgres, Row as _};
 
+use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::postgres::mark::{PgMark, array};
+use crate::postgres::statements::PASSED;
+use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
 
-// The cursor has passed what was visible at its base ($2) or stands up to its floor ($3) and was
-// not in flight ($4), and of the difference that is open what is visible at its head ($5) up to the
-// settled id ($6). The fingerprint is made here, so that no payload travels.
-macro_rules! rows {
-    ($which:literal) => {
-        concat!(
-            "SELECT m.message_id, m.topic, sha256(",
-            "int8send(octet_length(coalesce(m.kind, m.topic))::bigint) || convert_to(coalesce(m.kind, m.topic), 'UTF8') || ",
-            "int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, 'UTF8') || ",
-            "int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state, ",
-            "coalesce(pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot)), false) ",
-            "OR (m.id <= $3 AND m.xid <> ALL ($4::text::xid8[])) ",
-            "OR (m.id <= $6 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)), false)) AS passed, ",
-            "m.id IN (SELECT a.id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited ",
-            "FROM {schema}outbox_message AS m LEFT JOIN {schema}outbox_exception AS e ",
-            "ON e.relay = $1 AND e.shard = 0 AND e.id = m.id WHERE ",
-            $which
-        )
-    };
-}
+migrations::statements! {
+    parts {
+        // The fingerprint is made here, so that no payload travels.
+        rows = "SELECT m.message_id, m.topic, {kind} AS kind, m.headers::text AS headers, sha256(
+                int8send(octet_length({kind})::bigint) || convert_to({kind}, 'UTF8') ||
+                int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, 'UTF8') ||
+                int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
+            {passed} AS passed,
+            m.id IN (SELECT a.id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited
+            FROM {schema}outbox_message AS m LEFT JOIN {schema}outbox_exception AS e
+                ON e.relay = $1 AND e.shard = 0 AND e.id = m.id";
+        kind = "coalesce(m.kind, m.topic)";
+        passed = PASSED;
+    }
 
-const PAGE: &str = rows!("m.message_id > $7 AND m.message_id <= $8 ORDER BY m.message_id LIMIT $9");
-const FIND: &str = rows!("m.message_id = ANY ($7) ORDER BY m.message_id");
-const CURSOR: &str = "SELECT cursor FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0";
-const FIRST: &str = "
-SELECT message_id FROM {schema}outbox_message
-WHERE message_id > coalesce((SELECT expired_through FROM {schema}outbox_retention), '00000000-0000-0000-0000-000000000000')
-ORDER BY message_id LIMIT 1";
-const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+    page = "{rows} WHERE m.message_id > $7 AND m.message_id <= $8 ORDER BY m.message_id LIMIT $9";
+    find = "{rows} WHERE m.message_id = ANY ($7) ORDER BY m.message_id";
+    cursor = "SELECT cursor FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0";
+    first = "
+        SELECT message_id FROM {schema}outbox_message
+        WHERE message_id > coalesce(
+            (SELECT expired_through FROM {schema}outbox_retention), '00000000-0000-0000-0000-000000000000')
+        ORDER BY message_id LIMIT 1";
+}
 
 /// See [`Rows`].
 pub(crate) struct PostgresRows {
     connection: PgConnection,
+    statement_timeout: Duration,
     relay: RelayName,
-    page: Statement,
-    find: Statement,
-    cursor: Statement,
-    first: Statement,
+    statements: Statements,
 }
 
 /// The extent of the rows that the stored cursor has passed.
-struct Passed {
-    base: PgMark,
-    head: Option<String>,
-    after: i64,
+pub(super) struct Passed {
+    pub(super) base: PgMark,
+    pub(super) head: Option<String>,
+    pub(super) after: i64,
 }
 
 impl Passed {
-    fn read(cursor: Option<&str>) -> Result<Self, LogError> {
+    pub(super) fn read(cursor: Option<&str>) -> Result<Self, LogError> {
         // A relay that never led has passed nothing.
         let Some(cursor) = cursor else { return Ok(Self { base: PgMark::origin(), head: None, after: 0 }) };
         let cursor = stored::read(cursor)?;
@@ -77,30 +75,24 @@ impl PostgresRows {
         mut connection: PgConnection,
         schema: Option<&Identifier>,
         relay: &RelayName,
+        statement_timeout: Duration,
     ) -> Result<Self, LogError> {
         Migrator::<Postgres>::new(Line::Outbox).schema(schema.cloned()).check(&mut connection).await?;
-        let render = |text| Template::new(text).schema(schema).render();
-        Ok(Self {
-            connection,
-            relay: relay.clone(),
-            page: render(PAGE),
-            find: render(FIND),
-            cursor: render(CURSOR),
-            first: render(FIRST),
-        })
+        Ok(Self { connection, statement_timeout, relay: relay.clone(), statements: Statements::new(schema) })
     }
 
     /// Which rows, bound behind what the cursor says.
     async fn read(&mut self, which: Which<'_>) -> Result<Vec<Row>, LogError> {
         let failed = || LogError::during("read the outbox");
-        let mut tx = self.connection.begin_with(BEGIN).await.map_err(failed())?;
-        let cursor: Option<String> = sqlx::query_scalar(&self.cursor)
+        let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
+        let cursor: Option<String> = sqlx::query_scalar(&self.statements.cursor)
             .bind(self.relay.as_str())
             .fetch_optional(&mut *tx)
             .await
             .map_err(failed())?;
         let passed = Passed::read(cursor.as_deref())?;
-        let statement = if matches!(which, Which::Page { .. }) { &self.page } else { &self.find };
+        let statement =
+            if matches!(which, Which::Page { .. }) { &self.statements.page } else { &self.statements.find };
         let query = sqlx::query(statement)
             .bind(self.relay.as_str())
             .bind(&passed.base.snapshot)
@@ -131,6 +123,10 @@ fn row(row: &PgRow) -> Result<Row, LogError> {
     Ok(Row {
         id: row.try_get("message_id").map_err(failed())?,
         topic: row.try_get("topic").map_err(failed())?,
+        labels: Labels::read(
+            row.try_get("kind").map_err(failed())?,
+            row.try_get("headers").map_err(failed())?,
+        ),
         fingerprint: Fingerprint::from(fingerprint),
         stage: stage(state.as_deref(), passed)?,
         edited: row.try_get("edited").map_err(failed())?,
@@ -148,7 +144,11 @@ impl Rows for PostgresRows {
     }
 
     async fn first(&mut self) -> Result<Option<Uuid>, LogError> {
-        let first = sqlx::query_scalar(&self.first).fetch_optional(&mut self.connection).await;
-        first.map_err(LogError::during("find the oldest message"))
+        let failed = || LogError::during("find the oldest message");
+        let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
+        let first = sqlx::query_scalar(&self.statements.first).fetch_optional(&mut *tx).await;
+        let first = first.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        Ok(first)
     }
 }

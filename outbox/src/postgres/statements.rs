@@ -1,162 +1,300 @@
-//! Every statement of reader and checkpoint_store, rendered once per log.
+//! The SQL of reader and checkpoint_store, rendered once per log.
 
-use migrations::{Identifier, Statement, Template};
+/// Young rows that are looked at with each mark. A difference in which fewer ids were given out has
+/// no others.
+pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
-/// The columns of a message, in the order in which `row::read` takes them.
-macro_rules! columns {
-    ($payload:literal) => {
-        concat!(
-            "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::text AS headers, m.traceparent, \
-             m.tracestate, ",
-            $payload,
-            " AS payload, m.enqueued_at, extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in"
-        )
-    };
-    () => {
-        columns!("m.payload")
-    };
-}
+migrations::statements! {
+    parts {
+        columns = COLUMNS;
+        same_segment = SAME_SEGMENT;
+        present_run = PRESENT_RUN;
+        // The server has neither crashed nor been replaced since this run began; null asks for no
+        // run.
+        same_run = "({run}::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run
+            WHERE run_id = {run}::text::uuid AND started_at = pg_postmaster_start_time()))";
+        // Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at
+        // least one; `found` counts what was there before. The length of a payload is known without
+        // fetching it from its TOAST table.
+        cut = "SELECT * FROM (SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth,
+                sum(octet_length(payload)) OVER place AS bytes FROM run
+                WINDOW place AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)) AS cut
+            WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY {order}";
+        given_out = GIVEN_OUT;
+        given_out_again = GIVEN_OUT_AGAIN;
+        // The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1
+        // keeps the planner from turning the lookups into a join that reads whole tables (measured
+        // without statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). A LEFT
+        // JOIN: an exception without a copy must be seen, not skipped.
+        exceptions = "WITH chosen AS MATERIALIZED ({chosen}),
+            run AS (SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type,
+                p.headers::text AS headers, p.traceparent, p.tracestate, coalesce(p.payload, '') AS payload,
+                p.enqueued_at, NULL::float8 AS deliver_in, e.state, e.attempts, chosen.place
+                FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception
+                    WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e
+                LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked
+                    WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS p ON true)
+            {cut}";
+        // The queue of a held entry, as the index on it has it.
+        queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
+        // The first held entry of the first queue behind a name.
+        behind = "SELECT {queue} AS queue, id, topic FROM {schema}outbox_exception
+            WHERE relay = $1 AND shard = 0 AND state = 'held' AND {queue} >";
+    }
 
-/// The row lies where this message id puts it: the expression that the log is partitioned by, on
-/// both sides, so that one segment is looked into.
-macro_rules! same_segment {
-    ($message_id:literal) => {
-        concat!(
-            "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(",
-            $message_id,
-            "), 2) >> 2) & 7"
-        )
-    };
-}
-
-/// The run of the server that lasts now; no row before the first one has begun.
-macro_rules! present_run {
-    () => {
-        "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()"
-    };
-}
-
-pub(super) use present_run;
-
-/// The server has neither crashed nor been replaced since this run began; null asks for no run.
-macro_rules! same_run {
-    ($run:literal) => {
-        concat!(
-            "(",
-            $run,
-            "::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run WHERE run_id = ",
-            $run,
-            "::text::uuid AND started_at = pg_postmaster_start_time()))"
-        )
-    };
-}
-
-/// Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at least one;
-/// `found` counts what was there before. The length of a payload is known without fetching it from
-/// its TOAST table.
-macro_rules! cut {
-    ($columns:literal, $order:literal) => {
-        concat!(
-            "SELECT ",
-            $columns,
-            " FROM (SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth, ",
-            "sum(octet_length(payload)) OVER place AS bytes FROM run ",
-            "WINDOW place AS (ORDER BY ",
-            $order,
-            " ROWS UNBOUNDED PRECEDING)) AS cut ",
-            "WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY ",
-            $order
-        )
-    };
-}
-
-/// All of them.
-#[derive(Debug, Clone)]
-pub(super) struct Statements {
     /// Mark, first half: the floor is read before the transaction id is taken (see the module's
     /// proof).
-    pub(super) mark_floor: Statement,
-    /// $1 xmax of the base, unless it sees nothing, $2 its floor. Mark, second half: the snapshot
-    /// is taken before the ceiling is read; with a row, if any, that shows that the sequence was
-    /// set back.
-    pub(super) mark_snapshot: Statement,
+    mark_floor = "WITH position AS MATERIALIZED (SELECT {given_out} AS floor)
+        SELECT floor, pg_current_xact_id()::text FROM position";
+    /// $1 xmax of the base, unless it sees nothing, $2 its floor, $3 rows that are looked at. Mark,
+    /// second half: the snapshot is taken before the ceiling is read; with a row, if any, that
+    /// shows that the sequence was set back.
+    ///
+    /// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says. A
+    /// row that is visible above it, or below the base's floor although it is younger than the
+    /// base, has an id from before or after the sequence was set back. The first rows are looked at
+    /// here: a relay that keeps up has fewer to read. `given_out_again` looks at all.
+    mark_snapshot = "
+        WITH sequence AS MATERIALIZED (
+            SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS ceiling
+            FROM {schema}outbox_message_id_seq)
+        SELECT pg_current_snapshot()::text, (SELECT ceiling FROM sequence), coalesce(
+            (SELECT id FROM {schema}outbox_message WHERE id > (SELECT ceiling FROM sequence) ORDER BY id LIMIT 1),
+            (SELECT min(id) FROM (
+                SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
+                ORDER BY xid, id LIMIT $3) AS young
+            WHERE id <= $2))";
+    given_out_again = "{given_out_again}";
     /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is
     /// anything new, whether anything in flight has ended, whether the run lasts. A scalar subquery
-    /// parses the snapshot once and not for each row.
-    pub(super) poll: Statement,
+    /// parses the snapshot once and not for each row. While the sequence stands at the floor there
+    /// is no id above it to look for: an idle poll looks into no segment.
+    poll(run = "$4") = "
+        WITH sequence AS MATERIALIZED (
+            SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position
+            FROM {schema}outbox_message_id_seq)
+        SELECT (SELECT position FROM sequence),
+            (SELECT position > $1 FROM sequence) AND EXISTS (
+                SELECT FROM (
+                    SELECT id FROM {schema}outbox_message
+                    WHERE id > $1 AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
+                    ORDER BY id LIMIT 1) AS above)
+            OR EXISTS (
+                SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
+                WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()) AND EXISTS (
+                    SELECT FROM {schema}outbox_message AS m
+                    WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1))),
+            EXISTS (
+                SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
+                WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot())),
+            {same_run}";
     /// The run of the server that lasts now.
-    pub(super) run: Statement,
+    run = "{present_run}";
     /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes
     /// with its row, $7 run of the server: walks the primary key. Of a larger payload only the
     /// length comes. So a page is bounded without a window function, which copies every row twice:
     /// 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
-    pub(super) page: Statement,
+    page(payload = "CASE WHEN octet_length(m.payload) <= $6 THEN m.payload END", run = "$7") = "
+        SELECT {columns}, octet_length(m.payload) AS bytes FROM {schema}outbox_message AS m
+        WHERE m.id > $2 AND m.id <= $3
+            AND NOT pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot))
+            AND pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) AND {same_run}
+        ORDER BY m.id LIMIT $1::bigint + 1";
     /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with
     /// their rows.
-    pub(super) payloads: Statement,
+    payloads(message_id = "wanted.message_id") = "
+        SELECT m.id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
+        CROSS JOIN LATERAL (SELECT id, payload FROM {schema}outbox_message
+            WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m";
     /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions, $6 run of the server: a huge
     /// one still costs a page only. Pairs are compared, and not `xid = …`, because then only the
     /// index on both can serve the order: with statistics of few large transactions the planner
     /// walked the primary key (1,609 buffers for one row of 100,000 against 4).
-    pub(super) stragglers: Statement,
+    stragglers(payload = "m.payload", run = "$6", order = "id") = "
+        WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
+                SELECT {columns} FROM {schema}outbox_message AS m
+                WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint)
+                    AND {same_run}
+                ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m
+            ORDER BY m.id LIMIT $1::bigint + 1)
+        {cut}";
     /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id, $6 run of the server.
     /// `statement_timestamp()` is constant, so the index on due_at serves.
-    pub(super) due: Statement,
+    due(
+        chosen = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
+            AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp()
+            AND (due_at, id) > ($4::timestamptz, $5::bigint) AND {same_run}
+            ORDER BY due_at, id LIMIT $1::bigint",
+        run = "$6",
+        order = "place, id",
+    ) = "{exceptions}";
     /// $1 relay, $2 and $3 behind this time and id: how long until the next one is due.
-    pub(super) next_due: Statement,
+    next_due = "
+        SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
+        WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
+            AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
     /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each,
     /// $7 run of the server.
-    pub(super) held: Statement,
-    /// $1 relay, $2 behind this name, $3 queues, $4 run of the server.
-    pub(super) held_queues: Statement,
+    held(
+        chosen = "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[])
+                WITH ORDINALITY AS asked(queue, first, place)
+            CROSS JOIN LATERAL (SELECT id FROM {schema}outbox_exception
+                WHERE relay = $3 AND shard = 0 AND state = 'held' AND {queue} = asked.queue
+                    AND id >= asked.first AND {same_run}
+                ORDER BY id LIMIT $6::bigint) AS held",
+        run = "$7",
+        order = "place, id",
+    ) = "{exceptions}";
+    /// $1 relay, $2 behind this name, $3 queues, $4 run of the server. From queue to queue through
+    /// the index, however many entries each of them holds.
+    held_queues(run = "$4") = "
+        WITH RECURSIVE found AS (
+            SELECT first.*, 1 AS nth FROM ({behind} $2::text ORDER BY {queue}, id LIMIT 1) AS first
+            WHERE {same_run}
+            UNION ALL
+            SELECT next.*, found.nth + 1 FROM found
+            CROSS JOIN LATERAL ({behind} found.queue ORDER BY {queue}, id LIMIT 1) AS next
+            WHERE found.nth < $3::bigint)
+        SELECT queue, id, topic FROM found";
     /// $1 relay, $2 above this id, $3 rows, $4 run of the server.
-    pub(super) stuck: Statement,
+    stuck(run = "$4") = "
+        SELECT id, key, state FROM {schema}outbox_exception
+        WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND {same_run}
+        ORDER BY id LIMIT $3";
+    /// $1 relay.
+    pauses = super::pause::PAUSES;
+
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
-    /// that is over although it ends in the future, or null.
-    pub(super) acquire: Statement,
+    /// that is over although it ends in the future, or null. The database's clock only. The same
+    /// holder gets a new epoch too: what it sent before is fenced off.
+    acquire = "
+        INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
+        VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
+        ON CONFLICT (relay, shard) DO UPDATE SET
+            epoch = r.epoch + 1,
+            holder = EXCLUDED.holder,
+            taken_from = nullif(r.holder, EXCLUDED.holder),
+            lease_until = clock_timestamp() + make_interval(secs => $3),
+            lease_seconds = $3
+        WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
+            OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
+        RETURNING epoch, cursor, taken_from";
     /// $1 relay: who holds it, for how long, and for how long it was asked for.
-    pub(super) holder: Statement,
-    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server.
-    pub(super) renew: Statement,
-    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server.
-    pub(super) checkpoint: Statement,
+    holder = "
+        SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
+            lease_seconds
+        FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
+    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server. Its commit waits for the disk.
+    renew(run = "$4") = "
+        UPDATE {schema}outbox_relay
+        SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_seconds = $3
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
+            AND (current_setting('synchronous_commit') <> 'off'
+                OR set_config('synchronous_commit', 'local', true) = 'local')";
+    /// $1 id, $2 message id: whether the entry is in the log or parked.
+    is_here = "
+        SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE id = $1 AND message_id = $2)
+            OR EXISTS (SELECT FROM {schema}outbox_exception WHERE id = $1 AND message_id = $2)";
+    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server: marks of a server that has crashed
+    /// since mean nothing, and a pooler keeps the client through it. With a transaction of the
+    /// broker its commit waits for the disk: the next mark is not to be two ahead of it.
+    checkpoint(run = "$4") = "
+        UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
+            AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
+                OR set_config('synchronous_commit', 'local', true) = 'local')";
     /// As `checkpoint`, then the changes as arrays. One statement is one transaction.
-    pub(super) checkpoint_with_changes: Statement,
+    ///
+    /// The content is copied aside with the first change of an entry; afterwards its segment does
+    /// not wait for it. A scheduled entry is due at its message's own time, so that it does not
+    /// become later by as long as the cursor had to wait.
+    checkpoint_with_changes(message_id = "changed.message_id", run = "$14") = "
+        WITH fenced AS (
+            UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
+            WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
+                AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
+                    OR set_config('synchronous_commit', 'local', true) = 'local')
+            RETURNING relay),
+        changed AS MATERIALIZED (
+            SELECT fenced.relay, c.*
+            FROM fenced CROSS JOIN unnest($4::bigint[], $5::text[]::uuid[], $6::text[], $7::text[], $8::text[],
+                $9::integer[], $10::float8[], $11::text[], $12::text[])
+                AS c(id, message_id, topic, key, state, attempts, due_in, fault, error)),
+        copied AS (
+            INSERT INTO {schema}outbox_parked
+                (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
+            SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate,
+                m.payload, m.enqueued_at
+            FROM changed CROSS JOIN LATERAL (
+                SELECT * FROM {schema}outbox_message WHERE id = changed.id AND {same_segment} LIMIT 1) AS m
+            WHERE NOT EXISTS (
+                SELECT FROM {schema}outbox_parked AS p
+                WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id LIMIT 1)
+            ON CONFLICT (relay, shard, id) DO NOTHING),
+        parked AS (
+            INSERT INTO {schema}outbox_exception AS e
+                (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
+            SELECT changed.relay, changed.id, changed.message_id, changed.topic, changed.key, changed.state,
+                changed.attempts,
+                coalesce(
+                    CASE WHEN changed.state = 'scheduled' THEN (
+                        SELECT deliver_at FROM {schema}outbox_message
+                        WHERE id = changed.id AND {same_segment} LIMIT 1) END,
+                    clock_timestamp() + make_interval(secs => changed.due_in)),
+                changed.fault, changed.error
+            FROM changed
+            ON CONFLICT (relay, shard, id) DO UPDATE SET
+                state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at,
+                fault = EXCLUDED.fault, error = EXCLUDED.error, updated_at = clock_timestamp()),
+        resolved AS (
+            DELETE FROM {schema}outbox_exception AS e USING fenced
+            WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[])),
+        removed AS (
+            DELETE FROM {schema}outbox_parked AS p USING fenced
+            WHERE p.relay = fenced.relay AND p.shard = 0 AND p.id = ANY($13::bigint[]))
+        SELECT count(*) FROM fenced";
     /// $1 relay, $2 epoch.
-    pub(super) release: Statement,
+    release = "UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
     /// $1 relay, $2 to $3: entries that a rebased cursor leaves out.
-    pub(super) left_out: Statement,
-    /// $1 relay, $2 epoch: they are passed.
-    pub(super) forget_left_out: Statement,
+    left_out = "SELECT id, message_id::text FROM {schema}outbox_rebased
+        WHERE relay = $1 AND shard = 0 AND id BETWEEN $2 AND $3";
+    /// $1 relay, $2 epoch: they are passed. A rebase keeps everybody out of `outbox_relay` from
+    /// before it writes the list until it has raised the epoch: this is over before, or finds
+    /// another epoch.
+    forget_left_out = "DELETE FROM {schema}outbox_rebased AS l USING {schema}outbox_relay AS r
+        WHERE l.relay = $1 AND l.shard = 0 AND r.relay = l.relay AND r.shard = l.shard AND r.epoch = $2
+            AND r.holder IS NOT NULL";
 }
 
-impl Statements {
-    pub(super) fn new(schema: Option<&Identifier>) -> Self {
-        let render = |text| Template::new(text).schema(schema).render();
-        Self {
-            mark_floor: render(MARK_FLOOR),
-            mark_snapshot: render(MARK_SNAPSHOT),
-            poll: render(POLL),
-            run: render(RUN),
-            page: render(PAGE),
-            payloads: render(PAYLOADS),
-            stragglers: render(STRAGGLERS),
-            due: render(DUE),
-            next_due: render(NEXT_DUE),
-            held: render(HELD),
-            held_queues: render(HELD_QUEUES),
-            stuck: render(STUCK),
-            acquire: render(ACQUIRE),
-            holder: render(HOLDER),
-            renew: render(RENEW),
-            checkpoint: render(CHECKPOINT),
-            checkpoint_with_changes: render(CHECKPOINT_WITH_CHANGES),
-            release: render(RELEASE),
-            left_out: render(LEFT_OUT),
-            forget_left_out: render(FORGET_LEFT_OUT),
-        }
-    }
-}
+/// The columns of a message, in the order in which `row::read` takes them.
+pub(super) const COLUMNS: &str = "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type,
+    m.headers::text AS headers, m.traceparent, m.tracestate, {payload} AS payload, m.enqueued_at,
+    extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in";
+
+/// The row lies where this message id puts it: the expression that the log is partitioned by, on
+/// both sides, so that one segment is looked into.
+pub(super) const SAME_SEGMENT: &str =
+    "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
+
+/// The cursor has passed the row `m`: what was visible at its base ($2) or stands up to its floor
+/// ($3) and was not in flight ($4), and of the difference that is open what is visible at its head
+/// ($5) up to the settled id ($6).
+pub(super) const PASSED: &str =
+    "(coalesce(pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot)), false)
+    OR (m.id <= $3 AND m.xid <> ALL ($4::text::xid8[]))
+    OR (m.id <= $6 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)), false)))";
+
+/// $1 xmax, $2 floor: a row below the floor that is too young for it. A sequence that was set back
+/// gives low ids out again, and pages do not meet them. The expression and OFFSET 0 keep the
+/// planner from walking the ids below the floor, which are all that retention has left: this reads
+/// the young part of one index, 20 to 40 ms for 200,000 rows.
+pub(super) const GIVEN_OUT_AGAIN: &str = "SELECT min(id) FROM (
+    SELECT id FROM {schema}outbox_message WHERE xid >= $1::text::xid8 AND id + 0 <= $2 OFFSET 0) AS astray";
+
+/// The run of the server that lasts now; no row before the first one has begun.
+pub(super) const PRESENT_RUN: &str =
+    "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
 
 /// An id that was given out, or 0: read by the server's own function, under the lock of the
 /// sequence's page.
@@ -165,286 +303,5 @@ impl Statements {
 /// a value there that is 32 ahead, for as long as it writes its WAL record: 450 of 1.5 million
 /// reads beside three busy sessions went backwards afterwards. With such a floor the rows in
 /// between are looked for nowhere (ADR 18).
-macro_rules! given_out {
-    () => {
-        "coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0)"
-    };
-}
-
-/// As the statement of marks has it, for a test.
-pub(super) const GIVEN_OUT: &str = given_out!();
-
-const MARK_FLOOR: &str = concat!(
-    "WITH position AS MATERIALIZED (SELECT ",
-    given_out!(),
-    " AS floor) SELECT floor, pg_current_xact_id()::text FROM position"
-);
-
-// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says. A row
-// that is visible above it, or below the base's floor although it is younger than the base, has an
-// id from before or after the sequence was set back. The first 10,000 rows are looked at: a relay
-// that keeps up has fewer to read.
-const MARK_SNAPSHOT: &str = "
-WITH sequence AS MATERIALIZED (
-    SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS ceiling
-    FROM {schema}outbox_message_id_seq)
-SELECT pg_current_snapshot()::text, (SELECT ceiling FROM sequence), coalesce(
-    (SELECT id FROM {schema}outbox_message WHERE id > (SELECT ceiling FROM sequence) ORDER BY id LIMIT 1),
-    (SELECT min(id) FROM (
-        SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
-        ORDER BY xid, id LIMIT 10000) AS young
-    WHERE id <= $2))";
-
-// While the sequence stands at the floor there is no id above it to look for: an idle poll looks
-// into no segment.
-const POLL: &str = concat!(
-    "
-WITH sequence AS MATERIALIZED (
-    SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position
-    FROM {schema}outbox_message_id_seq)
-SELECT (SELECT position FROM sequence),
-    (SELECT position > $1 FROM sequence) AND EXISTS (
-        SELECT FROM (
-            SELECT id FROM {schema}outbox_message
-            WHERE id > $1 AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
-            ORDER BY id LIMIT 1) AS above)
-    OR EXISTS (
-        SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
-        WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()) AND EXISTS (
-            SELECT FROM {schema}outbox_message AS m
-            WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1))),
-    EXISTS (
-        SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
-        WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot())),
-    ",
-    same_run!("$4")
-);
-
-const RUN: &str = present_run!();
-
-const PAGE: &str = concat!(
-    "SELECT ",
-    columns!("CASE WHEN octet_length(m.payload) <= $6 THEN m.payload END"),
-    ", octet_length(m.payload) AS bytes FROM {schema}outbox_message AS m WHERE m.id > $2 AND m.id <= $3 \
-     AND NOT pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)) \
-     AND pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) AND ",
-    same_run!("$7"),
-    " ORDER BY m.id LIMIT $1::bigint + 1"
-);
-
-const PAYLOADS: &str = concat!(
-    "SELECT m.id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id) \
-     CROSS JOIN LATERAL (SELECT id, payload FROM {schema}outbox_message WHERE id = wanted.id \
-     AND message_id = wanted.message_id AND ",
-    same_segment!("wanted.message_id"),
-    " LIMIT 1) AS m"
-);
-
-const STRAGGLERS: &str = concat!(
-    "WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (SELECT ",
-    columns!(),
-    " FROM {schema}outbox_message AS m \
-     WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint) \
-     AND ",
-    same_run!("$6"),
-    " ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m ORDER BY m.id LIMIT $1::bigint + 1) ",
-    cut!("*", "id")
-);
-
-/// The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1 keeps
-/// the planner from turning the lookups into a join that reads whole tables (measured without
-/// statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). A LEFT JOIN: an
-/// exception without a copy must be seen, not skipped.
-macro_rules! exceptions {
-    ($chosen:expr, $order:literal) => {
-        concat!(
-            "WITH chosen AS MATERIALIZED (", $chosen, "), \
-             run AS (SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type, \
-             p.headers::text AS headers, p.traceparent, p.tracestate, coalesce(p.payload, '') AS payload, p.enqueued_at, \
-             NULL::float8 AS deliver_in, e.state, e.attempts, chosen.place \
-             FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception \
-             WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e \
-             LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked \
-             WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS p ON true) ",
-            cut!("*", $order)
-        )
-    };
-}
-
-/// The queue of a held entry, as the index on it has it.
-macro_rules! queue {
-    () => {
-        "(coalesce('k' || key, 't' || topic) COLLATE \"C\")"
-    };
-}
-
-const DUE: &str = exceptions!(
-    concat!(
-        "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 \
-     AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp() \
-     AND (due_at, id) > ($4::timestamptz, $5::bigint) AND ",
-        same_run!("$6"),
-        " ORDER BY due_at, id LIMIT $1::bigint"
-    ),
-    "place, id"
-);
-
-const NEXT_DUE: &str = "
-SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
-WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
-    AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
-
-const HELD: &str = exceptions!(
-    concat!(
-        "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[]) \
-         WITH ORDINALITY AS asked(queue, first, place) CROSS JOIN LATERAL (\
-         SELECT id FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0 AND state = 'held' AND ",
-        queue!(),
-        " = asked.queue AND id >= asked.first AND ",
-        same_run!("$7"),
-        " ORDER BY id LIMIT $6::bigint) AS held"
-    ),
-    "place, id"
-);
-
-/// The first held entry of the first queue behind a name.
-macro_rules! next_queue {
-    ($name:literal) => {
-        concat!(
-            "SELECT ",
-            queue!(),
-            " AS queue, id, topic FROM {schema}outbox_exception \
-             WHERE relay = $1 AND shard = 0 AND state = 'held' AND ",
-            queue!(),
-            " > ",
-            $name,
-            " ORDER BY ",
-            queue!(),
-            ", id LIMIT 1"
-        )
-    };
-}
-
-// From queue to queue through the index, however many entries each of them holds.
-const HELD_QUEUES: &str = concat!(
-    "WITH RECURSIVE found AS (
-    SELECT first.*, 1 AS nth FROM (",
-    next_queue!("$2::text"),
-    ") AS first WHERE ",
-    same_run!("$4"),
-    "
-    UNION ALL
-    SELECT next.*, found.nth + 1 FROM found CROSS JOIN LATERAL (",
-    next_queue!("found.queue"),
-    ") AS next WHERE found.nth < $3::bigint)
-SELECT queue, id, topic FROM found"
-);
-
-const STUCK: &str = concat!(
-    "
-SELECT id, key, state FROM {schema}outbox_exception
-WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND ",
-    same_run!("$4"),
-    " ORDER BY id LIMIT $3"
-);
-
-// The database's clock only. The same holder gets a new epoch too: what it sent before is fenced
-// off.
-const ACQUIRE: &str = "
-INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
-VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
-ON CONFLICT (relay, shard) DO UPDATE SET
-    epoch = r.epoch + 1,
-    holder = EXCLUDED.holder,
-    taken_from = nullif(r.holder, EXCLUDED.holder),
-    lease_until = clock_timestamp() + make_interval(secs => $3),
-    lease_seconds = $3
-WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
-    OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
-RETURNING epoch, cursor, taken_from";
-
-const HOLDER: &str = "
-SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text, lease_seconds
-FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
-
-const RENEW: &str = concat!(
-    "
-UPDATE {schema}outbox_relay SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_seconds = $3
-WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
-    same_run!("$4")
-);
-
-// Marks of a server that has crashed since mean nothing: a pooler keeps the client through it.
-const CHECKPOINT: &str = concat!(
-    "
-UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
-WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
-    same_run!("$4")
-);
-
-// The content is copied aside with the first change of an entry; afterwards its segment does not
-// wait for it. A scheduled entry is due at its message's own time, so that it does not become later
-// by as long as the cursor had to wait.
-const CHECKPOINT_WITH_CHANGES: &str = concat!(
-    "
-WITH fenced AS (
-    UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
-    WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND ",
-    same_run!("$14"),
-    "
-    RETURNING relay),
-changed AS MATERIALIZED (
-    SELECT fenced.relay, c.*
-    FROM fenced CROSS JOIN unnest($4::bigint[], $5::text[]::uuid[], $6::text[], $7::text[], $8::text[], $9::integer[],
-        $10::float8[], $11::text[], $12::text[])
-        AS c(id, message_id, topic, key, state, attempts, due_in, fault, error)),
-copied AS (
-    INSERT INTO {schema}outbox_parked
-        (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
-    SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate, m.payload,
-        m.enqueued_at
-    FROM changed CROSS JOIN LATERAL (
-        SELECT * FROM {schema}outbox_message WHERE id = changed.id AND ",
-    same_segment!("changed.message_id"),
-    " LIMIT 1) AS m
-    WHERE NOT EXISTS (
-        SELECT FROM {schema}outbox_parked AS p WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id LIMIT 1)
-    ON CONFLICT (relay, shard, id) DO NOTHING),
-parked AS (
-    INSERT INTO {schema}outbox_exception AS e
-        (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
-    SELECT changed.relay, changed.id, changed.message_id, changed.topic, changed.key, changed.state, changed.attempts,
-        coalesce(
-            CASE WHEN changed.state = 'scheduled' THEN (
-                SELECT deliver_at FROM {schema}outbox_message WHERE id = changed.id AND ",
-    same_segment!("changed.message_id"),
-    " LIMIT 1) END,
-            clock_timestamp() + make_interval(secs => changed.due_in)),
-        changed.fault, changed.error
-    FROM changed
-    ON CONFLICT (relay, shard, id) DO UPDATE SET
-        state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at, fault = EXCLUDED.fault,
-        error = EXCLUDED.error, updated_at = clock_timestamp()),
-resolved AS (
-    DELETE FROM {schema}outbox_exception AS e USING fenced
-    WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[])),
-removed AS (
-    DELETE FROM {schema}outbox_parked AS p USING fenced
-    WHERE p.relay = fenced.relay AND p.shard = 0 AND p.id = ANY($13::bigint[]))
-SELECT count(*) FROM fenced"
-);
-
-const RELEASE: &str = "
-UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL
-WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
-
-const LEFT_OUT: &str = "
-SELECT id, message_id::text FROM {schema}outbox_rebased
-WHERE relay = $1 AND shard = 0 AND id BETWEEN $2 AND $3";
-
-// A rebase keeps everybody out of `outbox_relay` from before it writes the list until it has raised
-// the epoch: this is over before, or finds another epoch.
-const FORGET_LEFT_OUT: &str = "
-DELETE FROM {schema}outbox_rebased AS l USING {schema}outbox_relay AS r
-WHERE l.relay = $1 AND l.shard = 0 AND r.relay = l.relay AND r.shard = l.shard AND r.epoch = $2
-    AND r.holder IS NOT NULL";
+pub(super) const GIVEN_OUT: &str =
+    "coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0)";

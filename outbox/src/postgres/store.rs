@@ -13,7 +13,7 @@ use crate::connect::{Exposure, exposure};
 use crate::log::failure::within;
 use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use crate::postgres::checkpoint_store::PgCheckpointStore;
-use crate::postgres::facts::Questions;
+use crate::postgres::facts;
 use crate::postgres::lease::Watch;
 use crate::postgres::reader::PgReader;
 use crate::postgres::rebase::Rebase;
@@ -258,7 +258,7 @@ impl LogStore for PostgresLog {
             relay: relay.clone(),
             holder: holder.to_owned(),
             statements: self.statements.clone(),
-            questions: Questions::new(self.options.schema.as_ref()),
+            questions: facts::Statements::new(self.options.schema.as_ref()),
             rebase: Rebase::new(self.options.schema.as_ref()),
             call_timeout: self.options.call_timeout,
             run: None,

@@ -1,93 +1,73 @@
 //! Questions and decisions of operators, in SQLite.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row as _, SqliteConnection};
 
-use crate::admin::LogAdmin;
 use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
 use crate::admin::status::{Backlog, Blocker, COUNTED_MAX, Holder, ParkedSummary, RelayStatus};
-use crate::log::{Cursor, EntryId, ExceptionState, LogError, RelayName, row, stored};
+use crate::admin::{LogAdmin, Operation};
+use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row, stored};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::now;
+use crate::sqlite::statements::NOW;
 use crate::sqlite::store::SqliteLog;
 
-const RELAYS: &str = concat!(
-    "SELECT relay, epoch, holder, (lease_until - ",
-    now!(),
-    ") / 1e6 AS expires_in, (",
-    now!(),
-    " - checkpoint_at) / 1e6 AS age, cursor FROM outbox_relay WHERE shard = 0 ORDER BY relay"
-);
+migrations::statements! {
+    parts { now = NOW; }
 
-const COUNTS: &str = concat!(
-    "SELECT state, fault, is_due, count(*), min(id), max(since_due) FROM (SELECT state, fault, id, \
-     coalesce(due_at <= ",
-    now!(),
-    ", 0) AS is_due, (",
-    now!(),
-    " - due_at) / 1e6 AS since_due FROM outbox_exception WHERE relay = ?1 AND shard = 0 \
-     ORDER BY id LIMIT ?2) GROUP BY state, fault, is_due"
-);
+    relays = "
+        SELECT relay, epoch, holder, (lease_until - {now}) / 1e6 AS expires_in, ({now} - checkpoint_at) /
+            1e6 AS age, cursor
+            FROM outbox_relay WHERE shard = 0 ORDER BY relay";
+    counts = "
+        SELECT state, fault, is_due, count(*), min(id), max(since_due) FROM
+            (SELECT state, fault, id, coalesce(due_at <= {now}, 0) AS is_due, ({now} - due_at) / 1e6 AS
+            since_due
+            FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
+            GROUP BY state, fault, is_due";
+    /// A row that history has lost was enqueued shortly before it was parked.
+    parked_age = "
+        SELECT ({now} - coalesce((SELECT m.enqueued_at FROM outbox_message AS m
+            WHERE m.id = e.id), e.created_at)) / 1e6 FROM outbox_exception AS e WHERE e.relay = ?1
+            AND e.shard = 0 AND e.id = ?2";
+    backlog = "
+        SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, ({now} - enqueued_at) / 1e6
+            FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1";
+    list = "
+        SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind, e.attempts,
+            (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+            octet_length(coalesce(p.payload, x'')) AS payload_bytes, p.edited_at IS NOT NULL AS edited
+            FROM outbox_exception AS e LEFT JOIN outbox_parked AS p USING (relay, shard, id)
+            WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
+    content = "
+        SELECT e.state, e.message_id, coalesce(p.payload, x''), p.headers FROM outbox_exception AS e
+            LEFT JOIN outbox_parked AS p USING (relay, shard, id) WHERE e.relay = ?1 AND e.shard = 0
+            AND e.id = ?2";
+    requeue = "
+        UPDATE outbox_exception SET state = 'retrying', attempts = 0, due_at = {now}, updated_at = {now}
+            WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    discard = "
+        UPDATE outbox_exception SET state = 'discarded', due_at = {now}, updated_at = {now}
+            WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    edit = "
+        UPDATE outbox_parked
+            SET payload = coalesce(?3, payload), headers = coalesce(?4, headers), edited_at = {now}
+            WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    audit = "
+        INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
+            selection)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    records = "
+        SELECT at, actor, id, message_id, action, note, digest_before, digest_after, selection
+            FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
+}
 
-// A row that history has lost was enqueued shortly before it was parked.
-const PARKED_AGE: &str = concat!(
-    "SELECT (",
-    now!(),
-    " - coalesce((SELECT m.enqueued_at FROM outbox_message AS m WHERE m.id = e.id), e.created_at)) / 1e6 \
-     FROM outbox_exception AS e WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2"
-);
-
-const BACKLOG: &str = concat!(
-    "SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, (",
-    now!(),
-    " - enqueued_at) / 1e6 FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1"
-);
-
-const LIST: &str = concat!(
-    "SELECT e.id, e.message_id, e.topic, e.key, e.attempts, (e.due_at - ",
-    now!(),
-    ") / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at, \
-     octet_length(coalesce(p.payload, x'')) AS payload_bytes, p.edited_at IS NOT NULL AS edited \
-     FROM outbox_exception AS e LEFT JOIN outbox_parked AS p USING (relay, shard, id) \
-     WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4"
-);
-
-const CONTENT: &str = "SELECT e.state, e.message_id, coalesce(p.payload, x''), p.headers \
-     FROM outbox_exception AS e LEFT JOIN outbox_parked AS p USING (relay, shard, id) \
-     WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2";
-
-const REQUEUE: &str = concat!(
-    "UPDATE outbox_exception SET state = 'retrying', attempts = 0, due_at = ",
-    now!(),
-    ", updated_at = ",
-    now!(),
-    " WHERE relay = ?1 AND shard = 0 AND id = ?2"
-);
-
-const DISCARD: &str = concat!(
-    "UPDATE outbox_exception SET state = 'discarded', due_at = ",
-    now!(),
-    ", updated_at = ",
-    now!(),
-    " WHERE relay = ?1 AND shard = 0 AND id = ?2"
-);
-
-const EDIT: &str = concat!(
-    "UPDATE outbox_parked SET payload = coalesce(?3, payload), headers = coalesce(?4, headers), edited_at = ",
-    now!(),
-    " WHERE relay = ?1 AND shard = 0 AND id = ?2"
-);
-
-const AUDIT: &str = "INSERT INTO outbox_audit \
-     (actor, relay, id, message_id, action, note, digest_before, digest_after) \
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-
-const RECORDS: &str = "SELECT at, actor, id, message_id, action, note, digest_before, digest_after \
-     FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
+/// Without a schema.
+static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
 type Found = (String, String, Vec<u8>, Option<String>);
 
@@ -96,7 +76,7 @@ async fn content(
     relay: &RelayName,
     id: EntryId,
 ) -> Result<Option<Found>, LogError> {
-    sqlx::query_as(CONTENT)
+    sqlx::query_as(&SQL.content)
         .bind(relay.as_str())
         .bind(id.0)
         .fetch_optional(connection)
@@ -106,7 +86,7 @@ async fn content(
 
 async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
     let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
-    let found: Option<(i64, i64, f64)> = sqlx::query_as(BACKLOG)
+    let found: Option<(i64, i64, f64)> = sqlx::query_as(&SQL.backlog)
         .bind(id_of(&cursor.base)?.max(after))
         .fetch_optional(connection)
         .await
@@ -128,7 +108,7 @@ async fn parked(
     relay: &str,
 ) -> Result<(ParkedSummary, Option<Duration>), LogError> {
     let failed = || LogError::during("count the parked entries");
-    let rows = sqlx::query_as(COUNTS)
+    let rows = sqlx::query_as(&SQL.counts)
         .bind(relay)
         .bind(COUNTED_MAX)
         .fetch_all(&mut *connection)
@@ -137,7 +117,7 @@ async fn parked(
     let summary = ParkedSummary::of(rows);
     let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
     // It may have left meanwhile.
-    let age: Option<f64> = sqlx::query_scalar(PARKED_AGE)
+    let age: Option<f64> = sqlx::query_scalar(&SQL.parked_age)
         .bind(relay)
         .bind(id)
         .fetch_optional(connection)
@@ -151,7 +131,7 @@ impl LogAdmin for SqliteLog {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.connect().await?;
-        let rows = sqlx::query(RELAYS).fetch_all(&mut connection).await.map_err(failed())?;
+        let rows = sqlx::query(&SQL.relays).fetch_all(&mut connection).await.map_err(failed())?;
         let mut relays = Vec::new();
         for row in rows {
             let relay: String = row.try_get("relay").map_err(failed())?;
@@ -187,7 +167,7 @@ impl LogAdmin for SqliteLog {
         after: EntryId,
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
-        let rows = sqlx::query(LIST)
+        let rows = sqlx::query(&SQL.list)
             .bind(relay.as_str())
             .bind(state.as_str())
             .bind(after.0)
@@ -216,11 +196,11 @@ impl LogAdmin for SqliteLog {
             return Err(DecideError::NotDead { id, state, action });
         }
         let update = match &decree.decision {
-            Decision::Requeue => sqlx::query(REQUEUE).bind(relay.as_str()).bind(id.0),
-            Decision::Discard => sqlx::query(DISCARD).bind(relay.as_str()).bind(id.0),
+            Decision::Requeue => sqlx::query(&SQL.requeue).bind(relay.as_str()).bind(id.0),
+            Decision::Discard => sqlx::query(&SQL.discard).bind(relay.as_str()).bind(id.0),
             Decision::Edit { .. } => {
                 let (payload, headers) = edited(&decree.decision)?;
-                sqlx::query(EDIT).bind(relay.as_str()).bind(id.0).bind(payload).bind(headers)
+                sqlx::query(&SQL.edit).bind(relay.as_str()).bind(id.0).bind(payload).bind(headers)
             }
         };
         update.execute(&mut *tx).await.map_err(failed())?;
@@ -231,7 +211,7 @@ impl LogAdmin for SqliteLog {
                 .map(|(_, _, payload, headers)| Content { payload, headers });
             digests = (Some(Content { payload, headers }.digest()), after.map(|after| after.digest()));
         }
-        sqlx::query(AUDIT)
+        sqlx::query(&SQL.audit)
             .bind(&decree.actor)
             .bind(relay.as_str())
             .bind(id.0)
@@ -240,6 +220,7 @@ impl LogAdmin for SqliteLog {
             .bind(&decree.note)
             .bind(digests.0)
             .bind(digests.1)
+            .bind(&decree.selection)
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
@@ -247,13 +228,41 @@ impl LogAdmin for SqliteLog {
     }
 
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {
-        let rows = sqlx::query(RECORDS)
+        let rows = sqlx::query(&SQL.records)
             .bind(relay.as_str())
             .bind(i64::from(records_max))
             .fetch_all(&mut self.connect().await?)
             .await
             .map_err(LogError::during("list decisions"))?;
         rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
+    }
+
+    async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
+        self.read_pauses(relay).await
+    }
+
+    async fn pause(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError> {
+        self.set_paused(relay, scope, true, (actor, reason)).await
+    }
+
+    async fn resume(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, LogError> {
+        self.set_paused(relay, scope, false, (actor, reason)).await
+    }
+
+    async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
+        self.read_operations(relay, records_max).await
     }
 }
 
@@ -263,6 +272,7 @@ fn listed(row: &SqliteRow) -> Result<ListedEntry, sqlx::Error> {
         message_id: row.try_get("message_id")?,
         topic: row.try_get("topic")?,
         key: row.try_get("key")?,
+        kind: row.try_get("kind")?,
         attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or_default(),
         due_in: due(row.try_get("due_in")?),
         fault: row.try_get("fault")?,
@@ -282,6 +292,7 @@ fn record(row: &SqliteRow) -> Result<AuditRecord, sqlx::Error> {
         message_id: row.try_get("message_id")?,
         action: row.try_get("action")?,
         note: row.try_get("note")?,
+        selection: row.try_get("selection")?,
         digest_before: row.try_get("digest_before")?,
         digest_after: row.try_get("digest_after")?,
     })

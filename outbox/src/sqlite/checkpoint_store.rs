@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use message::MessageId;
 use sqlx::{Connection, SqliteConnection};
 
 use crate::log::changes::Changes;
+use crate::log::entry::EntryId;
 use crate::log::exception::{ExceptionChange, Parked};
+use crate::log::failure::gone;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::{CheckpointStore, Cursor, LogError, Mark, row, stored};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::{ACQUIRE, CHECKPOINT, COPY, HOLDER, PARK, POSITION, RELEASE, RENEW, RESOLVE};
+use crate::sqlite::statements::SQL;
 
 /// How often to ask again when the lease became free between two questions.
 const ACQUIRE_ATTEMPTS: usize = 3;
@@ -48,8 +51,8 @@ fn fenced(rows_affected: u64) -> Fenced {
 }
 
 async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -> Result<(), sqlx::Error> {
-    sqlx::query(COPY).bind(relay).bind(parked.id.0).execute(&mut *connection).await?;
-    sqlx::query(PARK)
+    sqlx::query(&SQL.copy).bind(relay).bind(parked.id.0).execute(&mut *connection).await?;
+    sqlx::query(&SQL.park)
         .bind(relay)
         .bind(parked.id.0)
         .bind(&parked.message_id)
@@ -68,7 +71,7 @@ async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -
 #[async_trait]
 impl CheckpointStore for SqliteCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
-        let stored: Option<(String, i64)> = sqlx::query_as(POSITION)
+        let stored: Option<(String, i64)> = sqlx::query_as(&SQL.position)
             .bind(self.relay.as_str())
             .fetch_optional(&mut self.connection)
             .await
@@ -79,7 +82,19 @@ impl CheckpointStore for SqliteCheckpointStore {
             return Err(LogError::operator(why));
         }
         for _ in 0..ACQUIRE_ATTEMPTS {
-            let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(ACQUIRE)
+            // Asks first: that writes nothing, so a standby may ask often.
+            let held: Option<(String, f64)> = sqlx::query_as(&SQL.holder)
+                .bind(self.relay.as_str())
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell who holds the lease"))?;
+            if let Some((holder, seconds)) = held
+                && holder != self.holder
+                && let Some(expires_in) = row::wait(seconds)
+            {
+                return Ok(Acquired::Busy { holder, expires_in });
+            }
+            let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&SQL.acquire)
                 .bind(self.relay.as_str())
                 .bind(&self.holder)
                 .bind(micros(ttl))
@@ -91,16 +106,6 @@ impl CheckpointStore for SqliteCheckpointStore {
                 let lease = Lease { epoch, ttl };
                 return Ok(Acquired::Granted { lease, cursor: stored::read(&cursor)?, taken_over_from });
             }
-            let held: Option<(String, f64)> = sqlx::query_as(HOLDER)
-                .bind(self.relay.as_str())
-                .fetch_optional(&mut self.connection)
-                .await
-                .map_err(LogError::during("tell who holds the lease"))?;
-            if let Some((holder, seconds)) = held
-                && let Some(expires_in) = row::wait(seconds)
-            {
-                return Ok(Acquired::Busy { holder, expires_in });
-            }
         }
         Err(LogError::Unavailable {
             reason: String::from("the lease changes hands faster than it can be taken"),
@@ -109,7 +114,7 @@ impl CheckpointStore for SqliteCheckpointStore {
     }
 
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError> {
-        let done = sqlx::query(RENEW)
+        let done = sqlx::query(&SQL.renew)
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(micros(ttl))
@@ -127,7 +132,7 @@ impl CheckpointStore for SqliteCheckpointStore {
     ) -> Result<Fenced, LogError> {
         let failed = || LogError::during("write the checkpoint");
         let mut tx = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        let done = sqlx::query(CHECKPOINT)
+        let done = sqlx::query(&SQL.checkpoint)
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(stored::write(cursor)?)
@@ -143,7 +148,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             park(&mut tx, self.relay.as_str(), parked).await.map_err(failed())?;
         }
         for id in changes.resolved {
-            for statement in RESOLVE {
+            for statement in [&SQL.resolve, &SQL.remove_copy] {
                 let resolve = sqlx::query(statement).bind(self.relay.as_str()).bind(id);
                 resolve.execute(&mut *tx).await.map_err(failed())?;
             }
@@ -152,8 +157,23 @@ impl CheckpointStore for SqliteCheckpointStore {
         Ok(Fenced::Held)
     }
 
+    async fn doubt(
+        &mut self,
+        _cursor: &Cursor,
+        last_read: Option<(EntryId, MessageId)>,
+    ) -> Result<Option<String>, LogError> {
+        let Some((id, message_id)) = last_read else { return Ok(None) };
+        let is_here: bool = sqlx::query_scalar(&SQL.is_here)
+            .bind(id.0)
+            .bind(message_id.to_string())
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(LogError::during("look for the entry that was read last"))?;
+        Ok((!is_here).then(|| gone(id, message_id)))
+    }
+
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {
-        let done = sqlx::query(RELEASE)
+        let done = sqlx::query(&SQL.release)
             .bind(self.relay.as_str())
             .bind(epoch)
             .execute(&mut self.connection)

@@ -1,5 +1,6 @@
 //! Statements that producers run, in SQLite.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use message::{Fingerprint, MessageId};
@@ -9,27 +10,29 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 
-use crate::connect::{InvalidUrl, sqlite_options};
+use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::sqlite::nodes;
-use crate::sqlite::statements::now;
+use crate::sqlite::statements::NOW;
 use crate::transaction::UnknownCommit;
 
-macro_rules! append {
-    () => {
-        "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
-         payload, deliver_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
-    };
+migrations::statements! {
+    parts {
+        now = NOW;
+        into = "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, headers, traceparent,
+                tracestate, payload, deliver_at)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    }
+
+    append = "{into}";
+    insert = "{into} ON CONFLICT (message_id) DO NOTHING";
+    stored = "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
+    clock = "SELECT {now}";
 }
 
-const APPEND: &str = append!();
-const INSERT: &str = concat!(append!(), " ON CONFLICT (message_id) DO NOTHING");
-
-const STORED: &str =
-    "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
-
-const NOW: &str = concat!("SELECT ", now!());
+/// Without a schema.
+static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
 fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
@@ -43,7 +46,7 @@ async fn insert_one(connection: &mut SqliteConnection, prepared: &Prepared) -> R
             serde_json::to_string(&message.headers).map_err(|error| sqlx::Error::Encode(Box::new(error)))?,
         ),
     };
-    let done = sqlx::query(if prepared.is_supplied { INSERT } else { APPEND })
+    let done = sqlx::query(if prepared.is_supplied { &SQL.insert } else { &SQL.append })
         .bind(message.id.to_string())
         .bind(message.topic.as_str())
         .bind(message.key.as_ref().map(AsRef::<str>::as_ref))
@@ -93,7 +96,7 @@ impl Dialect for Sqlite {
         let mut stored = Vec::new();
         for id in ids {
             let row: Option<(String, String, Vec<u8>)> =
-                sqlx::query_as(STORED).bind(id.to_string()).fetch_optional(&mut *connection).await?;
+                sqlx::query_as(&SQL.stored).bind(id.to_string()).fetch_optional(&mut *connection).await?;
             stored.extend(row.map(|(kind, content_type, payload)| Stored {
                 id: *id,
                 fingerprint: Fingerprint::of_parts(&kind, &content_type, &payload),
@@ -109,7 +112,7 @@ impl Dialect for Sqlite {
     }
 
     async fn now(connection: &mut SqliteConnection) -> Result<OffsetDateTime, sqlx::Error> {
-        let micros: i64 = sqlx::query_scalar(NOW).fetch_one(connection).await?;
+        let micros: i64 = sqlx::query_scalar(&SQL.clock).fetch_one(connection).await?;
         Ok(OffsetDateTime::UNIX_EPOCH + time::Duration::microseconds(micros))
     }
 
@@ -157,6 +160,10 @@ impl Dialect for Sqlite {
 
     fn options(url: &str, _: bool) -> Result<SqliteConnectOptions, InvalidUrl> {
         sqlite_options(url)
+    }
+
+    async fn open_pool(options: SqliteConnectOptions, idle: Duration) -> Result<SqlitePool, sqlx::Error> {
+        opened_when_free(|| Self::pool_options(idle).connect_with(options.clone())).await
     }
 
     fn pool_options(_: Duration) -> SqlitePoolOptions {

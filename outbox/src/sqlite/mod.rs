@@ -7,8 +7,10 @@
 mod admin;
 mod checkpoint_store;
 mod enqueue;
+mod entries;
 mod nodes;
 pub(crate) mod options;
+mod pause;
 #[cfg(test)]
 mod properties;
 mod reader;

@@ -1,40 +1,40 @@
 //! Numbers of nodes: processes that share the file.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
-use crate::sqlite::statements::now;
+use crate::sqlite::statements::NOW;
 
-/// ?1 holder, ?2 lease in microseconds. The lowest free number, or else a new one. There is one
-/// writer at a time, so nobody comes in between; the second look at the lease only says so once
-/// more.
-const TAKE: &str = concat!(
-    "INSERT INTO outbox_node AS n (number, epoch, holder, lease_until) SELECT free.number, 1, ?1, ",
-    now!(),
-    " + ?2 FROM (SELECT coalesce(
-        (SELECT min(number) FROM outbox_node WHERE (lease_until IS NULL OR lease_until <= ",
-    now!(),
-    ") AND epoch < 4294967295), (SELECT max(number) + 1 FROM outbox_node), 0) AS number) AS free \
-     WHERE free.number <= 65535 ON CONFLICT (number) DO UPDATE SET epoch = n.epoch + 1, holder = excluded.holder, \
-     lease_until = excluded.lease_until, taken_at = ",
-    now!(),
-    " WHERE n.lease_until IS NULL OR n.lease_until <= ",
-    now!(),
-    " RETURNING number, epoch"
-);
+migrations::statements! {
+    parts { now = NOW; }
 
-/// ?1 number, ?2 epoch, ?3 lease in microseconds. Also after the lease has ended, as long as nobody
-/// has taken the number.
-const RENEW: &str = concat!(
-    "UPDATE outbox_node SET lease_until = ",
-    now!(),
-    " + ?3 WHERE number = ?1 AND epoch = ?2 AND holder IS NOT NULL"
-);
+    /// ?1 holder, ?2 lease in microseconds. The lowest free number, or else a new one. There is one
+    /// writer at a time, so nobody comes in between; the second look at the lease only says so once
+    /// more.
+    take = "
+        INSERT INTO outbox_node AS n (number, epoch, holder, lease_until)
+        SELECT free.number, 1, ?1, {now} + ?2 FROM (SELECT coalesce( (SELECT min(number) FROM outbox_node
+            WHERE (lease_until IS NULL OR lease_until <= {now}) AND epoch < 4294967295),
+            (SELECT max(number) + 1 FROM outbox_node), 0) AS number) AS free WHERE free.number <= 65535
+            ON CONFLICT (number) DO UPDATE
+        SET epoch = n.epoch + 1, holder = excluded.holder, lease_until = excluded.lease_until, taken_at =
+            {now}
+            WHERE n.lease_until IS NULL OR n.lease_until <= {now} RETURNING number, epoch";
+    /// ?1 number, ?2 epoch, ?3 lease in microseconds. Also after the lease has ended, as long as
+    /// nobody has taken the number.
+    renew = "
+        UPDATE outbox_node SET lease_until = {now} + ?3 WHERE number = ?1 AND epoch = ?2
+            AND holder IS NOT NULL";
+    /// ?1 number, ?2 epoch.
+    release = "
+        UPDATE outbox_node SET holder = NULL, lease_until = NULL WHERE number = ?1 AND epoch = ?2
+            AND holder IS NOT NULL";
+}
 
-/// ?1 number, ?2 epoch.
-const RELEASE: &str = "UPDATE outbox_node SET holder = NULL, lease_until = NULL \
-    WHERE number = ?1 AND epoch = ?2 AND holder IS NOT NULL";
+/// Without a schema.
+static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
 fn micros(lease: Duration) -> i64 {
     i64::try_from(lease.as_micros()).unwrap_or(i64::MAX / 2)
@@ -45,7 +45,7 @@ pub(super) async fn take(
     holder: &str,
     lease: Duration,
 ) -> Result<Option<(i64, i64)>, sqlx::Error> {
-    sqlx::query_as(TAKE).bind(holder).bind(micros(lease)).fetch_optional(connection).await
+    sqlx::query_as(&SQL.take).bind(holder).bind(micros(lease)).fetch_optional(connection).await
 }
 
 pub(super) async fn renew(
@@ -53,7 +53,8 @@ pub(super) async fn renew(
     (number, epoch): (i64, i64),
     lease: Duration,
 ) -> Result<bool, sqlx::Error> {
-    let renewed = sqlx::query(RENEW).bind(number).bind(epoch).bind(micros(lease)).execute(connection).await?;
+    let renewed =
+        sqlx::query(&SQL.renew).bind(number).bind(epoch).bind(micros(lease)).execute(connection).await?;
     Ok(renewed.rows_affected() == 1)
 }
 
@@ -61,6 +62,6 @@ pub(super) async fn release(
     connection: &mut SqliteConnection,
     (number, epoch): (i64, i64),
 ) -> Result<bool, sqlx::Error> {
-    let released = sqlx::query(RELEASE).bind(number).bind(epoch).execute(connection).await?;
+    let released = sqlx::query(&SQL.release).bind(number).bind(epoch).execute(connection).await?;
     Ok(released.rows_affected() == 1)
 }

@@ -1,7 +1,7 @@
 //! From a URL, or from a pool, to connection options.
 
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use migrations::Dialect;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -11,6 +11,9 @@ use crate::log::LogError;
 
 /// How long a connection waits for the write lock.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Between two attempts to open a file that is busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a
 /// commit is on disk when it returns, and a wait of ten seconds for the write lock. The file must
@@ -28,6 +31,35 @@ pub fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, InvalidUrl> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY_TIMEOUT))
+}
+
+/// Opens a connection or a pool, and again while the file is busy. The first connections of a new
+/// file all switch it to the write-ahead log; SQLite refuses some of them without asking the busy
+/// handler, because waiting could end in a deadlock (<https://sqlite.org/c3ref/busy_handler.html>).
+/// For ten seconds; then the last error stands.
+///
+/// # Errors
+/// The errors of `open`. Cancel-safe if `open` is.
+pub async fn opened_when_free<T, F>(open: impl Fn() -> F) -> sqlx::Result<T>
+where
+    F: Future<Output = sqlx::Result<T>>,
+{
+    let begun = Instant::now();
+    loop {
+        match open().await {
+            Err(error) if is_busy(&error) && begun.elapsed() < BUSY_TIMEOUT => {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// `SQLITE_BUSY`, alone or with an extension in the upper bits
+/// (<https://sqlite.org/rescode.html>).
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == 5)
 }
 
 /// The refusal of a database that lives in one process' memory.

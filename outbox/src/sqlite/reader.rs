@@ -17,8 +17,8 @@ use crate::log::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::log::lease::RelayName;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::log::row::{Names, Row, RowId, wait};
-use crate::log::{LogError, LogReader};
-use crate::sqlite::statements::{DUE, HEAD, HELD, HELD_QUEUES, NEXT_DUE, PAGE, STUCK};
+use crate::log::{LogError, LogReader, Pause};
+use crate::sqlite::statements::SQL;
 
 pub(super) struct SqliteReader {
     pub(super) connection: SqliteConnection,
@@ -53,7 +53,8 @@ async fn take(
     Ok(true)
 }
 
-fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
+/// Borrows the columns of a message.
+pub(super) fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
     let read = || -> Result<Row<'_>, sqlx::Error> {
         let enqueued_at: Option<i64> = row.try_get("enqueued_at")?;
         let time = |micros: i64| OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000).ok();
@@ -93,7 +94,7 @@ fn exception(row: &SqliteRow, columns: Row<'_>, source: &Source) -> Result<Excep
 
 impl SqliteReader {
     async fn next_due_in(&mut self, place: DuePosition) -> Result<Option<Duration>, LogError> {
-        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
+        let seconds: Option<f64> = sqlx::query_scalar(&SQL.next_due)
             .bind(self.relay.as_str())
             .bind(place.at_micros)
             .bind(place.id.0)
@@ -105,7 +106,7 @@ impl SqliteReader {
 
     async fn held_page(&mut self, ask: &HeldAsk, limit: PageLimit) -> Result<HeldPage, LogError> {
         let mut page = HeldPage::default();
-        let rows = sqlx::query(HELD)
+        let rows = sqlx::query(&SQL.held)
             .bind(self.relay.as_str())
             .bind(ask.queue.as_str())
             .bind(ask.from.0)
@@ -125,7 +126,7 @@ impl SqliteReader {
 impl LogReader for SqliteReader {
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
         let behind = id_of(base)?;
-        let head: i64 = sqlx::query_scalar(HEAD)
+        let head: i64 = sqlx::query_scalar(&SQL.head)
             .fetch_one(&mut self.connection)
             .await
             .map_err(LogError::during("look for new entries"))?;
@@ -143,7 +144,7 @@ impl LogReader for SqliteReader {
         limit: PageLimit,
     ) -> Result<Page, LogError> {
         let mut entries = Vec::new();
-        let rows = sqlx::query(PAGE)
+        let rows = sqlx::query(&SQL.page)
             .bind(after.0.max(id_of(&difference.base)?))
             .bind(difference.ceiling)
             .bind(rows_max(limit))
@@ -160,7 +161,7 @@ impl LogReader for SqliteReader {
     async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
         let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
         let mut page = DuePage { position: after, ..DuePage::default() };
-        let rows = sqlx::query(DUE)
+        let rows = sqlx::query(&SQL.due)
             .bind(self.relay.as_str())
             .bind(place.at_micros)
             .bind(place.id.0)
@@ -200,7 +201,7 @@ impl LogReader for SqliteReader {
         after: Option<&QueueName>,
         queues_max: usize,
     ) -> Result<HeldQueues, LogError> {
-        let rows = sqlx::query_as(HELD_QUEUES)
+        let rows = sqlx::query_as(&SQL.held_queues)
             .bind(self.relay.as_str())
             .bind(after.map_or("", QueueName::as_str))
             .bind(i64::try_from(queues_max).unwrap_or(i64::MAX))
@@ -211,7 +212,7 @@ impl LogReader for SqliteReader {
     }
 
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
-        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(STUCK)
+        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(&SQL.stuck)
             .bind(self.relay.as_str())
             .bind(after.0)
             .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
@@ -219,5 +220,9 @@ impl LogReader for SqliteReader {
             .await
             .map_err(LogError::during("list exceptions"))?;
         rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
+    }
+
+    async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
+        super::pause::read(&mut self.connection, &self.relay).await
     }
 }

@@ -1,5 +1,7 @@
 //! Rows in the order of message ids, in SQLite.
 
+use std::sync::LazyLock;
+
 use async_trait::async_trait;
 use futures_util::TryStreamExt as _;
 use message::Fingerprint;
@@ -8,29 +10,32 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection as _, Row as _, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
+use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::reconcile::{Row, Rows, stage};
 use crate::sqlite::reader::id_of;
 
-/// $1 relay, $2 the id up to which the cursor has passed.
-macro_rules! rows {
-    ($which:literal) => {
-        concat!(
-            "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind, m.content_type, m.payload, e.state, ",
-            "m.id <= ?2 AS passed, ",
-            "m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited ",
-            "FROM outbox_message AS m LEFT JOIN outbox_exception AS e ",
-            "ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id WHERE ",
-            $which
-        )
-    };
+migrations::statements! {
+    parts {
+        // ?1 relay, ?2 the id up to which the cursor has passed.
+        rows = "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind, m.headers, m.content_type, m.payload, e.state,
+                m.id <= ?2 AS passed,
+                m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited
+            FROM outbox_message AS m LEFT JOIN outbox_exception AS e
+                ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id";
+    }
+
+    page = "{rows} WHERE m.message_id > ?3 AND m.message_id <= ?4 ORDER BY m.message_id LIMIT ?5";
+    find = "{rows} WHERE m.message_id IN (SELECT value FROM json_each(?3)) ORDER BY m.message_id";
+    cursor = "SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+    first = "
+        SELECT message_id FROM outbox_message
+        WHERE message_id > coalesce((SELECT expired_through FROM outbox_retention), '')
+        ORDER BY message_id LIMIT 1";
 }
 
-const PAGE: &str = rows!("m.message_id > ?3 AND m.message_id <= ?4 ORDER BY m.message_id LIMIT ?5");
-const FIND: &str = rows!("m.message_id IN (SELECT value FROM json_each(?3)) ORDER BY m.message_id");
-const CURSOR: &str = "SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0";
-const FIRST: &str = "SELECT message_id FROM outbox_message WHERE message_id > \
-     coalesce((SELECT expired_through FROM outbox_retention), '') ORDER BY message_id LIMIT 1";
+/// Without a schema.
+static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
 /// See [`Rows`].
 pub(crate) struct SqliteRows {
@@ -53,14 +58,14 @@ impl SqliteRows {
     async fn read(&mut self, which: Which<'_>) -> Result<Vec<Row>, LogError> {
         let failed = || LogError::during("read the outbox");
         let mut tx = self.connection.begin().await.map_err(failed())?;
-        let cursor: Option<String> = sqlx::query_scalar(CURSOR)
+        let cursor: Option<String> = sqlx::query_scalar(&SQL.cursor)
             .bind(self.relay.as_str())
             .fetch_optional(&mut *tx)
             .await
             .map_err(failed())?;
         let passed = cursor.as_deref().map_or(Ok(0), passed)?;
         let query = match &which {
-            Which::Page { after, until, rows_max } => sqlx::query(PAGE)
+            Which::Page { after, until, rows_max } => sqlx::query(&SQL.page)
                 .bind(self.relay.as_str())
                 .bind(passed)
                 .bind(after.to_string())
@@ -69,7 +74,7 @@ impl SqliteRows {
             Which::These(ids) => {
                 let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
                 let ids = serde_json::Value::from(ids).to_string();
-                sqlx::query(FIND).bind(self.relay.as_str()).bind(passed).bind(ids)
+                sqlx::query(&SQL.find).bind(self.relay.as_str()).bind(passed).bind(ids)
             }
         };
         let mut found = Vec::new();
@@ -103,12 +108,14 @@ fn row(row: &SqliteRow) -> Result<Row, LogError> {
         id: uuid(&id)?,
         topic: row.try_get("topic").map_err(failed())?,
         fingerprint: Fingerprint::of_parts(&kind, &content_type, payload),
+        labels: Labels::read(kind, row.try_get("headers").map_err(failed())?),
         stage: stage(state.as_deref(), passed)?,
         edited: row.try_get("edited").map_err(failed())?,
     })
 }
 
-fn uuid(text: &str) -> Result<Uuid, LogError> {
+/// The id that a column holds as text.
+pub(super) fn uuid(text: &str) -> Result<Uuid, LogError> {
     Uuid::parse_str(text)
         .map_err(|error| LogError::Corrupt { what: "message id", problem: format!("{text:?}: {error}") })
 }
@@ -124,7 +131,7 @@ impl Rows for SqliteRows {
     }
 
     async fn first(&mut self) -> Result<Option<Uuid>, LogError> {
-        let first: Option<String> = sqlx::query_scalar(FIRST)
+        let first: Option<String> = sqlx::query_scalar(&SQL.first)
             .fetch_optional(&mut self.connection)
             .await
             .map_err(LogError::during("find the oldest message"))?;

@@ -1,6 +1,7 @@
 //! History in SQLite. The database has one writer, so rows go in short transactions with pauses
 //! between them, in which producers have their turn.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,7 +10,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use crate::log::{EntryId, LogError, RelayName, stored};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::now;
+use crate::sqlite::statements::NOW;
 use crate::sqlite::store::SqliteLog;
 
 /// Rows of one transaction: a few milliseconds.
@@ -17,39 +18,36 @@ const RUN_ROWS: i64 = 500;
 /// As long as a run takes about, so that producers have half of the time.
 const PAUSE: Duration = Duration::from_millis(5);
 
-const RELAYS: &str = "SELECT relay, cursor FROM outbox_relay ORDER BY relay";
+migrations::statements! {
+    parts { now = NOW; }
 
-const ENDS: &str = concat!(
-    "SELECT o.enqueued_at, n.id, n.enqueued_at, ",
-    now!(),
-    " FROM (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS o, \
-     (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC LIMIT 1) AS n"
-);
+    relays = "SELECT relay, cursor FROM outbox_relay ORDER BY relay";
+    ends = "
+        SELECT o.enqueued_at, n.id, n.enqueued_at, {now} FROM (SELECT enqueued_at FROM outbox_message
+            ORDER BY id LIMIT 1) AS o, (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC
+            LIMIT 1) AS n";
+    /// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before
+    /// it are old.
+    first_young = "SELECT id FROM outbox_message WHERE enqueued_at > {now} - ?1 ORDER BY id LIMIT 1";
+    /// ?1 up to this id.
+    any = "SELECT 1 FROM outbox_message WHERE id <= ?1 ORDER BY id LIMIT 1";
+    /// ?1 up to this id, ?2 rows.
+    run = "
+        DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE id <= ?1 ORDER BY id
+            LIMIT ?2) RETURNING message_id";
+    /// ?1 the largest message id that went.
+    expired = "
+        UPDATE outbox_retention
+            SET expired_through = max(coalesce(expired_through, ''), ?1), expired_at = {now}";
+    leader = "
+        SELECT CASE WHEN lease_until > {now} THEN holder END FROM outbox_relay WHERE relay = ?1
+            AND shard = 0";
+    parked_for = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
+}
 
-/// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before it
-/// are old.
-const FIRST_YOUNG: &str =
-    concat!("SELECT id FROM outbox_message WHERE enqueued_at > ", now!(), " - ?1 ORDER BY id LIMIT 1");
+/// Without a schema.
+static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// ?1 up to this id.
-const ANY: &str = "SELECT 1 FROM outbox_message WHERE id <= ?1 ORDER BY id LIMIT 1";
-
-/// ?1 up to this id, ?2 rows.
-const RUN: &str = "DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE id <= ?1 \
-     ORDER BY id LIMIT ?2) RETURNING message_id";
-
-/// ?1 the largest message id that went.
-const EXPIRED: &str = concat!(
-    "UPDATE outbox_retention SET expired_through = max(coalesce(expired_through, ''), ?1), expired_at = ",
-    now!()
-);
-
-const LEADER: &str = concat!(
-    "SELECT CASE WHEN lease_until > ",
-    now!(),
-    " THEN holder END FROM outbox_relay WHERE relay = ?1 AND shard = 0"
-);
-const PARKED_FOR: &str = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
 const FORGET: [&str; 3] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
@@ -58,8 +56,10 @@ const FORGET: [&str; 3] = [
 
 /// Up to where every relay has passed, and which one is the furthest behind.
 async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String)>, LogError> {
-    let relays: Vec<(String, String)> =
-        sqlx::query_as(RELAYS).fetch_all(connection).await.map_err(LogError::during("read the cursors"))?;
+    let relays: Vec<(String, String)> = sqlx::query_as(&SQL.relays)
+        .fetch_all(connection)
+        .await
+        .map_err(LogError::during("read the cursors"))?;
     let mut behind: Option<(i64, String)> = None;
     for (relay, cursor) in relays {
         let base = id_of(&stored::read(&cursor)?.base)?;
@@ -72,7 +72,7 @@ async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String
 
 /// The last entry that is old enough; `None` when all are.
 async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i64, LogError> {
-    let first_young: Option<i64> = sqlx::query_scalar(FIRST_YOUNG)
+    let first_young: Option<i64> = sqlx::query_scalar(&SQL.first_young)
         .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
         .fetch_optional(connection)
         .await
@@ -83,7 +83,7 @@ async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i
 async fn describe(connection: &mut SqliteConnection, keep: Duration) -> Result<Segment, LogError> {
     let failed = || LogError::during("describe the history");
     let ends: Option<(i64, i64, i64, i64)> =
-        sqlx::query_as(ENDS).fetch_optional(&mut *connection).await.map_err(failed())?;
+        sqlx::query_as(&SQL.ends).fetch_optional(&mut *connection).await.map_err(failed())?;
     let Some((oldest_at, newest, newest_at, now)) = ends else {
         return Ok(segment(None, None, None, Some(HeldBack::Empty)));
     };
@@ -92,7 +92,7 @@ async fn describe(connection: &mut SqliteConnection, keep: Duration) -> Result<S
         None => Some(HeldBack::Unread),
         Some((passed, relay)) => {
             let up_to = old.min(passed);
-            let any: Option<i64> = sqlx::query_scalar(ANY)
+            let any: Option<i64> = sqlx::query_scalar(&SQL.any)
                 .bind(up_to)
                 .fetch_optional(&mut *connection)
                 .await
@@ -122,9 +122,9 @@ async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogEr
     let failed = || LogError::during("remove old entries");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     let gone: Vec<String> =
-        sqlx::query_scalar(RUN).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
+        sqlx::query_scalar(&SQL.run).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
     if let Some(largest) = gone.iter().max() {
-        sqlx::query(EXPIRED).bind(largest).execute(&mut *tx).await.map_err(failed())?;
+        sqlx::query(&SQL.expired).bind(largest).execute(&mut *tx).await.map_err(failed())?;
     }
     tx.commit().await.map_err(failed())?;
     Ok(gone.len() as u64)
@@ -157,7 +157,7 @@ impl LogRetention for SqliteLog {
         let failed = || LogError::during("forget the relay");
         let mut connection = self.connect().await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        let found: Option<Option<String>> = sqlx::query_scalar(LEADER)
+        let found: Option<Option<String>> = sqlx::query_scalar(&SQL.leader)
             .bind(relay.as_str())
             .fetch_optional(&mut *tx)
             .await
@@ -169,7 +169,7 @@ impl LogRetention for SqliteLog {
             Some(None) => {}
         }
         let parked: i64 =
-            sqlx::query_scalar(PARKED_FOR).bind(&relay).fetch_one(&mut *tx).await.map_err(failed())?;
+            sqlx::query_scalar(&SQL.parked_for).bind(&relay).fetch_one(&mut *tx).await.map_err(failed())?;
         if parked > 0 && !discard_parked {
             return Err(ForgetError::Parked { relay, entries: parked.unsigned_abs() });
         }

@@ -10,7 +10,7 @@ use crate::address::Address;
 use crate::log::failure::within;
 use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
-use crate::sqlite::options::in_memory;
+use crate::sqlite::options::{in_memory, opened_when_free};
 use crate::sqlite::reader::SqliteReader;
 
 /// The log of a SQLite file. Cheap: connects when a reader or checkpoint_store is asked for.
@@ -41,7 +41,8 @@ impl SqliteLog {
 
     pub(super) async fn connect(&self) -> Result<SqliteConnection, LogError> {
         let connection = async {
-            let mut connection = self.connect.connect().await.map_err(LogError::during("open the file"))?;
+            let opened = opened_when_free(|| self.connect.connect()).await;
+            let mut connection = opened.map_err(LogError::during("open the file"))?;
             check_file(&mut connection).await?;
             Migrator::<Sqlite>::new(Line::Outbox).check(&mut connection).await?;
             Ok(connection)

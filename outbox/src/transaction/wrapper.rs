@@ -148,13 +148,30 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// # Errors
     /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may
     /// be.
-    pub async fn commit(mut self) -> Result<(), CommitError> {
+    pub async fn commit(self) -> Result<(), CommitError> {
+        self.finish(false).await
+    }
+
+    /// As [`commit`](Self::commit), right after a statement in it that has succeeded and changed
+    /// rows: nothing asks whether the transaction is alive, unless it holds messages.
+    ///
+    /// # Errors
+    /// [`CommitError`], as for [`commit`](Self::commit).
+    #[doc(hidden)]
+    pub async fn commit_alive(self) -> Result<(), CommitError> {
+        self.finish(true).await
+    }
+
+    async fn finish(mut self, is_alive: bool) -> Result<(), CommitError> {
         if let Some(Poison { first, retryable }) = self.poison {
             return Err(CommitError::Poisoned { first, retryable });
         }
         let staged = std::mem::take(&mut self.staged);
         if staged.is_empty() {
-            self.probe().await?;
+            // Messages name their transaction, and the answer must be the same.
+            if !is_alive || self.transaction.is_some() {
+                self.probe().await?;
+            }
         } else {
             let before = self.transaction.take();
             self.store_staged(staged).await.map_err(staged_error)?;

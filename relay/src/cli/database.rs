@@ -3,23 +3,16 @@
 use std::sync::Arc;
 
 use clap::Args;
-use migrations::{Dialect, Identifier};
+use migrations::Identifier;
 use outbox::admin::{self, LogAdmin};
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
-use outbox::connect::sqlite_options;
-use outbox::log::{self, LogError, LogOptions, LogStore};
+use outbox::log::{self, LogOptions, LogStore};
 use outbox::retention::{self, LogRetention};
-use secrecy::{ExposeSecret as _, SecretString};
-#[cfg(feature = "postgres")]
-use sqlx::postgres::PgConnectOptions;
-use sqlx::sqlite::SqliteConnectOptions;
+use secrecy::SecretString;
 
 use super::config::OnePipeline;
-#[cfg(not(feature = "postgres"))]
-use super::exit::Exit;
 use super::failure::Failure;
-use crate::config::{Database, PipelineConfig};
+use crate::config::PipelineConfig;
+pub(crate) use crate::operate::tables::Tables as Goal;
 
 /// A database that is named on the command line; the command has an argument `pipeline`, too.
 #[derive(Debug, Args)]
@@ -65,70 +58,26 @@ impl TablesDatabase {
     }
 }
 
-/// How to connect, by dialect.
-pub(crate) enum ConnectOptions {
-    #[cfg(feature = "postgres")]
-    Postgres(PgConnectOptions),
-    Sqlite(SqliteConnectOptions),
-}
-
-/// A database to work on.
-pub(crate) struct Goal {
-    url: SecretString,
-    pub(crate) options: LogOptions,
-}
-
 impl NamedDatabase {
     /// The database, if one is named.
     pub(crate) fn goal(&self) -> Option<Goal> {
         let url = SecretString::from(self.database.as_deref()?);
         let options = LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
-        Some(Goal { url, options })
+        Some(Goal::new(url, options))
     }
 
     /// A pipeline's database. The schema of the command line goes before the configuration's.
     pub(crate) fn of(&self, pipeline: &PipelineConfig) -> Result<Goal, Failure> {
         let schema = self.schema.clone().or_else(|| pipeline.database.schema().cloned());
         let options = pipeline.database.options().clone().schema(schema);
-        Ok(Goal { url: pipeline.database.url()?, options })
-    }
-}
-
-impl Goal {
-    /// Where it is, with its password.
-    pub(crate) fn url(&self) -> &str {
-        self.url.expose_secret()
-    }
-
-    /// How to connect, under an application name where the database shows one.
-    pub(crate) fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, Failure> {
-        let invalid = |error| Failure::from(LogError::from(error));
-        Ok(match self.dialect()? {
-            #[cfg(not(feature = "postgres"))]
-            Dialect::Postgres => {
-                let _ = application_name;
-                return Err(without_postgres());
-            }
-            #[cfg(feature = "postgres")]
-            Dialect::Postgres => {
-                let options = postgres_options(self.url(), self.options.allow_plaintext).map_err(invalid)?;
-                ConnectOptions::Postgres(options.application_name(application_name))
-            }
-            Dialect::Sqlite => ConnectOptions::Sqlite(sqlite_options(self.url()).map_err(invalid)?),
-        })
-    }
-
-    /// Returns the dialect; refuses a URL that cannot be used.
-    pub(crate) fn dialect(&self) -> Result<Dialect, Failure> {
-        Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
+        Ok(Goal::new(pipeline.database.url()?, options))
     }
 }
 
 /// PostgreSQL is asked for, and this program was built without it.
 #[cfg(not(feature = "postgres"))]
 pub(crate) fn without_postgres() -> Failure {
-    let help = "build the relay with its feature `postgres`";
-    Failure::with_help(Exit::Usage, "this relay was built without PostgreSQL", help)
+    crate::operate::tables::without_postgres().into()
 }
 
 /// The pipeline's log. Connects to nothing yet.

@@ -7,11 +7,11 @@ use brokers::InvalidSetting;
 use message::Fault;
 use miette::{Diagnostic, MietteHandler, MietteHandlerOpts, Report, ReportHandler};
 use migrations::{MigrateError, SchemaError};
-use outbox::admin::DecideError;
 use outbox::log::LogError;
 
 use super::exit::Exit;
 use crate::config::ConfigError;
+use crate::operate::{OperateError, OperateErrorKind};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -142,9 +142,16 @@ impl From<SchemaError> for Failure {
     }
 }
 
-impl From<DecideError> for Failure {
-    fn from(error: DecideError) -> Self {
-        Self::new(exit_of(error.fault()), error)
+impl From<OperateError> for Failure {
+    fn from(error: OperateError) -> Self {
+        let exit = match error.kind() {
+            OperateErrorKind::Unavailable => Exit::Unavailable,
+            _ => Exit::Usage,
+        };
+        match error.help() {
+            Some(help) => Self::with_help(exit, &error, help),
+            None => Self::new(exit, error),
+        }
     }
 }
 
@@ -152,13 +159,5 @@ impl From<std::io::Error> for Failure {
     /// Standard output could not be written.
     fn from(error: std::io::Error) -> Self {
         Self::new(Exit::Unavailable, format_args!("the output could not be written: {error}"))
-    }
-}
-
-/// An error with its cause: what the database said.
-pub(crate) fn told(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }

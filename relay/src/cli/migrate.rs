@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
-use outbox::connect::sqlite_options;
+use outbox::connect::{opened_when_free, sqlite_options};
 use outbox::log::LogError;
 use serde::Serialize;
 #[cfg(feature = "postgres")]
@@ -274,7 +274,7 @@ async fn connect<O>(options: &O, database: &str) -> Result<O::Connection, Failur
 where
     O: ConnectOptions<Connection: Sized>,
 {
-    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
+    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, opened_when_free(|| options.connect())).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => {
             MigrateError::Database { what: String::from("connect"), source: Box::new(error) }.into()

@@ -14,8 +14,11 @@
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
 //! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
-//! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit` |
-//! | `inbox` | `relay inbox dead list`, `show`, `redrive`, `discard`, `audit` |
+//! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit`: outboxes and inboxes |
+//! | `pause` | `relay pause`, `relay resume` |
+//! | `show` | `relay show`: the story of a message |
+//! | `replay` | `relay replay` |
+//! | `lag`, `tail` | `relay lag`, `relay tail` |
 //! | `keys` | `relay keys list`, `release`, `discard` |
 //! | `init` | `relay init`: a configuration from flags or questions |
 //! | `check` | `relay check`: configuration and connections |
@@ -24,6 +27,7 @@
 //! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
+//! | `signature` | who decides, and why |
 //! | `failure`, `exit` | why a command failed, and the exit codes |
 
 mod check;
@@ -36,22 +40,28 @@ mod doctor;
 mod exit;
 mod failure;
 mod forget;
-mod inbox;
 mod init;
 mod keys;
+mod lag;
 mod log;
 mod man;
 mod migrate;
+mod observe;
 mod once;
 mod output;
+mod pause;
 mod preflight;
 mod reload;
+mod replay;
 mod retention;
 mod roles;
 mod run;
 mod sagas;
+mod show;
+mod signature;
 mod status;
 mod systemd;
+mod tail;
 mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -134,12 +144,35 @@ pub enum Command {
     /// Its cursor is removed. Should a relay of this name start again, it publishes everything that
     /// is still there.
     Forget(forget::Forget),
-    /// Look at parked messages and decide about dead ones.
+    /// Look at messages that relays could not publish and consumers could not apply, and decide
+    /// about them.
     #[command(subcommand)]
     Dead(dead::Dead),
-    /// Look at the inbox of a consumer: its dead letters, and decisions about them.
-    #[command(subcommand)]
-    Inbox(inbox::Inbox),
+    /// Stop publishing a topic, an ordering key or everything, until it is resumed.
+    ///
+    /// A running relay takes it up within a second, and so does its successor. Messages wait in
+    /// their order; others flow.
+    Pause(pause::Pause),
+    /// Publish again what was paused.
+    Resume(pause::Pause),
+    /// Show the whole story of a message: enqueued when, published or held and why, applied by
+    /// whom.
+    ///
+    /// Looks at the outboxes and inboxes of the configuration. Reads only; payloads are never
+    /// shown.
+    Show(show::Show),
+    /// Show how far topics are behind: messages that have not left, by topic. Reads only.
+    Lag(lag::Lag),
+    /// Tell messages as the relay passes them, until a signal ends it.
+    ///
+    /// Payloads only when they are asked for, and then it stands in the audit.
+    Tail(tail::Tail),
+    /// Publish messages again that were published before, with the same ids.
+    ///
+    /// Never sends what has not left yet, what was given up, or what retention has removed. Beside
+    /// a relay that runs, or without one. It can be repeated when it broke off; exits with 3 when
+    /// the broker is away for a minute, or when a signal stops it.
+    Replay(replay::Replay),
     /// Look at idempotency keys whose holder is gone, and decide about them.
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -186,7 +219,12 @@ impl Cli {
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
             Command::Dead(dead) => dead.execute(format).await,
-            Command::Inbox(inbox) => inbox.execute(format).await,
+            Command::Pause(pause) => pause.pause(format).await,
+            Command::Resume(pause) => pause.resume(format).await,
+            Command::Show(show) => show.execute(format).await,
+            Command::Lag(lag) => lag.execute(format).await,
+            Command::Tail(tail) => tail.execute(format).await,
+            Command::Replay(replay) => replay.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
             Command::Sagas(sagas) => sagas.execute(format).await,
             #[cfg(feature = "demo")]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox::admin::{LogAdmin, RelayStatus};
-use outbox::log::RelayName;
+use outbox::log::{LogError, Pause, PauseScope, RelayName};
 use tracing::warn;
 
 /// How often the database is asked; a checkpoint is stored about as often.
@@ -19,18 +19,21 @@ pub(crate) struct Left {
     pub(crate) dead: u64,
     pub(crate) held: u64,
     pub(crate) scheduled: u64,
+    /// Whether something is paused: what waits for that stays, too.
+    pub(crate) is_paused: bool,
 }
 
 /// Waits until the relay has settled everything that had committed, whichever process leads.
-/// Messages that are dead, held behind them, or scheduled for later stay. Waits without end while
-/// database or broker are away. Cancel-safe.
+/// Messages that are dead, held behind them, paused, or scheduled for later stay. Waits without
+/// end while database or broker are away. Cancel-safe.
 pub(crate) async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
     loop {
-        let pause = match log.relays().await {
-            Ok(relays) => {
+        let asked = async { Ok::<_, LogError>((log.relays().await?, log.pauses(name).await?)) };
+        let pause = match asked.await {
+            Ok((relays, pauses)) => {
                 let relay = relays.iter().find(|relay| relay.relay == name.as_str());
-                match relay.and_then(left) {
+                match relay.and_then(|relay| left(relay, &pauses)) {
                     Some(left) => {
                         quiet += 1;
                         if quiet >= QUIET_LOOKS {
@@ -51,13 +54,21 @@ pub(crate) async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
 }
 
 /// Counts the messages that stay, if nothing more leaves by itself: the log is read to its end,
-/// nothing is tried again, and held messages are held by a dead one.
-fn left(relay: &RelayStatus) -> Option<Left> {
+/// nothing is tried again, and held messages are held by a dead one or by a pause.
+fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
-    let left = Left { dead: count("dead"), held: count("held"), scheduled: count("scheduled") };
+    let left = Left {
+        dead: count("dead"),
+        held: count("held"),
+        scheduled: count("scheduled"),
+        is_paused: !pauses.is_empty(),
+    };
+    if pauses.iter().any(|pause| pause.scope == PauseScope::Pipeline) {
+        return Some(left);
+    }
     let moves = relay.backlog.oldest.is_some()
         || count("retrying") + count("discarded") > 0
-        || (left.held > 0 && left.dead == 0);
+        || (left.held > 0 && left.dead == 0 && !left.is_paused);
     (!moves).then_some(left)
 }
 
@@ -91,13 +102,29 @@ mod tests {
 
     #[test]
     fn only_what_leaves_by_itself_is_waited_for() {
-        assert_eq!(left(&relay(None, &[])), Some(Left::default()));
-        assert_eq!(left(&relay(Some(1), &[])), None);
-        assert_eq!(left(&relay(None, &[("retrying", 1)])), None);
-        assert_eq!(left(&relay(None, &[("discarded", 1)])), None);
+        assert_eq!(left(&relay(None, &[]), &[]), Some(Left::default()));
+        assert_eq!(left(&relay(Some(1), &[]), &[]), None);
+        assert_eq!(left(&relay(None, &[("retrying", 1)]), &[]), None);
+        assert_eq!(left(&relay(None, &[("discarded", 1)]), &[]), None);
         // A topic that an operator has to repair holds its messages, too.
-        assert_eq!(left(&relay(None, &[("held", 2)])), None);
-        let parked = Left { dead: 1, held: 2, scheduled: 3 };
-        assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)])), Some(parked));
+        assert_eq!(left(&relay(None, &[("held", 2)]), &[]), None);
+        let parked = Left { dead: 1, held: 2, scheduled: 3, is_paused: false };
+        assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)]), &[]), Some(parked));
+    }
+
+    #[test]
+    fn what_is_paused_is_not_waited_for() {
+        let pause = |scope| Pause {
+            scope,
+            actor: String::from("ann"),
+            reason: String::from("a test"),
+            since: time::OffsetDateTime::UNIX_EPOCH,
+        };
+        let topic = [pause(PauseScope::Topic(String::from("t")))];
+        let held = Left { held: 2, is_paused: true, ..Left::default() };
+        assert_eq!(left(&relay(None, &[("held", 2)]), &topic), Some(held));
+        assert_eq!(left(&relay(Some(1), &[]), &topic), None, "other topics flow");
+        let all = [pause(PauseScope::Pipeline)];
+        assert!(left(&relay(Some(1), &[]), &all).is_some_and(|left| left.is_paused));
     }
 }

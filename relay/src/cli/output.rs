@@ -1,13 +1,13 @@
 //! Standard output: tables for people, JSON for machines. Everything else goes to standard error.
 
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::failure::Failure;
-use crate::config::units::Time;
+pub(crate) use crate::operate::seconds::age;
+pub(crate) use crate::operate::text::harmless;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -20,14 +20,15 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints a result: as JSON, or as the text that `table` makes of it.
+    /// Prints a result: as JSON, or as the text that `table` makes of it, without characters that
+    /// steer a terminal.
     pub(crate) fn print<T: Serialize>(
         self,
         result: &T,
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
         let text = match self {
-            Self::Table => table(result),
+            Self::Table => harmless(&table(result)),
             Self::Json => serde_json::to_string_pretty(result).map_err(std::io::Error::from)?,
         };
         print(&text)
@@ -43,6 +44,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// The same on one line.
+pub(crate) fn one_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n")
+}
+
 /// A table without lines, so that `grep` and `awk` work on it. Wrapped only for a terminal.
 pub(crate) fn table<const N: usize>(
     headers: [&str; N],
@@ -54,24 +60,11 @@ pub(crate) fn table<const N: usize>(
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
     table.set_header(headers.map(str::to_uppercase));
-    table.add_rows(rows);
+    table.add_rows(rows.into_iter().map(|cells| cells.map(|cell| one_line(&cell))));
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
-}
-
-/// A duration as people say it: to the millisecond below a second, its two largest units above.
-pub(crate) fn age(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    let step = match millis {
-        0..1_000 => 1,
-        1_000..3_600_000 => 1_000,
-        3_600_000..86_400_000 => 60_000,
-        _ => 3_600_000,
-    };
-    let rounded = u64::try_from(millis / step * step).unwrap_or(u64::MAX);
-    Time(Duration::from_millis(rounded)).to_string()
 }
 
 /// A value that may be missing.
@@ -84,22 +77,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_have_no_more_digits_than_people_need() {
-        for (millis, shown) in [
-            (0, "0s"),
-            (234, "234ms"),
-            (1_234, "1s"),
-            (12_345, "12s"),
-            (125_500, "2m5s"),
-            (90_061_000, "1d1h"),
-        ] {
-            assert_eq!(age(Duration::from_millis(millis)), shown);
-        }
-    }
-
-    #[test]
     fn tables_are_plain_columns() {
         let text = table(["name", "state"], [["orders".into(), "ok".into()], ["a".into(), String::new()]]);
         assert_eq!(text, "NAME    STATE\norders  ok\na");
+    }
+
+    #[test]
+    fn what_came_from_outside_cannot_steer_the_terminal() {
+        assert_eq!(harmless("ä\t1\n\u{1b}[2J\u{9b}2J\r"), "ä\t1\n\\u{1b}[2J\\u{9b}2J\\r");
+        let row = [String::from("a\nb  dead"), String::from("\u{1b}]0;x\u{7}")];
+        let text = table(["key", "error"], [row]);
+        assert_eq!(text, "KEY         ERROR\na\\nb  dead  \\u{1b}]0;x\\u{7}");
     }
 }

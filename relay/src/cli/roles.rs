@@ -15,9 +15,9 @@ pub struct RolesScript {
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
-    /// The roles of one service, for inbox and idempotency keys in a schema of its own:
-    /// NAME_inbox_consumer and NAME_idempotency_claimant, in the schema NAME unless another is
-    /// given. With --line saga: NAME_saga_worker.
+    /// The roles of one service, for inbox, idempotency keys and sagas in a schema of its own:
+    /// NAME_inbox_consumer, NAME_idempotency_claimant and NAME_saga_worker, in the schema NAME
+    /// unless another is given. Name the lines with --line where it has not all three.
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
 
@@ -68,7 +68,7 @@ impl RolesScript {
         roles.worker = self.worker.unwrap_or(roles.worker);
         roles.observer = self.observer;
         let lines = match (&self.service, &self.lines[..]) {
-            (Some(_), []) => vec![Line::Inbox, Line::Idempotency],
+            (Some(_), []) => vec![Line::Inbox, Line::Idempotency, Line::Saga],
             (_, lines) => LineName::chosen(lines),
         };
         let schema = self.schema.or(self.service);

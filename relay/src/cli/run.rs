@@ -6,8 +6,6 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-#[cfg(feature = "metrics-endpoint")]
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::config::ConfigFile;
@@ -15,11 +13,11 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::preflight::{self, Candidate};
 use super::reload::Reload;
-use super::{database, log, once, systemd};
+use super::{database, log, observe, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
 use crate::engine::Pipeline;
 #[cfg(feature = "metrics-endpoint")]
-use crate::http::{Endpoint, Exporter, Health};
+use crate::http::Health;
 use crate::maintenance::{self, Maintenance};
 use crate::monitor::Monitor;
 use crate::telemetry::{History, Looks};
@@ -68,7 +66,17 @@ impl Run {
         #[cfg(feature = "metrics-endpoint")]
         let health = Health::new(config.http.unready_after);
         #[cfg(feature = "metrics-endpoint")]
-        let _endpoint = serve(&config, &health).await?;
+        let exporter = observe::recorder(&config)?;
+        #[cfg(feature = "metrics-endpoint")]
+        let _upkeep = exporter.clone().map(|exporter| observe::spawn(async move { exporter.keep().await }));
+        #[cfg(feature = "metrics-endpoint")]
+        let _endpoint = observe::serve(&config, exporter.as_ref(), &health).await?;
+        #[cfg(feature = "otlp")]
+        let export = observe::export(&config, exporter.as_ref())?;
+        #[cfg(not(feature = "otlp"))]
+        observe::warn_of_otel();
+        #[cfg(feature = "page")]
+        let _page = observe::serve_page(&config).await?;
         let _watchdog = systemd::watchdog();
         let stop = CancellationToken::new();
         let file = self.config.shown();
@@ -94,6 +102,10 @@ impl Run {
             // A pass that has begun tells what it did; one that hangs is not waited for.
             let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintenance.join_all()).await;
         }
+        #[cfg(feature = "otlp")]
+        if let Some(export) = export.filter(|_| exit != Exit::Interrupted) {
+            export.finish().await;
+        }
         Ok(exit)
     }
 
@@ -114,10 +126,10 @@ async fn prepare(config: &Config, file: &str, stop: &CancellationToken) -> Resul
     let mut candidates = Vec::new();
     for config in &config.pipelines {
         let store = database::store(config).map_err(|failure| failure.about(&config.name))?;
-        let connector =
-            config.broker.connector().map_err(|error| Failure::from(error).about(&config.name))?;
         candidates.push(Candidate { name: config.name.clone(), store: Arc::clone(&store) });
-        let pipeline = Pipeline::new(config.name.clone(), store, connector, config.settings.clone());
+        let publishing = config.broker.publishing();
+        let publishing = publishing.map_err(|error| Failure::from(error).about(&config.name))?;
+        let pipeline = Pipeline::new(config.name.clone(), store, publishing, config.settings.clone());
         ready.push(Ready { config: config.clone(), pipeline, stop: stop.child_token() });
     }
     preflight::check(&candidates, file).await?;
@@ -154,26 +166,11 @@ fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>
     Ok(tasks)
 }
 
-/// Serves metrics and health, where an address is given; ends when the handle is dropped.
-#[cfg(feature = "metrics-endpoint")]
-async fn serve(config: &Config, health: &Health) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
-    let Some(address) = config.http.listen else { return Ok(None) };
-    let exporter = Exporter::install()
-        .map_err(|error| Failure::new(Exit::Broken, format_args!("metrics could not start: {error}")))?;
-    let endpoint = Endpoint::bind(address, exporter, health.clone()).await.map_err(|error| {
-        let help = "free the address, or set another one as http.listen";
-        Failure::with_help(Exit::Usage, format_args!("http.listen: {address} cannot be used: {error}"), help)
-    })?;
-    let address = endpoint.address().unwrap_or(address);
-    info!(%address, "serving /metrics, /livez and /readyz");
-    Ok(Some(AbortOnDropHandle::new(tokio::spawn(endpoint.serve()))))
-}
-
 /// For each pipeline a task that looks at its database for metrics, where they are served; they end
 /// when the set is dropped.
 fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>, Failure> {
     let mut tasks = JoinSet::new();
-    if config.http.listen.is_none() {
+    if !observe::are_metrics_read(config) {
         return Ok(tasks);
     }
     for Ready { config: pipeline, .. } in ready {
@@ -209,7 +206,7 @@ async fn supervise(
                 }
             },
             Some(left) = watches.join_next() => match left {
-                Ok(left) if left.dead > 0 => exit = exit.max(Exit::Unavailable),
+                Ok(left) if left.dead > 0 || left.is_paused => exit = exit.max(Exit::Unavailable),
                 Ok(_) => {}
                 Err(error) => {
                     stop.cancel();

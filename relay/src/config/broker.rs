@@ -12,6 +12,8 @@ use brokers::sqs;
 use message::chunk::Encoding;
 use message::{Connector, SizeLimit};
 
+use crate::engine::Publishing;
+
 /// No message is smaller with its envelope.
 pub(crate) const MESSAGE_BYTES_MIN: usize = 1_000;
 
@@ -43,6 +45,21 @@ impl Broker {
             #[cfg(feature = "sqs")]
             Self::Sqs(config) => Arc::new(sqs::Connector::new(config)?),
         })
+    }
+
+    /// How messages leave with these settings. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// As [`connector`](Self::connector).
+    pub fn publishing(&self) -> Result<Publishing, InvalidSetting> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) if config.transactional => {
+                let connector = kafka::TransactionalConnector::new(config.as_ref().clone())?;
+                Ok(Publishing::InTransactions(Arc::new(connector)))
+            }
+            _ => Ok(Publishing::Plain(self.connector()?)),
+        }
     }
 
     /// Checks every setting that can be checked without the broker; opens the files that are named.

@@ -16,7 +16,9 @@ use super::file::{
     DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
 };
 use super::http::Http;
-use super::{Config, InboxConfig, PipelineConfig, engine, env};
+use super::page::PageConfig;
+use super::{Config, InboxConfig, Otlp, PipelineConfig, engine, env};
+use crate::engine::{EngineOptions, Filter, InvalidFilter, Rule};
 
 /// The problems found so far, each with its path.
 #[derive(Default)]
@@ -40,6 +42,8 @@ pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
     }
     check_log(&file.log, &mut problems);
     let http = Http::check(file.http, &mut problems);
+    let otlp = Otlp::check(file.otlp, &mut problems);
+    let page = PageConfig::check(file.page, &mut problems);
     check_names(&file.pipeline, &mut problems);
     let names: Vec<String> = file.pipeline.iter().map(|section| section.name.clone()).collect();
     let inboxes = file.verify.inbox.into_iter().enumerate();
@@ -58,7 +62,7 @@ pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
         pipeline.settings.topics_labelled_max = http.topics_max;
     }
     match problems.0.is_empty() {
-        true => Ok(Config { pipelines, log: file.log, http, verify }),
+        true => Ok(Config { pipelines, log: file.log, http, otlp, page, verify }),
         false => Err(problems.0),
     }
 }
@@ -72,7 +76,7 @@ fn check_log(log: &Log, problems: &mut Problems) {
 
 /// One name is one cursor, and one prefix of environment variables.
 fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
-    let mut seen = BTreeMap::from([(String::from("LOG"), None), (String::from("HTTP"), None)]);
+    let mut seen = BTreeMap::from(["LOG", "HTTP", "OTLP", "PAGE"].map(|name| (String::from(name), None)));
     for (index, PipelineSection { name, .. }) in sections.iter().enumerate() {
         let in_env = env::name_in_env(name);
         let message = match seen.insert(in_env.clone(), Some(name)) {
@@ -85,7 +89,12 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
                 )
             }
             Some(None) => {
-                let what = if in_env == "LOG" { "the log" } else { "metrics and health" };
+                let what = match in_env.as_str() {
+                    "LOG" => "the log",
+                    "OTLP" => "the export to OpenTelemetry",
+                    "PAGE" => "the page",
+                    _ => "metrics and health",
+                };
                 format!("{name:?} is taken: {}{in_env}__… sets {what}", env::PREFIX)
             }
         };
@@ -117,7 +126,22 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
     for (setting, problem) in refusals {
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }
+    let settings = EngineOptions { filter: filter(section.filter, path, problems)?, ..settings };
     Some(PipelineConfig { name: name?, source: source?, database: database?, retention, broker, settings })
+}
+
+fn filter(rules: Vec<Rule>, path: &str, problems: &mut Problems) -> Option<Filter> {
+    let error = match Filter::any_of(rules) {
+        Ok(filter) => return Some(filter),
+        Err(error) => error,
+    };
+    match error {
+        InvalidFilter::Rule { index, problem } => {
+            problems.add(format!("{path}.filter[{index}]"), problem.to_string(), None);
+        }
+        other => problems.add(format!("{path}.filter"), other.to_string(), None),
+    }
+    None
 }
 
 fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Option<Database> {

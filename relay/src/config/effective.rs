@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::tree::{Entry, Node, Origin, Table, Value};
 use super::units::{Size, Time};
-use super::{Config, PipelineConfig, redact};
+use super::{Config, Otlp, PipelineConfig, redact};
 use crate::engine::{DeadPolicy, EngineOptions};
 
 /// The settings in force. Shown as TOML that says where each setting comes from, unless that is the
@@ -34,6 +34,14 @@ impl Effective {
                     add(http, name, Value::Text(Time(time).to_string()));
                 }
             });
+            if let Some(otlp) = &config.otlp {
+                section(root, "otlp", |section| fill_otlp(section, otlp));
+            }
+            if let Some(page) = &config.page {
+                section(root, "page", |section| {
+                    add(section, "behind_proxy", Value::Bool(page.behind_proxy));
+                });
+            }
             if let Some(Entry { node: Node { value: Value::List(nodes), .. }, .. }) = root.get_mut("pipeline")
             {
                 for (node, pipeline) in nodes.iter_mut().zip(&config.pipelines) {
@@ -140,6 +148,17 @@ fn fill(table: &mut Table, pipeline: &PipelineConfig) {
         add(database, "retention", Value::Text(pipeline.retention.to_string()));
     });
     section(table, "engine", |engine| fill_engine(engine, &pipeline.settings));
+}
+
+fn fill_otlp(section: &mut Table, otlp: &Otlp) {
+    add(section, "service_name", Value::Text(otlp.service_name.clone()));
+    add(section, "sampling", Value::Float(otlp.sampling));
+    add(section, "traces", Value::Bool(otlp.traces.is_some()));
+    add(section, "metrics", Value::Bool(otlp.metrics.is_some()));
+    for (name, time) in [("metrics_interval", otlp.metrics_interval), ("timeout", otlp.timeout)] {
+        add(section, name, Value::Text(Time(time).to_string()));
+    }
+    add(section, "allow_plaintext", Value::Bool(false));
 }
 
 fn fill_engine(engine: &mut Table, settings: &EngineOptions) {

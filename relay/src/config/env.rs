@@ -1,5 +1,5 @@
 //! EngineOptions from the environment, laid over the file: `RELAY__<PIPELINE>__DATABASE__URL`,
-//! `RELAY__LOG__LEVEL`, `RELAY__HTTP__LISTEN`.
+//! `RELAY__LOG__LEVEL`, `RELAY__HTTP__LISTEN`, `RELAY__PAGE__LISTEN`.
 //!
 //! A double underscore separates the steps of the path; a pipeline is named in upper case with `-`
 //! as `_`.
@@ -33,6 +33,8 @@ pub(crate) fn overlay(
         let target = match section {
             "LOG" => section_in(tree, "log", &origin)?,
             "HTTP" => section_in(tree, "http", &origin)?,
+            "OTLP" => section_in(tree, "otlp", &origin)?,
+            "PAGE" => section_in(tree, "page", &origin)?,
             pipeline => pipeline_in(tree, pipeline, &origin)?,
         };
         let steps: Vec<String> = steps.into_iter().map(str::to_lowercase).collect();
@@ -100,7 +102,7 @@ fn pipeline_in<'a>(tree: &'a mut Node, wanted: &str, origin: &Origin) -> Result<
             known.push(name);
         }
     }
-    known.extend(["LOG", "HTTP"].map(String::from));
+    known.extend(["LOG", "HTTP", "OTLP", "PAGE"].map(String::from));
     Err(wrong(
         origin.clone(),
         format!("no pipeline is called {wanted} in the file"),
@@ -156,6 +158,6 @@ mod tests {
             assert!(!format!("{error:?}").contains("s3cret"));
         }
         let help = overlaid("RELAY__PAYMENTS__X", "").err().unwrap().help.unwrap();
-        assert_eq!(help, "known here: ORDER_EVENTS, LOG, HTTP");
+        assert_eq!(help, "known here: ORDER_EVENTS, LOG, HTTP, OTLP, PAGE");
     }
 }

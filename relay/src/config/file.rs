@@ -8,9 +8,11 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::http::HttpSection;
+use super::otlp::OtlpSection;
+use super::page::PageSection;
 use super::retention::Retention;
 use super::units::{Size, Time};
-use crate::engine::DeadPolicy;
+use crate::engine::{DeadPolicy, Rule};
 
 /// The whole file.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -25,6 +27,11 @@ pub(crate) struct FileSection {
     /// Metrics and health.
     #[serde(default)]
     pub(crate) http: HttpSection,
+    /// The collector of OpenTelemetry.
+    pub(crate) otlp: Option<OtlpSection>,
+    /// The page for operators.
+    #[serde(default)]
+    pub(crate) page: PageSection,
     /// The section `[verify]`.
     #[serde(default)]
     pub(crate) verify: VerifySection,
@@ -84,6 +91,9 @@ pub(crate) struct PipelineSection {
     pub(crate) sqs: Option<SqsSection>,
     #[serde(default)]
     pub(crate) engine: EngineSection,
+    /// Which messages it publishes; all, without a rule.
+    #[serde(default)]
+    pub(crate) filter: Vec<Rule>,
 }
 
 /// Where the outbox is.

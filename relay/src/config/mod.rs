@@ -13,6 +13,8 @@
 //! | `database`, `broker` | where messages come from and where they go |
 //! | `retention` | how long history is kept |
 //! | `http` | where metrics and health are served |
+//! | `otlp`, `otel_env` | which collector of OpenTelemetry gets traces and metrics |
+//! | `page` | where the page for operators is served, and to whom |
 //! | `inbox` | inboxes that `relay verify` compares with |
 //! | `redact` | what is secret, and how it is kept out of everything that is printed |
 //! | `schema` | the JSON Schema of the file, for editors |
@@ -31,6 +33,10 @@ mod error;
 mod file;
 mod http;
 mod inbox;
+#[cfg(feature = "otlp")]
+pub(crate) mod otel_env;
+pub(crate) mod otlp;
+mod page;
 pub(crate) mod redact;
 mod retention;
 mod schema;
@@ -52,6 +58,8 @@ pub use error::ConfigError;
 pub use file::{Log, LogFormat};
 pub use http::Http;
 pub use inbox::InboxConfig;
+pub use otlp::{Otlp, OtlpHeaders};
+pub use page::{PageConfig, PageCredential, PageTls, PageUser};
 pub use retention::Retention;
 pub use schema::schema;
 pub use starter::{Starter, StarterBroker};
@@ -67,6 +75,10 @@ pub struct Config {
     pub log: Log,
     /// Where metrics and health are served.
     pub http: Http,
+    /// Which collector gets traces and metrics; none without the section.
+    pub otlp: Option<Otlp>,
+    /// Where the page for operators is served; `None` when it is not.
+    pub page: Option<PageConfig>,
     /// Inboxes that `relay verify` compares with.
     pub verify: Vec<InboxConfig>,
 }
@@ -150,6 +162,8 @@ impl Config {
             let steps: Vec<String> = path.split('.').map(str::to_owned).collect();
             env::set(&mut tree, &steps, value.clone(), &Origin::Flag(flag)).map_err(one)?;
         }
+        #[cfg(feature = "otlp")]
+        otel_env::underlay(&mut tree, &overrides.variables).map_err(one)?;
         let sections = decode::decode(&tree).map_err(one)?;
         match check::check(sections) {
             Ok(config) => {

@@ -10,14 +10,15 @@ pub(crate) fn is_secret(path: &[&str]) -> bool {
     match path {
         // Any property of librdkafka may be one.
         [.., "kafka", "properties", _] => true,
-        [.., last] => matches!(*last, "password" | "secret_access_key"),
+        ["otlp", "headers", ..] => true,
+        [.., last] => matches!(*last, "password" | "secret_access_key" | "token"),
         [] => false,
     }
 }
 
 /// Whether the value of this setting is a URL that may hold a password.
 pub(crate) fn is_url(path: &[&str]) -> bool {
-    path.last() == Some(&"url")
+    matches!(path.last(), Some(&("url" | "endpoint" | "traces_endpoint" | "metrics_endpoint")))
 }
 
 /// Returns a URL without the password in its authority or its query. Unescaped text may be read in

@@ -236,3 +236,65 @@ fn no_secret_is_in_the_debug_output() {
     let (config, _) = read_with(GOOD, &[]).ok().unwrap();
     assert!(!format!("{config:?}").contains("s3cret"));
 }
+
+const COLLECTOR: &str = "[otlp]\nendpoint = 'http://127.0.0.1:4318/'\nsampling = 0.25\n\
+                         headers = { authorization = 'Bearer s3cret' }\n";
+
+#[cfg(feature = "otlp")]
+#[test]
+fn a_collector_is_read_from_the_file_and_shown_without_its_secrets() {
+    let (config, effective) =
+        read_with(&format!("{GOOD}{COLLECTOR}"), &[("RELAY__OTLP__SERVICE_NAME", "shop-relay")])
+            .map_err(|error| shown(&error))
+            .unwrap();
+    let otlp = config.otlp.unwrap();
+    assert_eq!(otlp.traces.as_deref(), Some("http://127.0.0.1:4318/v1/traces"));
+    assert_eq!(otlp.metrics.as_deref(), Some("http://127.0.0.1:4318/v1/metrics"));
+    assert_eq!((otlp.sampling, otlp.service_name.as_str()), (0.25, "shop-relay"));
+    let text = effective.to_string();
+    assert!(!text.contains("Bearer") && text.contains("metrics_interval = \"1m\""), "{text}");
+    assert!(text.contains("# from RELAY__OTLP__SERVICE_NAME"), "{text}");
+}
+
+#[cfg(feature = "otlp")]
+#[test]
+fn the_standard_variables_name_a_collector_too() {
+    assert!(read_with(GOOD, &[]).map_err(|error| shown(&error)).unwrap().0.otlp.is_none());
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://otel.example/v1/traces"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret"),
+    ];
+    let (config, effective) = read_with(GOOD, &variables).map_err(|error| shown(&error)).unwrap();
+    let otlp = config.otlp.unwrap();
+    assert_eq!(otlp.traces.as_deref(), Some("https://otel.example/v1/traces"));
+    assert!(otlp.metrics.is_none());
+    let text = effective.to_string();
+    assert!(text.contains("# from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") && !text.contains("s3cret"), "{text}");
+}
+
+#[cfg(feature = "otlp")]
+#[test]
+fn a_collector_that_cannot_be_used_is_refused_with_its_setting() {
+    for (section, told) in [
+        ("[otlp]\n", "nothing would be sent anywhere"),
+        ("[otlp]\nendpoint = 'http://collector:4318'\n", "allow_plaintext = true"),
+        ("[otlp]\nendpoint = 'https://u:s3cret@otel.example'\n", "otlp.endpoint: holds credentials"),
+        ("[otlp]\nendpoint = 'https://a'\nsampling = 2\n", "otlp.sampling: 2 is outside 0 to 1"),
+        ("[otlp]\nendpoint = 'https://a'\ntimeout = '0s'\n", "otlp.timeout"),
+        ("[otlp]\nendpoint = 'https://a'\nheaders = {}\nheaders_file = 'b'\n", "not both"),
+        ("[otlp]\nendpoint = 'https://a'\nheaders = { 'a b' = 's3cret' }\n", "is no name of a header"),
+        ("[otlp]\nendpoint = 'https://a'\nprotocol = 'grpc'\n", "protocol"),
+    ] {
+        let text = shown(&read_with(&format!("{GOOD}{section}"), &[]).err().unwrap());
+        assert!(text.contains(told) && !text.contains("s3cret@") && !text.contains("'s3cret'"), "{text}");
+    }
+}
+
+#[cfg(not(feature = "otlp"))]
+#[test]
+fn a_relay_without_the_export_refuses_its_section_and_ignores_the_variables() {
+    let text = shown(&read_with(&format!("{GOOD}{COLLECTOR}"), &[]).err().unwrap());
+    assert!(text.contains("was built without") && text.contains("feature `otlp`"), "{text}");
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "nonsense")];
+    assert!(read_with(GOOD, &variables).map_err(|error| shown(&error)).unwrap().0.otlp.is_none());
+}

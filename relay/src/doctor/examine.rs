@@ -17,6 +17,8 @@ use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, sqlite};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
 
+/// All questions to a database together may take this long.
+const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// All questions to a broker together may take this long.
 const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
@@ -42,20 +44,26 @@ pub async fn examine(
         inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();
     let listed = inboxes.iter().flat_map(|inbox| inbox.topics.iter().cloned());
     let recorded = options.partitions.keys().cloned();
+    let filter = &pipeline.settings.filter;
+    let (sent, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|topic| filter.can_take_topic(topic));
+    if !filter.takes_all() {
+        let others = if others.is_empty() { String::from("none") } else { others.join(", ") };
+        let measured = format!("takes {filter}; topics of the latest messages that it leaves out: {others}");
+        checks.push(Finding::pass("filter", "pipeline", measured));
+    }
     let topics: BTreeSet<String> =
         sent.into_iter().chain(options.topics.iter().cloned()).chain(listed).chain(recorded).collect();
     let topics: Vec<String> = topics.into_iter().collect();
     checks.push(broker_tls(&pipeline.broker));
-    let (findings, horizons) =
-        match timeout(BROKER_TIME_LIMIT, broker(&pipeline.broker, &topics, options)).await {
-            Ok(found) => found,
-            Err(_) => {
-                let measured = format!("no answer within {} s", BROKER_TIME_LIMIT.as_secs());
-                let finding =
-                    Finding::fail("connection", "broker", measured, "look at the broker and the network");
-                (vec![finding.because_unavailable(true)], Vec::new())
-            }
-        };
+    let (findings, horizons) = match timeout(BROKER_TIME_LIMIT, broker(pipeline, &topics, options)).await {
+        Ok(found) => found,
+        Err(_) => {
+            let measured = format!("no answer within {} s", BROKER_TIME_LIMIT.as_secs());
+            let finding =
+                Finding::fail("connection", "broker", measured, "look at the broker and the network");
+            (vec![finding.because_unavailable(true)], Vec::new())
+        }
+    };
     let is_reached =
         findings.iter().all(|finding| finding.check != "connection" || finding.state == CheckState::Pass);
     checks.extend(findings);
@@ -82,7 +90,7 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
         }
     };
     let url = url.expose_secret();
-    let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> = async {
+    let asked = async {
         match dialect_of(url).map_err(LogError::from)? {
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
@@ -102,8 +110,13 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
                 Ok((sqlite::check(&told.facts), told.topics))
             }
         }
-    }
-    .await;
+    };
+    // A table that a migration has locked answers nobody.
+    let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> =
+        timeout(DATABASE_TIME_LIMIT, asked).await.unwrap_or_else(|_| {
+            let reason = format!("no answer within {} s", DATABASE_TIME_LIMIT.as_secs());
+            Err(Unreachable { reason, unavailable: true })
+        });
     match gathered {
         Ok((findings, topics)) => ([vec![reached(url)], findings].concat(), topics),
         Err(Unreachable { reason, unavailable }) => {
@@ -176,12 +189,19 @@ fn broker_tls(broker: &Broker) -> Finding {
     Finding::unless("tls", "broker", measured, problem.map(|remedy| (state, remedy.to_owned())))
 }
 
-async fn broker(broker: &Broker, topics: &[String], options: &DoctorOptions) -> (Vec<Finding>, Vec<Horizon>) {
-    match broker {
+async fn broker(
+    pipeline: &PipelineConfig,
+    topics: &[String],
+    options: &DoctorOptions,
+) -> (Vec<Finding>, Vec<Horizon>) {
+    match &pipeline.broker {
         #[cfg(feature = "kafka")]
         Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {
             Ok(facts) => {
-                let findings = super::kafka::check(&facts, config, &options.partitions);
+                let mut findings = super::kafka::check(&facts, config, &options.partitions);
+                if config.transactional {
+                    findings.extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
+                }
                 (with_broker(&facts, findings), super::kafka::horizons(&facts))
             }
             Err(error) => (vec![unreachable(&error)], Vec::new()),
@@ -202,6 +222,19 @@ async fn broker(broker: &Broker, topics: &[String], options: &DoctorOptions) -> 
             }
             Err(error) => (vec![unreachable(&error)], Vec::new()),
         },
+    }
+}
+
+/// Checks what a pipeline's transactions rest on.
+#[cfg(feature = "kafka")]
+async fn transactions(
+    pipeline: &PipelineConfig,
+    config: &brokers::kafka::Config,
+    nodes: usize,
+) -> Vec<Finding> {
+    match brokers::kafka::inspect_transactions(config, pipeline.name.as_str()).await {
+        Ok(facts) => super::transactions::check(&facts, pipeline.settings.lease_ttl, nodes),
+        Err(error) => vec![unreachable(&error)],
     }
 }
 

@@ -89,7 +89,7 @@ fn partitions(subject: &str, facts: &TopicFacts, recorded: Option<usize>) -> Fin
     }
 }
 
-fn replication(subject: &str, facts: &TopicFacts, nodes: usize) -> Finding {
+pub(super) fn replication(subject: &str, facts: &TopicFacts, nodes: usize) -> Finding {
     let measured = format!("{} replicas, {} in sync", facts.replicas, facts.in_sync);
     let problem = match facts.replicas {
         0 | 1 if nodes == 1 => Some((

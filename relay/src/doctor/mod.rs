@@ -13,6 +13,7 @@
 //! | `grants` | checks of PostgreSQL's rights |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | [`kafka`], [`rabbitmq`], [`sqs`] | checks of brokers |
+//! | [`transactions`] | checks of what transactions of Kafka rest on |
 //! | [`horizon`] | how long a broker can redeliver, against what inboxes remember |
 //! | [`mod@checklist`] | the go-live checklist |
 //! | `reach` | the quick part: whether database and broker let the relay in |
@@ -36,6 +37,8 @@ pub mod sqlite;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 mod text;
+#[cfg(feature = "kafka")]
+pub mod transactions;
 
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};

@@ -12,6 +12,7 @@ use outbox::log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue,
 
 use crate::engine::held::{Held, QueueHash};
 use crate::engine::options::DeadPolicy;
+use crate::engine::paused::Paused;
 use crate::engine::stuck::Stuck;
 
 /// The decision about a new entry.
@@ -33,6 +34,8 @@ pub struct Blocks {
     /// Topics that do not take messages, each with its probe: the entry whose retry finds out when
     /// it does again.
     topics: BTreeMap<String, EntryId>,
+    /// The pauses that operators have set.
+    paused: Paused,
     /// Queues with held entries.
     pub(super) held: Held,
 }
@@ -57,7 +60,7 @@ impl Blocks {
     /// Whether nothing at all is blocked: the fast path.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty()
+        self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty() && self.paused.is_empty()
     }
 
     /// How many keys wait, at least: some can be stuck and have entries held as well.
@@ -72,10 +75,44 @@ impl Blocks {
         self.topics.len()
     }
 
-    /// Whether the topic takes no messages.
+    /// Whether the topic takes no messages, or is paused.
     #[must_use]
     pub fn is_blocked(&self, topic: &str) -> bool {
-        self.topics.contains_key(topic)
+        self.topics.contains_key(topic) || self.paused.has_topic(topic)
+    }
+
+    /// Whether an operator has paused everything: nothing is submitted.
+    #[must_use]
+    pub fn is_pipeline_paused(&self) -> bool {
+        self.paused.has_pipeline()
+    }
+
+    /// Whether an operator has paused the topic or key of an entry.
+    #[must_use]
+    pub fn is_paused(&self, topic: &str, key: Option<&str>) -> bool {
+        self.paused.has_topic(topic) || key.is_some() && self.paused.has_queue(QueueHash::of(topic, key))
+    }
+
+    /// Takes over what operators have paused. Returns whether anything has changed: entries that
+    /// are queued must be looked at again then.
+    pub fn set_paused(&mut self, paused: Paused) -> bool {
+        if self.paused == paused {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.paused, paused);
+        for queue in self.paused.queues() {
+            self.held.rest(queue);
+        }
+        if before.has_more_than(&self.paused) {
+            // As when a topic takes messages again.
+            self.held.release_all();
+        }
+        true
+    }
+
+    /// Whether held entries of a queue from this place on can leave, as far as its key goes.
+    fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
+        !self.paused.has_queue(queue) && self.stuck.lets_read(queue, from)
     }
 
     /// Decides about a new entry.
@@ -92,7 +129,7 @@ impl Blocks {
         }
         let queue = QueueHash::of(topic, key);
         match () {
-            () if self.stuck.stops(queue) => Place::Hold,
+            () if self.stuck.stops(queue) || self.paused.has_queue(queue) => Place::Hold,
             () if self.held.is_closing(queue) => Place::Wait,
             () if self.held.contains(queue) => Place::Hold,
             () => Place::Free,
@@ -108,7 +145,7 @@ impl Blocks {
         match () {
             () if self.is_blocked(topic) => Place::Hold,
             () if key.is_none() => Place::Free,
-            () if self.stuck.stops_entry(queue, id) => Place::Hold,
+            () if self.stuck.stops_entry(queue, id) || self.paused.has_queue(queue) => Place::Hold,
             () if waits && self.held.is_closing(queue) => Place::Wait,
             () if self.held.unread(queue).is_some_and(|unread| waits || unread < id) => Place::Hold,
             () => Place::Free,
@@ -129,7 +166,7 @@ impl Blocks {
     #[must_use]
     pub fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
         let queue = QueueHash::of(topic, key);
-        self.is_blocked(topic) || self.stuck.stops_entry(queue, id)
+        self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
     }
 
     /// An entry is stuck: its key waits for it.
@@ -137,7 +174,7 @@ impl Blocks {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
         self.stuck.insert(queue, id);
-        if self.held.unread(queue).is_none_or(|unread| !self.stuck.lets_read(queue, unread)) {
+        if self.held.unread(queue).is_none_or(|unread| !self.lets_read(queue, unread)) {
             self.held.rest(queue);
         }
     }
@@ -241,8 +278,8 @@ impl Blocks {
 
     /// Returns the pages to ask for now.
     pub fn asks(&mut self) -> Vec<HeldAsk> {
-        let Self { stuck, held, .. } = self;
-        held.asks(|queue, from| stuck.lets_read(queue, from))
+        let Self { stuck, held, paused, .. } = self;
+        held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
     }
 
     /// Queues that rest although no key stops them, and from where on they have not been read: only
@@ -250,7 +287,7 @@ impl Blocks {
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let idle = self.held.idle().into_iter();
-        idle.filter(|(queue, from)| self.stuck.lets_read(*queue, *from)).collect()
+        idle.filter(|(queue, from)| self.lets_read(*queue, *from)).collect()
     }
 
     /// Names of queues were read: those whose first entry can leave are read back.
@@ -262,7 +299,7 @@ impl Blocks {
             let Some(unread) = self.held.unread(queue) else { continue };
             // An entry that has been read already says nothing about the topic of the next one.
             let waits_for_topic = unread == first && self.is_blocked(&topic);
-            if !waits_for_topic && self.stuck.lets_read(queue, unread) {
+            if !waits_for_topic && self.lets_read(queue, unread) {
                 self.held.release(name);
             }
         }

@@ -17,13 +17,20 @@ use crate::engine::options::EngineOptions;
 pub(crate) enum Command {
     /// Store this.
     Store(Checkpoint),
+    /// Make sure that a crash of the database takes nothing back that was read so far.
+    Flush,
     /// Give the lease back and end.
     Release,
 }
 
-/// The checkpoint is stored.
+/// A command that was carried out.
 #[derive(Debug)]
-pub(crate) struct Stored;
+pub(crate) enum Report {
+    /// The checkpoint is stored.
+    Stored,
+    /// A crash of the database takes nothing back that was read before this was asked for.
+    Flushed,
+}
 
 /// How keeping the lease ended.
 #[derive(Debug)]
@@ -39,7 +46,7 @@ pub(crate) struct Checkpointer {
     pub(crate) log: Box<dyn CheckpointStore>,
     pub(crate) lease: Lease,
     pub(crate) commands: mpsc::Receiver<Command>,
-    pub(crate) reports: mpsc::UnboundedSender<Stored>,
+    pub(crate) reports: mpsc::UnboundedSender<Report>,
     /// Until when this process may publish; pushed on by every renewal.
     pub(crate) trusted_until: watch::Sender<Instant>,
     pub(crate) trust: Duration,
@@ -61,10 +68,8 @@ impl Checkpointer {
             tokio::select! {
                 biased;
                 _ = renewal.tick() => {
-                    let asked_at = Instant::now();
-                    match self.log.renew(self.lease.epoch, self.lease.ttl).await? {
-                        Fenced::Held => _ = self.trusted_until.send(asked_at + self.trust),
-                        Fenced::Lost => return Ok(CheckpointerEnd::Lost),
+                    if self.renew().await? == Fenced::Lost {
+                        return Ok(CheckpointerEnd::Lost);
                     }
                 }
                 command = self.commands.recv() => match command {
@@ -72,6 +77,12 @@ impl Checkpointer {
                         if self.store(checkpoint).await? == Fenced::Lost {
                             return Ok(CheckpointerEnd::Lost);
                         }
+                    }
+                    Some(Command::Flush) => {
+                        if self.renew().await? == Fenced::Lost {
+                            return Ok(CheckpointerEnd::Lost);
+                        }
+                        let _ = self.reports.send(Report::Flushed);
                     }
                     Some(Command::Release) => {
                         return Ok(match self.log.release(self.lease.epoch).await? {
@@ -85,13 +96,22 @@ impl Checkpointer {
         }
     }
 
+    async fn renew(&mut self) -> Result<Fenced, LogError> {
+        let asked_at = Instant::now();
+        let fenced = self.log.renew(self.lease.epoch, self.lease.ttl).await?;
+        if fenced == Fenced::Held {
+            let _ = self.trusted_until.send(asked_at + self.trust);
+        }
+        Ok(fenced)
+    }
+
     async fn store(&mut self, checkpoint: Checkpoint) -> Result<Fenced, LogError> {
         let Checkpoint { cursor, changes } = checkpoint;
         reached(crash_points::BEFORE_CHECKPOINT);
         let fenced = self.log.checkpoint(self.lease.epoch, &cursor, &changes).await?;
         if fenced == Fenced::Held {
             reached(crash_points::AFTER_CHECKPOINT);
-            let _ = self.reports.send(Stored);
+            let _ = self.reports.send(Report::Stored);
         }
         Ok(fenced)
     }

@@ -26,6 +26,7 @@
 //! |---|---|
 //! | a stuck entry before it, or a submission of its key that may still be answered | the end of that |
 //! | its topic | the unblocking of the topic: all queues are walked through |
+//! | a pause of its topic or key | the resume: all queues are walked through |
 //! | nothing, but there were too many names to remember | a walk: what it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
 //!

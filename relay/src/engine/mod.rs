@@ -10,6 +10,8 @@
 //! | [`blocks`] | which keys and topics wait, and for what |
 //! | [`stuck`] | what stops a key |
 //! | [`held`] | from where on held entries of a key are read back |
+//! | [`paused`] | which topics and keys an operator has paused |
+//! | [`filter`] | which entries the relay publishes |
 //! | `due` | when to look for what is due, and from where on |
 //! | [`silence`] | which destinations have stopped answering, and how far that reaches |
 //! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
@@ -26,32 +28,40 @@
 //! | `chunking` | splits what is larger than the destination takes, on its way to the publisher |
 //! | [`broker_session`] | one session with the broker after another |
 //! | [`driver`] | moves everything between them while the lease is held |
+//! | `transactions` | the same with transactions of the broker: commits, and what a successor makes of the last mark |
 //! | `takeover` | everything that a new holder of the lease has to know, and the lease kept meanwhile |
+//! | `publishing` | [`Publishing`]: each message by itself, or in transactions of the broker |
 //! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
 
 pub mod awaited;
 pub mod blocks;
 pub mod broker_session;
 pub mod checkpointer;
-mod chunking;
+pub(crate) mod chunking;
 pub mod decide;
 pub mod driver;
 mod due;
 pub mod failures;
+pub mod filter;
 pub mod held;
 pub mod key_queues;
 pub mod machine;
 pub mod options;
+pub mod paused;
 pub mod pipeline;
+mod publishing;
 pub mod reader;
 pub mod silence;
 pub mod stuck;
 mod takeover;
+mod transactions;
 pub mod wake;
 pub mod window;
 
 #[cfg(test)]
 mod properties;
 
+pub use filter::{Filter, InvalidFilter, Rule};
 pub use options::{DeadPolicy, EngineOptions, RetryPolicy};
 pub use pipeline::{Pipeline, Role, Status};
+pub use publishing::Publishing;

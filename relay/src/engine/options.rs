@@ -6,6 +6,8 @@ use message::chunk::Splitter;
 use message::limits::Oversize;
 use message::{Backoff, Message, SizeLimit};
 
+use super::filter::Filter;
+
 /// The treatment of a key whose entry is dead.
 #[cfg_attr(feature = "program", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
@@ -85,6 +87,9 @@ pub struct EngineOptions {
     pub chunking: Option<Splitter>,
     /// So many topics get metrics of their own; the others share the label `other`.
     pub topics_labelled_max: usize,
+    /// Which entries this relay publishes; the others count as passed. What it has passed is not
+    /// read again when the filter changes.
+    pub filter: Filter,
 }
 
 impl Default for EngineOptions {
@@ -108,6 +113,7 @@ impl Default for EngineOptions {
             size_limit: SizeLimit { destination: "the destination", message_bytes_max: 16 << 20 },
             chunking: None,
             topics_labelled_max: crate::telemetry::TOPICS_MAX_DEFAULT,
+            filter: Filter::default(),
         }
     }
 }

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Backoff, Connector, Fault, Runtime};
-use outbox::log::{Acquired, LogError, LogStore, RelayName};
+use message::{Backoff, Connector, Fault, Runtime, Transactions};
+use outbox::log::{Acquired, CheckpointStore, Cursor, Lease, LogError, LogStore, RelayName};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::chunking::Chunking;
 use crate::engine::driver::{Ended, Lead, Observer};
 use crate::engine::options::EngineOptions;
+use crate::engine::publishing::Publishing;
 use crate::engine::takeover::Takeover;
+use crate::engine::transactions::{Recovering, Recovery};
 use crate::telemetry::Telemetry;
 
 /// The present role of a pipeline.
@@ -64,12 +66,14 @@ pub struct Pipeline {
     name: RelayName,
     holder: String,
     store: Arc<dyn LogStore>,
+    /// Its sessions; they split what is too large, where that is set.
     connector: Arc<dyn Connector>,
     settings: EngineOptions,
     hint: Arc<Notify>,
     status: watch::Sender<Status>,
     host: Runtime,
     observer: Option<Observer>,
+    transactions: Option<Arc<dyn Transactions>>,
 }
 
 /// Says at its end that the pipeline has stopped.
@@ -87,13 +91,14 @@ impl Pipeline {
     pub fn new(
         name: RelayName,
         store: Arc<dyn LogStore>,
-        connector: Arc<dyn Connector>,
+        publishing: impl Into<Publishing>,
         settings: EngineOptions,
     ) -> Self {
+        let publishing = publishing.into();
         let holder = holder();
         let connector = match settings.chunking {
-            Some(splitter) => Arc::new(Chunking::new(connector, splitter)),
-            None => connector,
+            Some(splitter) => Arc::new(Chunking::new(publishing.connector(), splitter)),
+            None => publishing.connector(),
         };
         let (status, _) = watch::channel(Status { role: Role::Starting });
         Self {
@@ -106,6 +111,7 @@ impl Pipeline {
             status,
             host: Runtime::default(),
             observer: None,
+            transactions: publishing.transactions().cloned(),
         }
     }
 
@@ -193,25 +199,30 @@ impl Pipeline {
             () = stop.cancelled() => return Ok(Ended::Stopped),
             checkpointer = self.store.checkpoint_store(&self.name, &self.holder) => checkpointer?,
         };
-        let (lease, asked_at, cursor) = loop {
-            let asked_at = Instant::now();
-            match checkpointer.acquire(self.settings.lease_ttl).await? {
-                Acquired::Granted { lease, cursor, taken_over_from } => {
-                    telemetry.leading(lease.epoch, taken_over_from.as_deref());
-                    break (lease, asked_at, cursor);
+        let (lease, asked_at, cursor, transactions) = loop {
+            let Some((lease, asked_at, mut cursor)) =
+                self.take_lease(&mut *checkpointer, stop, telemetry).await?
+            else {
+                return Ok(Ended::Stopped);
+            };
+            let Some(transactions) = &self.transactions else { break (lease, asked_at, cursor, None) };
+            let recovering = Recovering {
+                transactions,
+                checkpointer: &mut *checkpointer,
+                relay: &self.name,
+                lease,
+                asked_at,
+                renew_interval: self.settings.renew_interval(),
+                timeout: self.settings.lease_ttl,
+            };
+            match recovering.run(&cursor).await? {
+                Recovery::Done(recovered) => {
+                    cursor.transaction = None;
+                    let transactions = (Arc::clone(transactions), recovered);
+                    break (lease, transactions.1.asked_at, cursor, Some(transactions));
                 }
-                Acquired::Busy { holder, expires_in } => {
-                    telemetry.standby(&holder);
-                    self.status.send_replace(Status { role: Role::Standby { holder } });
-                    // Soon after it can have expired, and often enough to notice that it was given
-                    // back.
-                    let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => return Ok(Ended::Stopped),
-                        () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
-                    }
-                }
+                Recovery::Again => {}
+                Recovery::LeaseLost => return Ok(Ended::LeaseLost),
             }
         };
         self.status.send_replace(Status { role: Role::Leading { epoch: lease.epoch } });
@@ -235,13 +246,44 @@ impl Pipeline {
             telemetry: telemetry.clone(),
             host: self.host.clone(),
             observer: self.observer.clone(),
+            transactions,
         };
         Ok(lead.run().await)
     }
+
+    /// Waits for the lease; nothing when asked to stop.
+    async fn take_lease(
+        &self,
+        checkpointer: &mut dyn CheckpointStore,
+        stop: &CancellationToken,
+        telemetry: &Telemetry,
+    ) -> Result<Option<(Lease, Instant, Cursor)>, LogError> {
+        loop {
+            let asked_at = Instant::now();
+            match checkpointer.acquire(self.settings.lease_ttl).await? {
+                Acquired::Granted { lease, cursor, taken_over_from } => {
+                    telemetry.leading(lease.epoch, taken_over_from.as_deref());
+                    return Ok(Some((lease, asked_at, cursor)));
+                }
+                Acquired::Busy { holder, expires_in } => {
+                    telemetry.standby(&holder);
+                    self.status.send_replace(Status { role: Role::Standby { holder } });
+                    // Soon after it can have expired, and often enough to notice that it was given
+                    // back.
+                    let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return Ok(None),
+                        () = tokio::time::sleep(pause.max(STANDBY_PAUSE_MIN)) => {}
+                    }
+                }
+            }
+        }
+    }
 }
 
-/// A released lease is taken over within this time.
-const STANDBY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A released lease is taken over within this time. Asking who holds it writes nothing.
+const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 fn pause(failures: u32, uniform: f64) -> Duration {

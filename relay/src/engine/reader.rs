@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::crash_points;
 use crate::engine::options::EngineOptions;
+use crate::engine::paused::Paused;
 use crate::engine::wake::Pace;
 
 /// A question of the driver beside those for pages of the log.
@@ -23,6 +24,8 @@ pub(crate) enum Ask {
     Held(Vec<HeldAsk>),
     /// Queues with held exceptions, behind this one.
     Names(Option<QueueName>),
+    /// The pauses that operators have set.
+    Pauses,
 }
 
 /// A page of the log, and the difference that it belongs to.
@@ -41,6 +44,8 @@ pub(crate) enum Answer {
     Held(Vec<HeldAsk>, Vec<HeldPage>),
     /// Queues.
     Names(HeldQueues),
+    /// The pauses that operators have set.
+    Pauses(Paused),
 }
 
 /// Entries that are looked at for one page of names.
@@ -113,6 +118,10 @@ impl Reader {
                 Answer::Held(asks, pages)
             }
             Ask::Names(after) => Answer::Names(self.log.held_queues(after.as_ref(), NAMES).await?),
+            Ask::Pauses => {
+                let pauses = self.log.pauses().await?;
+                Answer::Pauses(Paused::of(pauses.into_iter().map(|pause| pause.scope)))
+            }
         };
         // The driver asks for one thing at a time, so there is room; if it is gone, so is the
         // question.

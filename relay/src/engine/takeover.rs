@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::engine::blocks::Blocks;
 use crate::engine::options::DeadPolicy;
+use crate::engine::paused::Paused;
 
 /// Exceptions of one call: short against any lease.
 const PAGE: usize = 2_000;
@@ -35,14 +36,16 @@ impl Takeover {
         Self { checkpointer, lease, asked_at, renew_interval }
     }
 
-    /// Everything parked that blocks something; nothing when the lease is lost. Of held entries
-    /// only their queues are loaded.
+    /// Everything parked or paused that blocks something; nothing when the lease is lost. Of held
+    /// entries only their queues are loaded.
     pub(crate) async fn blocks(
         &mut self,
         reader: &mut dyn LogReader,
         on_dead: DeadPolicy,
     ) -> Result<Option<Blocks>, LogError> {
         let mut blocks = Blocks::default();
+        let pauses = reader.pauses().await?;
+        blocks.set_paused(Paused::of(pauses.into_iter().map(|pause| pause.scope)));
         let mut after = EntryId(0);
         loop {
             let page = reader.stuck(after, PAGE).await?;
@@ -93,6 +96,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use async_trait::async_trait;
+    use message::MessageId;
     use outbox::log::{
         Acquired, Cursor, Difference, DuePage, DuePosition, ExceptionChange, ExceptionState,
         ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, PageLimit,
@@ -127,6 +131,14 @@ mod tests {
             _: &[ExceptionChange],
         ) -> Result<Fenced, LogError> {
             unreachable!("not while taking over")
+        }
+
+        async fn doubt(
+            &mut self,
+            _: &Cursor,
+            _: Option<(EntryId, MessageId)>,
+        ) -> Result<Option<String>, LogError> {
+            unreachable!("nothing is kept elsewhere")
         }
 
         async fn release(&mut self, _: i64) -> Result<Fenced, LogError> {

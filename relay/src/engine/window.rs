@@ -4,7 +4,7 @@
 //! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front
 //! of the ring moves on when it can.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use message::{Message, Ticket};
@@ -58,7 +58,16 @@ enum Slot {
 /// The place that the cursor passes when a settled slot leaves the ring.
 #[derive(Debug)]
 enum Passed {
-    Entry { difference: Arc<Difference>, id: EntryId, is_parked: bool },
+    Entry {
+        difference: Arc<Difference>,
+        id: EntryId,
+        is_parked: bool,
+    },
+    /// The last of entries in a row that are left to others.
+    LeftOut {
+        difference: Arc<Difference>,
+        id: EntryId,
+    },
     End(Arc<Difference>),
     Nothing,
 }
@@ -119,6 +128,12 @@ impl Window {
         bytes < (self.bytes_max / share).max(1) && entries < (self.entries_max / share).max(1)
     }
 
+    /// Whether the cursor has passed everything that was read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// Entries that are not settled.
     #[must_use]
     pub fn open_len(&self) -> usize {
@@ -145,6 +160,27 @@ impl Window {
     pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
+        self.advance();
+    }
+
+    /// Notes an entry of the log that had left before it was read.
+    pub fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
+        let difference = Arc::clone(difference);
+        self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: false }));
+        self.advance();
+    }
+
+    /// Notes an entry of the log that is not this relay's to publish. Many in a row take the room
+    /// of one.
+    pub fn leave_out(&mut self, difference: &Arc<Difference>, id: EntryId) {
+        if let Some(Slot::Settled(Passed::LeftOut { difference: before, id: last })) = self.slots.back_mut()
+            && Arc::ptr_eq(before, difference)
+        {
+            *last = id;
+            return;
+        }
+        let difference = Arc::clone(difference);
+        self.push_slot(Slot::Settled(Passed::LeftOut { difference, id }));
         self.advance();
     }
 
@@ -213,6 +249,7 @@ impl Window {
                     }
                     self.passed = Some((difference, id));
                 }
+                Passed::LeftOut { difference, id } => self.passed = Some((difference, id)),
                 Passed::End(difference) => {
                     self.passed = None;
                     self.cursor = Cursor::at(difference.head.clone());
@@ -243,6 +280,19 @@ impl Window {
         let parked = std::mem::take(&mut self.parked);
         self.advance();
         (cursor, parked)
+    }
+
+    /// As [`Window::take_passed`], and with the entries of the log that have left although this
+    /// cursor has not passed them.
+    pub fn take_settled(&mut self) -> (Cursor, Vec<EntryId>, BTreeSet<EntryId>) {
+        // Before the cursor moves on: what it passes then is not behind the one that is returned.
+        let ahead = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Settled(Passed::Entry { id, is_parked: false, .. }) => Some(*id),
+            _ => None,
+        });
+        let ahead = ahead.collect();
+        let (cursor, parked) = self.take_passed();
+        (cursor, parked, ahead)
     }
 
     /// All open entries with their tickets, in reading order.
@@ -317,6 +367,65 @@ mod tests {
         assert!(window.has_room(None), "one entry always passes");
         window.push(item(1, Origin::Due));
         assert!(!window.has_room(None));
+    }
+
+    #[test]
+    fn what_left_ahead_of_the_cursor_is_named_until_the_cursor_passes_it() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, usize::MAX, 1);
+        let open = window.push(item(1, Origin::Log(d.clone())));
+        window.skip(&d, EntryId(2));
+        window.pass(&d, EntryId(3));
+        let left = window.push(item(4, Origin::Log(d.clone())));
+        window.pass(&d, EntryId(5));
+        let last = window.push(item(6, Origin::Log(d.clone())));
+        let due = window.push(item(0, Origin::Due));
+        for ticket in [left, last, due] {
+            window.settle(ticket, false);
+        }
+        let (_, parked, settled) = window.take_settled();
+        assert_eq!((parked, settled), (vec![], [2, 4, 6].map(EntryId).into()));
+        window.settle(open, false);
+        let (cursor, parked, settled) = window.take_settled();
+        assert_eq!(cursor, Cursor::inside(&d, EntryId(4)), "one parked entry with each checkpoint");
+        assert_eq!((parked, settled), (vec![EntryId(3)], [6].map(EntryId).into()));
+        let (cursor, parked, settled) = window.take_settled();
+        assert_eq!(cursor, Cursor::inside(&d, EntryId(6)));
+        assert_eq!((parked, settled), (vec![EntryId(5)], [].into()));
+    }
+
+    #[test]
+    fn entries_of_other_relays_take_no_room() {
+        let (first, second) = (difference(), difference());
+        let mut window = Window::new(Cursor::at(first.base.clone()), 1 << 20, 100, 9);
+        let open = window.push(item(1, Origin::Log(first.clone())));
+        (2..=90_000).for_each(|id| window.leave_out(&first, EntryId(id)));
+        window.end(&first);
+        (90_001..=99_999).for_each(|id| window.leave_out(&second, EntryId(id)));
+        assert!(window.has_room(None), "{} slots", window.slots.len());
+        assert_eq!(window.cursor(), &Cursor::at(first.base.clone()));
+        window.settle(open, false);
+        assert_eq!(window.cursor(), &Cursor::inside(&second, EntryId(99_999)));
+        (100_000..=200_000).for_each(|id| window.leave_out(&second, EntryId(id)));
+        assert_eq!(window.cursor(), &Cursor::inside(&second, EntryId(200_000)));
+        assert!(window.slots.is_empty());
+    }
+
+    #[test]
+    fn what_left_ahead_of_the_cursor_is_named_one_by_one_and_what_is_left_out_is_not() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100, 9);
+        let open = window.push(item(1, Origin::Log(d.clone())));
+        let left = window.push(item(2, Origin::Log(d.clone())));
+        window.settle(left, false);
+        window.leave_out(&d, EntryId(3));
+        window.leave_out(&d, EntryId(4));
+        [5, 6].iter().for_each(|id| window.skip(&d, EntryId(*id)));
+        window.leave_out(&d, EntryId(7));
+        let (_, _, settled) = window.take_settled();
+        assert_eq!(settled, [2, 5, 6].map(EntryId).into());
+        window.settle(open, false);
+        assert_eq!(window.cursor(), &Cursor::inside(&d, EntryId(7)));
     }
 
     #[test]

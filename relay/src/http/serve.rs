@@ -42,8 +42,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The address is in use or not of this machine.
-    pub async fn bind(address: SocketAddr, exporter: Exporter, health: Health) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind(address).await?, exporter: Arc::new(exporter), health })
+    pub async fn bind(address: SocketAddr, exporter: Arc<Exporter>, health: Health) -> io::Result<Self> {
+        Ok(Self { listener: TcpListener::bind(address).await?, exporter, health })
     }
 
     /// Returns the address, with the port that the system chose for port 0.
@@ -59,8 +59,6 @@ impl Endpoint {
         let Self { listener, exporter, health } = self;
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
-        let keeper = Arc::clone(&exporter);
-        connections.spawn(async move { keeper.keep().await });
         loop {
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
             let stream = match listener.accept().await {

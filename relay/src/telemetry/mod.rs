@@ -6,6 +6,7 @@
 //! | `topics` | metrics by topic |
 //! | `history` | [`History`]: what maintenance tells |
 //! | `looks` | [`Looks`]: what a look at the database tells |
+//! | `spans` | [`SendSpan`]: an attempt to publish, for whoever records spans |
 //!
 //! Every metric carries the label `relay`. No payload, header value or secret appears in either.
 //! Handles of metrics belong to the recorder that is installed when a pipeline begins to run:
@@ -13,14 +14,15 @@
 
 mod history;
 mod looks;
+mod spans;
 mod table;
 mod topics;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use message::{Fault, PublishError};
+use message::{Fault, Message, OrderingKey, PublishError};
 use metrics::{Counter, Gauge, counter, gauge};
 use outbox::log::{ExceptionState, LogError, RelayName};
 use time::OffsetDateTime;
@@ -30,6 +32,7 @@ use crate::engine::machine::{Event, Machine};
 
 pub use history::History;
 pub use looks::Looks;
+pub use spans::{SendFailure, SendSpan, SpanRecorder, SpansRecordedAlready, set_span_recorder};
 pub use table::{METRICS, describe};
 pub use topics::OTHER;
 
@@ -46,6 +49,7 @@ pub struct Telemetry {
     destination: Arc<str>,
     series: Arc<Series>,
     topics: Arc<Mutex<Topics>>,
+    spans: Option<&'static dyn SpanRecorder>,
 }
 
 /// The series that every step touches.
@@ -98,6 +102,7 @@ impl Telemetry {
         Self {
             topics: Arc::new(Mutex::new(Topics::new(&relay, topics_max))),
             series: Arc::new(series),
+            spans: spans::recorder(),
             relay,
             origin: origin.into(),
             destination: destination.into(),
@@ -171,18 +176,36 @@ impl Telemetry {
         }
     }
 
+    /// Tells the attempt to whoever records spans.
+    fn span(
+        &self,
+        message: &Message,
+        took: Option<Duration>,
+        ended_at: SystemTime,
+        (attempt, failure): (Option<u32>, Option<SendFailure>),
+    ) {
+        if let Some(spans) = self.spans {
+            let (relay, destination) = (&*self.relay, &*self.destination);
+            let took = took.unwrap_or_default();
+            spans.sent(&SendSpan { relay, destination, message, attempt, ended_at, took, failure });
+        }
+    }
+
     /// Events of a term, `now` after it began.
-    pub(crate) fn events(&self, events: Vec<Event>, now: Duration) {
+    pub fn events(&self, events: Vec<Event>, now: Duration) {
         if events.is_empty() {
             return;
         }
         let wall = OffsetDateTime::now_utc();
+        let ended_at = SystemTime::from(wall);
         let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             match event {
-                Event::Published { message, submitted_at } => {
+                Event::Published { message, submitted_at, attempt } => {
                     let (message_id, topic) = (message.id, &message.topic);
+                    let key = message.key.as_ref().map(OrderingKey::as_str);
                     let took = submitted_at.map(|at| now.saturating_sub(at));
+                    self.span(&message, took, ended_at, (attempt, None));
                     // Two clocks: what was confirmed before it was enqueued took no time.
                     let age = Duration::try_from(wall - message.time).unwrap_or_default();
                     topics.published(topic, took, age);
@@ -191,10 +214,17 @@ impl Telemetry {
                     let (trace_id, traceparent) =
                         message.trace.as_ref().map(|trace| (trace.trace_id(), trace.parent())).unzip();
                     debug_span!("send", relay = %self.relay, destination = %self.destination, %topic, %message_id,
-                        trace_id, traceparent)
+                        key, attempt, trace_id, traceparent)
                     .in_scope(|| debug!("published"));
                 }
-                Event::Failed { topic, fault, scope } => topics.failed(&topic, fault, scope),
+                Event::LeftOut(entries) => {
+                    counter!("relay_left_out_total", "relay" => self.label()).increment(entries);
+                }
+                Event::Failed { message, submitted_at, attempt, fault, scope } => {
+                    let took = submitted_at.map(|at| now.saturating_sub(at));
+                    self.span(&message, took, ended_at, (Some(attempt), Some(SendFailure { fault, scope })));
+                    topics.failed(&message.topic, fault, scope);
+                }
                 Event::Parked(parked) => {
                     let state = parked.state;
                     let cause = parked.fault.map_or("none", Fault::as_str);

@@ -1,7 +1,6 @@
 //! The one table of the relay's metrics.
 
-use message::{Metric, MetricKind};
-use metrics::{describe_counter, describe_gauge, describe_histogram};
+use message::Metric;
 
 /// Every metric of this crate. `docs/operations/metrics.md` has the same rows.
 pub const METRICS: &[Metric] = &[
@@ -34,6 +33,11 @@ pub const METRICS: &[Metric] = &[
         &["relay", "state", "cause"],
         "entries parked; `state` is `scheduled`, `retrying`, `held` or `dead`, `cause` whose fault it was: \
          `broker`, `message`, `operator`, or `none` for those that only wait",
+    ),
+    Metric::counter(
+        "relay_left_out_total",
+        &["relay"],
+        "entries read and passed, because the pipeline's filter leaves them to other relays",
     ),
     Metric::counter("relay_checkpoints_total", &["relay"], "cursors stored"),
     Metric::gauge("relay_leading", &["relay"], "1 while this process leads, otherwise 0"),
@@ -96,8 +100,8 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "relay_held_back_seconds",
         &["relay"],
-        "age of the oldest open transaction that has written to the outbox: nothing behind it is read; 0 \
-         without one",
+        "age of the oldest open transaction that has written to the outbox: its own rows wait for it; 0 without \
+         one",
     ),
     Metric::gauge("relay_held_back_pid", &["relay"], "server process of that transaction; 0 without one"),
     Metric::gauge(
@@ -122,11 +126,5 @@ pub const METRICS: &[Metric] = &[
 
 /// Registers the descriptions; call it once, after the recorder is installed.
 pub fn describe() {
-    for metric in METRICS {
-        match metric.kind {
-            MetricKind::Counter => describe_counter!(metric.name, metric.text),
-            MetricKind::Gauge => describe_gauge!(metric.name, metric.text),
-            MetricKind::Histogram => describe_histogram!(metric.name, metric.text),
-        }
-    }
+    message::describe_metrics!(METRICS);
 }

@@ -1,103 +1,85 @@
 //! The SQL of sagas on PostgreSQL, rendered once for a schema.
 
-use migrations::{Identifier, Statement, Template};
+migrations::statements! {
+    parts {
+        // The saga, as long as the worker owns it. A renewal on its way when the worker lets the
+        // saga go changes nothing.
+        held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
+        // Its row, locked. One that another transaction has changed meanwhile is looked at again
+        // before it counts.
+        owned = "WITH owned AS MATERIALIZED (
+            SELECT 1 FROM {schema}saga WHERE {held} AND {condition} FOR NO KEY UPDATE)";
+        let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
+        // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
+        // once a migration adds a column to it.
+        columns = "type, id, version, state, input, output, epoch, worker, wake_at, replies, attempts, error, reason,
+            cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+    }
 
-macro_rules! statements {
-    ($($(#[$doc:meta])* $name:ident = $sql:expr;)*) => {
-        /// The rendered SQL.
-        #[derive(Debug)]
-        pub struct Statements {
-            $($(#[$doc])* pub(super) $name: Statement,)*
-        }
-
-        impl Statements {
-            pub(super) fn new(schema: Option<&Identifier>) -> Self {
-                Self {
-                    $($name: Template::new($sql).schema(schema).render(),)*
-                }
-            }
-        }
-    };
-}
-
-/// The saga's row, locked, if the worker still owns it; more conditions may follow. A row that
-/// another transaction has changed meanwhile is looked at again before it counts.
-macro_rules! owned {
-    ($condition:literal) => {
-        concat!(
-            "WITH owned AS MATERIALIZED (SELECT 1 FROM {schema}saga WHERE type = $1 AND id = $2 AND epoch = $3 ",
-            $condition,
-            " FOR NO KEY UPDATE) "
-        )
-    };
-}
-
-/// A turn of the saga, if the worker still owns it.
-macro_rules! turn {
-    ($changes:literal) => {
-        concat!("UPDATE {schema}saga SET ", $changes, " WHERE type = $1 AND id = $2 AND epoch = $3")
-    };
-}
-
-statements! {
     insert = "INSERT INTO {schema}saga (type, id, version, input) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id) DO NOTHING";
-    find = "SELECT * FROM {schema}saga WHERE type = $1 AND id = $2";
+    find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
     /// A time that is the same all through the statement, so that the index finds what is due.
-    claim = "UPDATE {schema}saga AS s SET epoch = s.epoch + 1, worker = $4, \
-            wake_at = clock_timestamp() + $5 * interval '1 microsecond' \
-        FROM (SELECT type, id FROM {schema}saga \
-            WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp() \
-            ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED) AS due \
-        WHERE s.type = due.type AND s.id = due.id RETURNING s.*";
-    renew = turn!("wake_at = clock_timestamp() + $4 * interval '1 microsecond'");
-    steps = "SELECT *, coalesce(due_at <= clock_timestamp(), false) AS is_due, \
+    /// Materialized: in a join that is executed more than once, more than the limit would be taken.
+    claim = "
+        WITH due (due_type, due_id) AS MATERIALIZED (SELECT type, id FROM {schema}saga
+            WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
+            ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
+        UPDATE {schema}saga AS s SET epoch = s.epoch + 1, worker = $4,
+            wake_at = clock_timestamp() + $5 * interval '1 microsecond'
+        FROM due WHERE s.type = due_type AND s.id = due_id RETURNING {columns}";
+    renew = "UPDATE {schema}saga SET wake_at = clock_timestamp() + $4 * interval '1 microsecond' WHERE {held}";
+    steps = "SELECT name, position, kind, state, undo, result, attempts, error, due_at, begun_at, ended_at, \
+            undone_at, coalesce(due_at <= clock_timestamp(), false) AS is_due, \
             (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age \
         FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    insert_step = concat!(
-        owned!("AND cancel IS NULL"),
-        "INSERT INTO {schema}saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at) \
-         SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, clock_timestamp() + $11 * interval '1 microsecond', \
-            CASE WHEN $7 IN ('done', 'refused') THEN clock_timestamp() END FROM owned",
-    );
-    change_step = concat!(
-        owned!("AND (NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)"),
-        "UPDATE {schema}saga_step SET state = $7, undo = $8, result = coalesce($9, result), \
-            error = coalesce($10, error), attempts = attempts + $11, \
-            ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END, \
-            undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END \
-         FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6",
-    );
-    wait = turn!(
-        "worker = NULL, attempts = 0, error = NULL, waits_for = $4, \
-         waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE clock_timestamp() END, \
-         wake_at = CASE WHEN replies <> $5 OR cancel IS NOT NULL THEN clock_timestamp() \
-            ELSE (SELECT due_at FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $4) END"
-    );
-    postpone = turn!(
-        "worker = NULL, attempts = $4, error = coalesce($6, error), waits_for = NULL, waiting_since = NULL, \
-         wake_at = clock_timestamp() + $5 * interval '1 microsecond'"
-    );
-    stick = turn!(
-        "worker = NULL, attempts = $4, error = $5, waits_for = NULL, waiting_since = NULL, wake_at = NULL, \
-         stuck_at = clock_timestamp()"
-    );
-    begin_undo = turn!(
-        "state = 'undoing', reason = $4, cancel = NULL, attempts = 0, error = NULL, waits_for = NULL, \
-         waiting_since = NULL"
-    );
-    finish = concat!(
-        turn!(
-            "state = 'finished', output = $4, worker = NULL, wake_at = NULL, attempts = 0, error = NULL, \
-             waits_for = NULL, waiting_since = NULL, ended_at = clock_timestamp()"
-        ),
-        " AND cancel IS NULL",
-    );
-    end_undo = turn!(
-        "state = 'undone', worker = NULL, wake_at = NULL, attempts = 0, error = NULL, waits_for = NULL, \
-         waiting_since = NULL, ended_at = clock_timestamp()"
-    );
+    insert_step(condition = "cancel IS NULL") = "
+        {owned} INSERT INTO {schema}saga_step
+            (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
+        SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, clock_timestamp() + $11 * interval '1 microsecond',
+            CASE WHEN $7 IN ('done', 'refused') THEN clock_timestamp() END FROM owned";
+    change_step(condition = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)") = "
+        {owned} UPDATE {schema}saga_step SET state = $7, undo = $8, result = coalesce($9, result),
+            error = coalesce($10, error), attempts = attempts + $11,
+            ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END,
+            undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END
+        FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6";
+    wait = "
+        UPDATE {schema}saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
+            waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE clock_timestamp() END,
+            wake_at = CASE WHEN replies <> $5 OR cancel IS NOT NULL THEN clock_timestamp()
+                ELSE (SELECT due_at FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $4) END
+        WHERE {held}";
+    postpone = "
+        UPDATE {schema}saga SET {let_go}, attempts = $4, error = coalesce($6, error),
+            wake_at = clock_timestamp() + CASE WHEN cancel IS NULL THEN $5 ELSE 0 END * interval '1 microsecond'
+        WHERE {held}";
+    /// Not while it is cancelled: its worker looks again, and undoes it. $6 the step at which it is
+    /// stuck, or null.
+    stick = "
+        UPDATE {schema}saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
+            wake_at = NULL, stuck_at = clock_timestamp()
+        WHERE {held} AND cancel IS NULL";
+    begin_undo = "
+        UPDATE {schema}saga SET state = 'undoing', reason = $4, cancel = NULL, attempts = 0, error = NULL,
+            waits_for = NULL, waiting_since = NULL
+        WHERE {held}";
+    finish = "
+        UPDATE {schema}saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
+            ended_at = clock_timestamp()
+        WHERE {held} AND cancel IS NULL";
+    /// Of many sagas; which of them it ended.
+    finish_many = "
+        UPDATE {schema}saga AS s SET state = 'finished', output = e.output, worker = NULL, wake_at = NULL,
+            attempts = 0, error = NULL, waits_for = NULL, waiting_since = NULL, ended_at = clock_timestamp()
+        FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS e (type, id, epoch, output)
+        WHERE s.type = e.type AND s.id = e.id AND s.epoch = e.epoch AND s.worker IS NOT NULL AND s.cancel IS NULL
+        RETURNING s.type, s.id";
+    end_undo = "
+        UPDATE {schema}saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL,
+            ended_at = clock_timestamp()
+        WHERE {held}";
     /// Locks the saga's row first: a worker that goes to wait at this moment sees the count.
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL THEN clock_timestamp() ELSE wake_at END \
@@ -107,11 +89,11 @@ statements! {
     step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id, step) DO NOTHING";
-    list = "SELECT * FROM {schema}saga \
+    list = "SELECT {columns} FROM {schema}saga \
         WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2) \
             AND (NOT $3 OR stuck_at IS NOT NULL) AND ($4 OR ended_at IS NULL) \
         ORDER BY started_at, type, id LIMIT $5";
-    retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, wake_at = clock_timestamp() \
+    retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
     /// A worker that owns the saga finds the reason with its next change.
     cancel = "UPDATE {schema}saga SET \
@@ -124,20 +106,32 @@ statements! {
             waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, \
             stuck_at = NULL \
         WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_stuck = "SELECT * FROM {schema}saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL \
+    lock_stuck = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL \
         FOR NO KEY UPDATE";
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND state <> 'done'";
-    skip_new_step = "INSERT INTO {schema}saga_step (type, id, name, position, kind, state, undo, result, ended_at) \
-        SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, clock_timestamp() \
+    /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
+    /// step takes it.
+    skip_new_step = "
+        INSERT INTO {schema}saga_step (type, id, name, position, kind, state, undo, result, error, ended_at)
+        SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, $5, clock_timestamp()
         FROM {schema}saga_step WHERE type = $1 AND id = $2 ON CONFLICT DO NOTHING";
     note_decision = "INSERT INTO {schema}saga_audit (actor, note, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6)";
-    decisions = "SELECT * FROM {schema}saga_audit ORDER BY seq DESC LIMIT $1";
-    overdue = "SELECT type, version, count(*) AS sagas, \
+    decisions = "SELECT at, actor, note, action, type, id, step FROM {schema}saga_audit ORDER BY seq DESC LIMIT $1";
+    /// Steps from one type and version to the next in the index of what is due, and reads of each
+    /// what is overdue: not what waits for its time.
+    overdue = "WITH RECURSIVE kind AS ( \
+            (SELECT type, version FROM {schema}saga WHERE wake_at IS NOT NULL ORDER BY type, version LIMIT 1) \
+            UNION ALL \
+            SELECT following.type, following.version FROM kind, LATERAL (SELECT type, version FROM {schema}saga \
+                WHERE wake_at IS NOT NULL AND (type, version) > (kind.type, kind.version) \
+                ORDER BY type, version LIMIT 1) AS following) \
+        SELECT type, version, count(*) AS sagas, \
             (extract(epoch FROM clock_timestamp() - min(wake_at)) * 1000000)::bigint AS longest \
-        FROM {schema}saga WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
+        FROM kind JOIN {schema}saga USING (type, version) \
+        WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
     /// A saga that another transaction looks at is left for the next time.
     forget = "WITH gone AS (DELETE FROM {schema}saga AS s USING (SELECT type, id FROM {schema}saga \
                 WHERE ended_at <= statement_timestamp() - $1 * interval '1 microsecond' \

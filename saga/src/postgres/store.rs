@@ -1,5 +1,6 @@
 //! Input and output of sagas on PostgreSQL.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use migrations::Identifier;
@@ -12,7 +13,7 @@ use super::statements::Statements;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Replied, Store};
 use crate::key::SagaId;
-use crate::record::{Held, NewStep, SagaRecord, StepChange, StepRecord, StepState, Turn};
+use crate::record::{GIVEN, Held, NewStep, SagaRecord, StepChange, StepRecord, StepState, Turn};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
@@ -162,14 +163,34 @@ impl Store for Postgres {
                 .bind(number(*attempts))
                 .bind(micros(*delay))
                 .bind(*error),
-            Turn::Stick { attempts, error } => {
-                fence(sqlx::query(&statements.stick), held).bind(number(*attempts)).bind(*error)
+            Turn::Stick { attempts, error, step } => {
+                fence(sqlx::query(&statements.stick), held).bind(number(*attempts)).bind(*error).bind(*step)
             }
             Turn::BeginUndo { reason } => fence(sqlx::query(&statements.begin_undo), held).bind(*reason),
             Turn::Finish { output } => fence(sqlx::query(&statements.finish), held).bind(*output),
             Turn::EndUndo => fence(sqlx::query(&statements.end_undo), held),
         };
         one(query, connection).await
+    }
+
+    async fn finish_sagas(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        endings: &[(&Held, &str)],
+    ) -> Result<Vec<bool>> {
+        let texts = |text: for<'a> fn(&'a Held) -> &'a str| -> Vec<&str> {
+            endings.iter().map(|(held, _)| text(held)).collect()
+        };
+        let epochs: Vec<i64> = endings.iter().map(|(held, _)| held.epoch).collect();
+        let outputs: Vec<&str> = endings.iter().map(|(_, output)| *output).collect();
+        let query = sqlx::query_as(&statements.finish_many)
+            .bind(texts(|held| held.id.saga_type()))
+            .bind(texts(|held| held.id.id()))
+            .bind(epochs)
+            .bind(outputs);
+        let ended: HashSet<(String, String)> = query.fetch_all(connection).await?.into_iter().collect();
+        let has_ended = |id: &SagaId| ended.contains(&(id.saga_type().to_owned(), id.id().to_owned()));
+        Ok(endings.iter().map(|(held, _)| has_ended(&held.id)).collect())
     }
 
     async fn put_reply(
@@ -245,14 +266,16 @@ impl Store for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         id: &SagaId,
-        step: &str,
+        (step, may_be_new): (&str, bool),
         result: &str,
     ) -> Result<bool> {
         let query = name(sqlx::query(&statements.skip_step), id).bind(step).bind(result);
-        if one(query, connection).await? {
-            return Ok(true);
+        let has_begun = one(query, connection).await?;
+        if has_begun || !may_be_new {
+            return Ok(has_begun);
         }
-        one(name(sqlx::query(&statements.skip_new_step), id).bind(step).bind(result), connection).await
+        one(name(sqlx::query(&statements.skip_new_step), id).bind(step).bind(result).bind(GIVEN), connection)
+            .await
     }
 
     async fn note_saga_decision(

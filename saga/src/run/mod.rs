@@ -74,6 +74,8 @@ pub(crate) struct Parts<DB: Dialect> {
     position: u32,
     /// A step is between its beginning and its end.
     is_busy: bool,
+    /// The step that this run came to last, unless it succeeded.
+    last: Option<String>,
     /// Something was stored.
     pub(crate) has_progressed: bool,
     pub(crate) halt: Option<Halt>,
@@ -136,6 +138,7 @@ impl<DB: Dialect> Run<DB> {
                 seen: HashSet::new(),
                 position,
                 is_busy: false,
+                last: None,
                 has_progressed: false,
                 halt: None,
             },
@@ -152,6 +155,11 @@ impl<DB: Dialect> Run<DB> {
     #[must_use]
     pub fn key(&self, step: &str) -> String {
         self.parts.held.id.key(step)
+    }
+
+    /// The step at which this run ended, if it ended at one.
+    pub(crate) fn ended_at(&self) -> Option<String> {
+        self.parts.last.clone()
     }
 
     pub(crate) fn parts(&self) -> &Parts<DB> {
@@ -207,13 +215,14 @@ impl<DB: Dialect> Parts<DB> {
         if let Err(error) = key::check("the name of a step", name, NAME_BYTES_MAX) {
             return self.stuck(error.to_string());
         }
+        self.last = Some(name.to_owned());
         if !self.seen.insert(name.to_owned()) {
             return self
                 .stuck(format!("the step {name} occurs twice in one run; give each step its own name"));
         }
         let row = self.steps.get(name).cloned();
         match &row {
-            Some(row) if row.kind != kind => {
+            Some(row) if row.kind != kind && !row.is_given() => {
                 let (was, is) = (row.kind, kind);
                 return self.stuck(format!(
                     "the step {name} began as a {was} and is a {is} now; give it another name"
@@ -228,6 +237,9 @@ impl<DB: Dialect> Parts<DB> {
 
     fn leave<T>(&mut self, outcome: Result<T, Stopped>) -> Result<T, Stopped> {
         self.is_busy = false;
+        if outcome.is_ok() {
+            self.last = None;
+        }
         outcome
     }
 

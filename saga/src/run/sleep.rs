@@ -54,9 +54,9 @@ impl<DB: Dialect> Parts<DB> {
         duration: Duration,
         row: Option<StepRecord>,
     ) -> Result<(), Stopped> {
-        self.check_span(name, Some(duration))?;
         match row {
             None => {
+                self.check_span(name, Some(duration))?;
                 let sagas = Arc::clone(&self.sagas);
                 let tx = match sagas.outbox.begin(&sagas.pool).await {
                     Ok(tx) => tx,

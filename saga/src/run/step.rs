@@ -178,9 +178,10 @@ impl<DB: Dialect> Parts<DB> {
         Err(Stop::because(text))
     }
 
-    /// Commits. An answer that got lost is found out by looking at the saga again.
+    /// Commits, right after the statement that is fenced by the epoch. An answer that got lost is
+    /// found out by looking at the saga again.
     pub(super) async fn commit(&mut self, name: &str, tx: OutboxTransaction<DB>) -> Result<(), Stopped> {
-        match tx.commit().await {
+        match tx.commit_alive().await {
             Ok(()) => Ok(()),
             Err(CommitError::Unknown { .. }) => self.halt(Halt::Changed),
             Err(error) => self.failed_step(name, &error.into()),

@@ -161,10 +161,15 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Undone)
     }
 
-    /// The result that is undone; nothing where the outcome is unknown.
+    /// The result that is undone; nothing where the outcome is unknown. The saga may have been
+    /// cancelled between a reply and the run that would have taken it: nobody else hears of it. One
+    /// that does not fit counts as none here, as the undo must do without it anyway.
     fn stored_value<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<Option<T>, Stopped> {
         match row.state {
             StepState::Done => self.decode(&row.name, row.result.as_deref()).map(Some),
+            StepState::Waiting => {
+                Ok(self.mailbox.get(&row.name).and_then(|reply| serde_json::from_str(reply).ok()))
+            }
             _ => Ok(None),
         }
     }

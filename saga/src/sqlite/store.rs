@@ -6,11 +6,12 @@ use migrations::Identifier;
 use sqlx::query::Query;
 use sqlx::{Connection as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
-use super::{rows, statements as sql};
+use super::rows;
+use super::statements::SQL;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Replied, Store};
 use crate::key::SagaId;
-use crate::record::{Held, NewStep, SagaRecord, StepChange, StepRecord, StepState, Turn};
+use crate::record::{GIVEN, Held, NewStep, SagaRecord, StepChange, StepRecord, StepState, Turn};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
@@ -53,7 +54,7 @@ impl Store for Sqlite {
         version: u16,
         input: &str,
     ) -> Result<bool> {
-        let query = name(sqlx::query(sql::INSERT), id).bind(i32::from(version)).bind(input);
+        let query = name(sqlx::query(&SQL.insert), id).bind(i32::from(version)).bind(input);
         one(query, connection).await
     }
 
@@ -62,7 +63,7 @@ impl Store for Sqlite {
         _statements: &(),
         id: &SagaId,
     ) -> Result<Option<SagaRecord>> {
-        let row = name(sqlx::query(sql::FIND), id).fetch_optional(connection).await?;
+        let row = name(sqlx::query(&SQL.find), id).fetch_optional(connection).await?;
         row.as_ref().map(rows::saga).transpose()
     }
 
@@ -74,7 +75,7 @@ impl Store for Sqlite {
         worker: &str,
         lease: Duration,
     ) -> Result<Vec<SagaRecord>> {
-        let query = sqlx::query(sql::CLAIM).bind(saga_type).bind(i32::from(version));
+        let query = sqlx::query(&SQL.claim).bind(saga_type).bind(i32::from(version));
         let query = query.bind(i64::from(limit)).bind(worker).bind(micros(lease));
         query.fetch_all(connection).await?.iter().map(rows::saga).collect()
     }
@@ -85,7 +86,7 @@ impl Store for Sqlite {
         held: &Held,
         lease: Duration,
     ) -> Result<bool> {
-        one(fence(sqlx::query(sql::RENEW), held).bind(micros(lease)), connection).await
+        one(fence(sqlx::query(&SQL.renew), held).bind(micros(lease)), connection).await
     }
 
     async fn steps(
@@ -93,7 +94,7 @@ impl Store for Sqlite {
         _statements: &(),
         id: &SagaId,
     ) -> Result<Vec<StepRecord>> {
-        let found = name(sqlx::query(sql::STEPS), id).fetch_all(connection).await?;
+        let found = name(sqlx::query(&SQL.steps), id).fetch_all(connection).await?;
         found.iter().map(rows::step).collect()
     }
 
@@ -102,7 +103,7 @@ impl Store for Sqlite {
         _statements: &(),
         id: &SagaId,
     ) -> Result<Vec<(String, String)>> {
-        let query = sqlx::query_as(sql::MAILBOX).bind(id.saga_type()).bind(id.id());
+        let query = sqlx::query_as(&SQL.mailbox).bind(id.saga_type()).bind(id.id());
         query.fetch_all(connection).await
     }
 
@@ -112,7 +113,7 @@ impl Store for Sqlite {
         held: &Held,
         step: &NewStep<'_>,
     ) -> Result<bool> {
-        let query = fence(sqlx::query(sql::INSERT_STEP), held)
+        let query = fence(sqlx::query(&SQL.insert_step), held)
             .bind(step.name)
             .bind(number(step.position))
             .bind(step.kind.as_str())
@@ -130,7 +131,7 @@ impl Store for Sqlite {
         held: &Held,
         change: &StepChange<'_>,
     ) -> Result<bool> {
-        let query = fence(sqlx::query(sql::CHANGE_STEP), held)
+        let query = fence(sqlx::query(&SQL.change_step), held)
             .bind(change.name)
             .bind(change.from.0.as_str())
             .bind(change.from.1.as_str())
@@ -152,19 +153,33 @@ impl Store for Sqlite {
         turn: &Turn<'_>,
     ) -> Result<bool> {
         let query = match turn {
-            Turn::Wait { step, replies } => fence(sqlx::query(sql::WAIT), held).bind(*step).bind(*replies),
-            Turn::Postpone { attempts, delay, error } => fence(sqlx::query(sql::POSTPONE), held)
+            Turn::Wait { step, replies } => fence(sqlx::query(&SQL.wait), held).bind(*step).bind(*replies),
+            Turn::Postpone { attempts, delay, error } => fence(sqlx::query(&SQL.postpone), held)
                 .bind(number(*attempts))
                 .bind(micros(*delay))
                 .bind(*error),
-            Turn::Stick { attempts, error } => {
-                fence(sqlx::query(sql::STICK), held).bind(number(*attempts)).bind(*error)
+            Turn::Stick { attempts, error, step } => {
+                fence(sqlx::query(&SQL.stick), held).bind(number(*attempts)).bind(*error).bind(*step)
             }
-            Turn::BeginUndo { reason } => fence(sqlx::query(sql::BEGIN_UNDO), held).bind(*reason),
-            Turn::Finish { output } => fence(sqlx::query(sql::FINISH), held).bind(*output),
-            Turn::EndUndo => fence(sqlx::query(sql::END_UNDO), held),
+            Turn::BeginUndo { reason } => fence(sqlx::query(&SQL.begin_undo), held).bind(*reason),
+            Turn::Finish { output } => fence(sqlx::query(&SQL.finish), held).bind(*output),
+            Turn::EndUndo => fence(sqlx::query(&SQL.end_undo), held),
         };
         one(query, connection).await
+    }
+
+    async fn finish_sagas(
+        connection: &mut SqliteConnection,
+        _statements: &(),
+        endings: &[(&Held, &str)],
+    ) -> Result<Vec<bool>> {
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
+        let mut finished = Vec::with_capacity(endings.len());
+        for (held, output) in endings {
+            finished.push(one(fence(sqlx::query(&SQL.finish), held).bind(*output), &mut tx).await?);
+        }
+        tx.commit().await?;
+        Ok(finished)
     }
 
     async fn put_reply(
@@ -174,19 +189,19 @@ impl Store for Sqlite {
         step: &str,
         payload: &str,
     ) -> Result<Replied> {
-        if !one(name(sqlx::query(sql::ANNOUNCE_REPLY), id), connection).await? {
-            let exists = sqlx::query_scalar(sql::EXISTS).bind(id.saga_type()).bind(id.id());
+        if !one(name(sqlx::query(&SQL.announce_reply), id), connection).await? {
+            let exists = sqlx::query_scalar(&SQL.exists).bind(id.saga_type()).bind(id.id());
             let exists: bool = exists.fetch_one(&mut *connection).await?;
             return Ok(if exists { Replied::Late } else { Replied::Nobody });
         }
-        let state = sqlx::query_scalar(sql::STEP_STATE).bind(id.saga_type()).bind(id.id()).bind(step);
+        let state = sqlx::query_scalar(&SQL.step_state).bind(id.saga_type()).bind(id.id()).bind(step);
         let state: Option<String> = state.fetch_optional(&mut *connection).await?;
         if state.is_some_and(|state| state != StepState::Waiting.as_str()) {
-            let kept = sqlx::query_scalar(sql::HAS_REPLY).bind(id.saga_type()).bind(id.id()).bind(step);
+            let kept = sqlx::query_scalar(&SQL.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
             let is_kept: bool = kept.fetch_one(&mut *connection).await?;
             return Ok(if is_kept { Replied::Duplicate } else { Replied::Late });
         }
-        let query = name(sqlx::query(sql::INSERT_REPLY), id).bind(step).bind(payload);
+        let query = name(sqlx::query(&SQL.insert_reply), id).bind(step).bind(payload);
         Ok(if one(query, connection).await? { Replied::Kept } else { Replied::Duplicate })
     }
 
@@ -195,7 +210,7 @@ impl Store for Sqlite {
         _statements: &(),
         query: &SagaQuery,
     ) -> Result<Vec<SagaRecord>> {
-        let bound = sqlx::query(sql::LIST)
+        let bound = sqlx::query(&SQL.list)
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(|state| state.as_str()))
             .bind(query.is_stuck)
@@ -205,7 +220,7 @@ impl Store for Sqlite {
     }
 
     async fn retry_saga(connection: &mut SqliteConnection, _statements: &(), id: &SagaId) -> Result<bool> {
-        one(name(sqlx::query(sql::RETRY), id), connection).await
+        one(name(sqlx::query(&SQL.retry), id), connection).await
     }
 
     async fn cancel_saga(
@@ -214,7 +229,7 @@ impl Store for Sqlite {
         id: &SagaId,
         reason: &str,
     ) -> Result<bool> {
-        one(name(sqlx::query(sql::CANCEL), id).bind(reason), connection).await
+        one(name(sqlx::query(&SQL.cancel), id).bind(reason), connection).await
     }
 
     async fn lock_stuck(
@@ -222,7 +237,7 @@ impl Store for Sqlite {
         _statements: &(),
         id: &SagaId,
     ) -> Result<Option<SagaRecord>> {
-        let row = name(sqlx::query(sql::LOCK_STUCK), id).fetch_optional(connection).await?;
+        let row = name(sqlx::query(&SQL.lock_stuck), id).fetch_optional(connection).await?;
         row.as_ref().map(rows::saga).transpose()
     }
 
@@ -232,21 +247,22 @@ impl Store for Sqlite {
         id: &SagaId,
         step: &str,
     ) -> Result<bool> {
-        one(name(sqlx::query(sql::SKIP_UNDO), id).bind(step), connection).await
+        one(name(sqlx::query(&SQL.skip_undo), id).bind(step), connection).await
     }
 
     async fn skip_step(
         connection: &mut SqliteConnection,
         _statements: &(),
         id: &SagaId,
-        step: &str,
+        (step, may_be_new): (&str, bool),
         result: &str,
     ) -> Result<bool> {
-        let query = name(sqlx::query(sql::SKIP_STEP), id).bind(step).bind(result);
-        if one(query, connection).await? {
-            return Ok(true);
+        let query = name(sqlx::query(&SQL.skip_step), id).bind(step).bind(result);
+        let has_begun = one(query, connection).await?;
+        if has_begun || !may_be_new {
+            return Ok(has_begun);
         }
-        one(name(sqlx::query(sql::SKIP_NEW_STEP), id).bind(step).bind(result), connection).await
+        one(name(sqlx::query(&SQL.skip_new_step), id).bind(step).bind(result).bind(GIVEN), connection).await
     }
 
     async fn note_saga_decision(
@@ -254,7 +270,7 @@ impl Store for Sqlite {
         _statements: &(),
         decision: &Decision,
     ) -> Result<()> {
-        let query = sqlx::query(sql::NOTE_DECISION)
+        let query = sqlx::query(&SQL.note_decision)
             .bind(&decision.actor)
             .bind(&decision.note)
             .bind(decision.action.as_str());
@@ -266,7 +282,7 @@ impl Store for Sqlite {
         _statements: &(),
         limit: u32,
     ) -> Result<Vec<Decision>> {
-        let found = sqlx::query(sql::DECISIONS).bind(i64::from(limit)).fetch_all(connection).await?;
+        let found = sqlx::query(&SQL.decisions).bind(i64::from(limit)).fetch_all(connection).await?;
         found.iter().map(rows::decision).collect()
     }
 
@@ -275,7 +291,7 @@ impl Store for Sqlite {
         _statements: &(),
         by: Duration,
     ) -> Result<Vec<Overdue>> {
-        let found = sqlx::query(sql::OVERDUE).bind(micros(by)).fetch_all(connection).await?;
+        let found = sqlx::query(&SQL.overdue).bind(micros(by)).fetch_all(connection).await?;
         found.iter().map(rows::overdue).collect()
     }
 
@@ -287,9 +303,9 @@ impl Store for Sqlite {
     ) -> Result<u64> {
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
         let old: Vec<(String, String)> =
-            sqlx::query_as(sql::OLD).bind(micros(age)).bind(i64::from(limit)).fetch_all(&mut *tx).await?;
+            sqlx::query_as(&SQL.old).bind(micros(age)).bind(i64::from(limit)).fetch_all(&mut *tx).await?;
         for (saga_type, id) in &old {
-            for statement in [sql::FORGET, sql::FORGET_STEPS, sql::FORGET_REPLIES] {
+            for statement in [&SQL.forget, &SQL.forget_steps, &SQL.forget_replies] {
                 sqlx::query(statement).bind(saga_type).bind(id).execute(&mut *tx).await?;
             }
         }

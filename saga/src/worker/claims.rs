@@ -36,7 +36,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         self.first = (self.first + 1) % self.kinds.len();
         for turn in 0..self.kinds.len() {
             let (saga_type, version) = &self.kinds[(self.first + turn) % self.kinds.len()];
-            let share = share(free - taken.len(), self.kinds.len() - turn);
+            let share = share(free.saturating_sub(taken.len()), self.kinds.len() - turn);
             if share == 0 {
                 break;
             }

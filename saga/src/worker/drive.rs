@@ -10,9 +10,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::finishing;
 use crate::dialect::Dialect;
 use crate::error::{StoreError, chain, storable};
 use crate::lease::Lease;
+use crate::options::SPAN_MAX;
 use crate::record::{Held, SagaRecord, State, StepRecord, Turn, UndoState};
 use crate::registry::Ended;
 use crate::run::{Halt, Run};
@@ -45,6 +47,8 @@ struct Driver<DB: Dialect> {
     conflicts: u32,
     /// Nobody has run the saga yet: it has no steps.
     is_fresh: bool,
+    /// The step at which the last run ended.
+    step: Option<String>,
 }
 
 /// Runs a saga that was taken.
@@ -61,9 +65,22 @@ pub(super) async fn drive<DB: Dialect>(
     let renewal = renew(Arc::clone(&sagas), held.clone(), lease.clone());
     let renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
     let (attempts, is_fresh) = (saga.attempts, saga.epoch == 1 && saga.state == State::Running);
-    let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts: 0, is_fresh };
+    let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts: 0, is_fresh, step: None };
     driver.run(saga).await;
     drop(renewal);
+}
+
+/// Lets a saga go that has not begun here: this process has no time for it.
+pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRecord) {
+    let held = Held { id: saga.id.clone(), epoch: saga.epoch };
+    let turn = Turn::Postpone { attempts: saga.attempts, delay: Duration::ZERO, error: None };
+    let given = async {
+        let mut connection = sagas.pool.acquire().await?;
+        DB::turn(&mut connection, &sagas.statements, &held, &turn).await
+    };
+    if let Err(error) = given.await {
+        tracing::warn!(saga = %saga.id, %error, "a saga was not given back; its lease expires");
+    }
 }
 
 /// Keeps the lease, until the saga is somebody else's.
@@ -142,6 +159,7 @@ impl<DB: Dialect> Driver<DB> {
         let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone());
         let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
         let halt = run.take_halt();
+        self.step = run.ended_at();
         if run.parts().has_progressed {
             self.attempts = 0;
             self.conflicts = 0;
@@ -229,7 +247,7 @@ impl<DB: Dialect> Driver<DB> {
         if self.sagas.vanishes_at(&self.held.id, crash_points::BEFORE_END).await {
             return Ok(Next::Leave);
         }
-        if !self.turn(&Turn::Finish { output }).await? {
+        if !finishing::finish(&self.sagas, &self.held, output).await? {
             // Cancelled while it finished, or somebody else's.
             return Ok(Next::Again);
         }
@@ -280,6 +298,8 @@ impl<DB: Dialect> Driver<DB> {
         }
         let attempts = self.attempts;
         let delay = delay.unwrap_or_else(|| self.sagas.options.backoff.delay(attempts, rand::random()));
+        // A longer one is a time that the database cannot write.
+        let delay = delay.min(SPAN_MAX);
         tracing::info!(saga = %self.held.id, %error, attempts, ?delay, "a step failed and is tried again");
         self.turn(&Turn::Postpone { attempts, delay, error: Some(&error) }).await?;
         Ok(Next::Leave)
@@ -287,17 +307,21 @@ impl<DB: Dialect> Driver<DB> {
 
     async fn stick(&self, error: &str) -> Result<Next, StoreError> {
         let error = storable(error);
-        if self.turn(&Turn::Stick { attempts: self.attempts, error: &error }).await? {
-            tracing::error!(
-                saga = %self.held.id, %error,
-                "the saga is stuck, and an operator has to decide: see `relay sagas stuck`"
-            );
-            telemetry::stuck(self.held.id.saga_type());
+        let (attempts, step) = (self.attempts, self.step.as_deref());
+        if !self.turn(&Turn::Stick { attempts, error: &error, step }).await? {
+            // Cancelled meanwhile, which decides, or somebody else's.
+            return Ok(Next::Again);
         }
+        tracing::error!(
+            saga = %self.held.id, %error,
+            "the saga is stuck, and an operator has to decide: see `relay sagas stuck`"
+        );
+        telemetry::stuck(self.held.id.saga_type());
         Ok(Next::Leave)
     }
 
-    async fn unreached(&self, target: Option<&str>, at: Option<&str>) -> Result<Next, StoreError> {
+    async fn unreached(&mut self, target: Option<&str>, at: Option<&str>) -> Result<Next, StoreError> {
+        self.step = target.map(ToOwned::to_owned);
         let target = target.unwrap_or("?");
         let where_it_ended = match at {
             Some(step) => format!("the code came to the step {step} first, which has no outcome"),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use message::backoff::jittered;
+
 use crate::admin::Overdue;
 use crate::dialect::Dialect;
 use crate::sagas::Sagas;
@@ -15,7 +17,7 @@ const OVERDUE: Duration = Duration::from_secs(60);
 /// Maintains the tables, without end. Processes that were started together do not stay in step.
 pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
     loop {
-        tokio::time::sleep(EVERY.mul_f64(0.75 + 0.5 * rand::random::<f64>())).await;
+        tokio::time::sleep(jittered(EVERY, rand::random())).await;
         if let Err(error) = sagas.forget().await {
             tracing::warn!(%error, "ended sagas were not forgotten; it is tried again");
         }

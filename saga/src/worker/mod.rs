@@ -4,17 +4,22 @@
 //! |---|---|
 //! | `claims` | takes what is due, fair between types |
 //! | `drive` | one saga, from the claim to its next pause |
+//! | `finishing` | ends sagas, many in one statement |
 //! | `maintenance` | forgets what ended long ago, and reports what nobody runs |
+//! | `room` | how many more are taken, and when |
 
 mod claims;
 mod drive;
+mod finishing;
 mod maintenance;
+mod room;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use inbox::Backoff;
+use message::backoff::jittered;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,6 +29,8 @@ use crate::dialect::Dialect;
 use crate::options::POLL_MIN;
 use crate::sagas::Sagas;
 use claims::Claims;
+pub(crate) use finishing::Finishing;
+use room::Room;
 
 impl<DB: Dialect> Sagas<DB> {
     /// Runs the sagas whose functions are registered, until `shutdown` ends: then it takes no more,
@@ -59,14 +66,10 @@ impl<DB: Dialect> Sagas<DB> {
     async fn work(&self, running: &mut JoinSet<()>, stopping: &CancellationToken) {
         let worker = Uuid::now_v7().to_string();
         let mut claims = Claims::new(self);
+        let mut room = Room::new(self.0.options.concurrency);
         let (mut idle, mut failures) = (POLL_MIN, 0);
         loop {
-            while running.try_join_next().is_some() {}
-            let free = self.0.options.concurrency.get() as usize - running.len();
-            if free == 0 {
-                running.join_next().await;
-                continue;
-            }
+            let free = room.free(running).await;
             let taken = match claims.take(free, &worker).await {
                 Ok(taken) => taken,
                 Err(error) => {
@@ -85,19 +88,23 @@ impl<DB: Dialect> Sagas<DB> {
             }
             idle = POLL_MIN;
             for (saga, lease) in taken {
-                let (sagas, stopping) = (Arc::clone(&self.0), stopping.clone());
-                running.spawn(drive::drive(sagas, stopping, saga, lease));
+                let (sagas, stopping, slot) = (Arc::clone(&self.0), stopping.clone(), room.slot());
+                running.spawn(async move {
+                    match slot.await {
+                        Some(_slot) => drive::drive(sagas, stopping, saga, lease).await,
+                        None => drive::give_back(&sagas, &saga).await,
+                    }
+                });
             }
         }
     }
 
     /// Waits for a hint, for the end of a saga, or for the next look.
     async fn rest(&self, running: &mut JoinSet<()>, idle: Duration) {
-        let jitter = idle.mul_f64(0.75 + 0.5 * rand::random::<f64>());
         tokio::select! {
             () = self.0.notify.notified() => {}
             Some(_) = running.join_next() => {}
-            () = tokio::time::sleep(jitter) => {}
+            () = tokio::time::sleep(jittered(idle, rand::random())) => {}
         }
     }
 }

@@ -65,8 +65,9 @@ pub mod verdict;
 
 pub use digest::Digest;
 pub use history::{
-    BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, Forgotten, History, InboxRow, Leak,
-    LeakKind, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, ParkedEntry, TopicRead,
+    Balance, BusinessRow, Consumer, Content, DeadLetter, Effect, Enqueued, Forgotten, History, InboxRow,
+    Leak, LeakKind, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, ParkedEntry, SagaRun,
+    SagaState, Sagas, StepEffect, TopicRead,
 };
 pub use verdict::{Breach, Event, Limits, Promise, Ruling, Subject, Verdict, Violation};
 

@@ -7,6 +7,7 @@
 //! | [`names`] | `names` | a text that is meant as an id, a trace context, a topic, a key, a header, … |
 //! | [`storage`] | `marks`, `rows` | what the relay reads back from the database, or finds there from plain SQL |
 //! | [`requests`] | `keys`, `fingerprints`, `responses` | headers and bodies of requests with an idempotency key, stored responses |
+//! | [`replies`] | `replies` | key and payload of a reply to a saga |
 //! | [`operator`] | `configuration`, `urls`, `edits` | `relay.toml` with variables, URLs with a password, arguments |
 //!
 //! Besides "no panic" each target demands: an accepted input comes back the same after it was
@@ -17,6 +18,7 @@
 pub mod names;
 pub mod operator;
 pub mod record;
+pub mod replies;
 pub mod requests;
 pub mod storage;
 pub mod wire;
@@ -39,7 +41,7 @@ mod tests {
     type Target = fn(&[u8]);
 
     /// The targets by name.
-    const TARGETS: [(&str, Target); 12] = [
+    const TARGETS: [(&str, Target); 13] = [
         ("kafka", crate::wire::kafka),
         ("rabbitmq", crate::wire::rabbitmq),
         ("sqs", crate::wire::sqs),
@@ -49,6 +51,7 @@ mod tests {
         ("keys", crate::requests::keys),
         ("fingerprints", crate::requests::fingerprints),
         ("responses", crate::requests::responses),
+        ("replies", crate::replies::replies),
         ("configuration", crate::operator::configuration),
         ("urls", crate::operator::urls),
         ("edits", crate::operator::edits),

@@ -25,6 +25,8 @@ pub enum Role {
     Relay,
     /// Receives and applies.
     Consumer,
+    /// Runs sagas.
+    Worker,
 }
 
 impl Role {
@@ -35,6 +37,7 @@ impl Role {
             Self::Producer => "producer",
             Self::Relay => "relay",
             Self::Consumer => "consumer",
+            Self::Worker => "worker",
         }
     }
 }

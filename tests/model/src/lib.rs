@@ -10,6 +10,8 @@
 //! |---|---|
 //! | [`relays`] | producers, two relays, lease, cursor, network, broker, and a consumer with its inbox |
 //! | [`consumers`] | racing workers of two consumers on a log with any repetitions; admit, effect, commit, acknowledge |
+//! | [`sagas`] | a saga and two workers: a step, a call, a request, their undos |
+//! | [`transactions`] | a relay that publishes in transactions, and the marks that its successor goes on from |
 //! | [`sets`] | small sets and the cursor |
 //! | [`explore`](mod@explore) | explores a model and says what was found |
 //!
@@ -19,7 +21,9 @@
 pub mod consumers;
 pub mod explore;
 pub mod relays;
+pub mod sagas;
 pub mod sets;
+pub mod transactions;
 
 pub use explore::{Explored, explore};
 

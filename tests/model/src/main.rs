@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
-use model::{Explored, consumers, explore, relays};
+use model::{Explored, consumers, explore, relays, sagas, transactions};
 use serde::Serialize;
 
 /// Explores every interleaving of the protocol within bounds.
@@ -60,6 +60,14 @@ fn main() -> ExitCode {
     if arguments.large {
         lines.push(line("consumers: large".into(), consumers::Consumers::large()));
     }
+    lines.push(line("sagas: small".into(), sagas::Sagas::small()));
+    if arguments.large {
+        lines.push(line("sagas: large".into(), sagas::Sagas::large()));
+    }
+    lines.push(line("transactions: small".into(), transactions::Transactions::small()));
+    if arguments.large {
+        lines.push(line("transactions: large".into(), transactions::Transactions::large()));
+    }
     if arguments.breakages {
         lines.extend(breakages());
     }
@@ -98,7 +106,17 @@ fn breakages() -> Vec<Line> {
         is_breakage: true,
         found: explore(consumers::Consumers::without(breakage)),
     });
-    relays.chain(consumers).collect()
+    let sagas = sagas::Breakage::ALL.into_iter().map(|breakage| Line {
+        model: format!("sagas without: {breakage:?}"),
+        is_breakage: true,
+        found: explore(sagas::Sagas::without(breakage)),
+    });
+    let transactions = transactions::Breakage::ALL.into_iter().map(|breakage| Line {
+        model: format!("transactions without: {breakage:?}"),
+        is_breakage: true,
+        found: explore(transactions::Transactions::without(breakage)),
+    });
+    relays.chain(consumers).chain(sagas).chain(transactions).collect()
 }
 
 fn table(lines: &[Line]) -> Table {

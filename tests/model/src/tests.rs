@@ -1,6 +1,6 @@
 //! The models hold, and every rule that is left out is missed.
 
-use crate::{consumers, explore, relays};
+use crate::{consumers, explore, relays, sagas, transactions};
 
 #[test]
 fn with_all_rules_every_promise_holds_and_everything_that_should_be_reached_is() {
@@ -9,6 +9,10 @@ fn with_all_rules_every_promise_holds_and_everything_that_should_be_reached_is()
         assert!(found.holds(), "{found:#?}");
     }
     let found = explore(consumers::Consumers::small());
+    assert!(found.holds(), "{found:#?}");
+    let found = explore(sagas::Sagas::small());
+    assert!(found.holds(), "{found:#?}");
+    let found = explore(transactions::Transactions::small());
     assert!(found.holds(), "{found:#?}");
 }
 
@@ -24,6 +28,22 @@ fn every_rule_left_out_of_the_relays_is_found() {
 fn every_rule_left_out_of_the_consumers_is_found() {
     for breakage in consumers::Breakage::ALL {
         let found = explore(consumers::Consumers::without(breakage));
+        assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
+    }
+}
+
+#[test]
+fn every_rule_left_out_of_the_sagas_is_found() {
+    for breakage in sagas::Breakage::ALL {
+        let found = explore(sagas::Sagas::without(breakage));
+        assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
+    }
+}
+
+#[test]
+fn every_rule_left_out_of_the_transactions_is_found() {
+    for breakage in transactions::Breakage::ALL {
+        let found = explore(transactions::Transactions::without(breakage));
         assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
         consumers: vec![consumer(state)],
         leases: Some(state.outbox.leases.clone()),
         leaks: Some(leaks(state)),
+        sagas: None,
     }
 }
 

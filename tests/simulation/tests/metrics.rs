@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox::admin::{
-    AuditRecord, Backlog, Blocker, CursorHistory, DecideError, ListedEntry, LogAdmin, OperatorDecision,
-    RelayStatus,
+    AuditRecord, Backlog, Blocker, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
+    OperatorDecision, RelayStatus,
 };
-use outbox::log::{Cursor, EntryId, ExceptionState, LogError, Mark, RelayName};
+use outbox::log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
 use outbox::retention::{Expired, ForgetError, LogRetention, Segment};
+use relay::engine::machine::Event;
 use relay::maintenance::Maintenance;
 use relay::monitor::Monitor;
-use relay::telemetry::{History, Looks};
+use relay::telemetry::{History, Looks, Telemetry};
 use simulation::{Schedule, run};
 use tests::Counters;
 use tests::counters::Emitted;
@@ -69,6 +70,12 @@ fn maintain() {
     });
 }
 
+/// A page of which a filter leaves something out: schedules have no filters.
+fn leave_out() {
+    let name = RelayName::new("orders").unwrap();
+    Telemetry::new(&name, "a database", "a broker", 1).events(vec![Event::LeftOut(1)], Duration::ZERO);
+}
+
 /// A database that one relay has led, on a server that has another history.
 struct OneRelay;
 
@@ -113,6 +120,22 @@ impl LogAdmin for OneRelay {
     async fn audit(&self, _: &RelayName, _: u32) -> Result<Vec<AuditRecord>, LogError> {
         unreachable!("the monitor asks for no decisions")
     }
+
+    async fn pauses(&self, _: &RelayName) -> Result<Vec<Pause>, LogError> {
+        Ok(Vec::new())
+    }
+
+    async fn pause(&self, _: &RelayName, _: &PauseScope, _: &str, _: &str) -> Result<bool, LogError> {
+        Ok(false)
+    }
+
+    async fn resume(&self, _: &RelayName, _: &PauseScope, _: &str, _: &str) -> Result<bool, LogError> {
+        Ok(false)
+    }
+
+    async fn operations(&self, _: &RelayName, _: u32) -> Result<Vec<Operation>, LogError> {
+        Ok(Vec::new())
+    }
 }
 
 /// One look at a database, in the same thread.
@@ -139,6 +162,7 @@ fn emitted() -> Counters {
         }
         maintain();
         monitor();
+        leave_out();
     });
     counters
 }

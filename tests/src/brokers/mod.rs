@@ -1,6 +1,7 @@
 //! Every broker with the same verbs: topics, publishers, subscriptions, and a plain client that
 //! knows nothing of the toolkit's wire format.
 
+pub mod committed;
 mod kafka;
 mod memory;
 mod rabbitmq;

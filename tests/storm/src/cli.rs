@@ -13,7 +13,7 @@ use crate::report::PairReport;
 use crate::run::{self, Options};
 use crate::setup::{Programs, Servers};
 use crate::verdict::StormVerdict;
-use crate::{consume, faults, load, process};
+use crate::{consume, faults, load, process, sagas};
 
 /// Runs producers, relays and consumers against real services, throws faults at them at random, and
 /// lets the checker decide what held.
@@ -35,6 +35,12 @@ enum Command {
     /// A consumer, in a process of its own.
     #[command(hide = true)]
     Consumer { task: PathBuf },
+    /// A process that starts sagas.
+    #[command(hide = true)]
+    Orders { task: PathBuf },
+    /// A process that runs sagas.
+    #[command(hide = true)]
+    Worker { task: PathBuf },
 }
 
 #[derive(Debug, Args)]
@@ -60,6 +66,11 @@ struct Run {
     /// Switch the inbox's guard off: duplicates take effect again, and the storm must find out.
     #[arg(long)]
     without_inbox_guard: bool,
+    /// Relays publish in transactions, and a reader of committed records must see no copy. Kafka
+    /// only; without the faults that bring a database back to its past, after which such a relay
+    /// waits for its operator.
+    #[arg(long)]
+    transactional: bool,
     /// Operations per second, over all producers; fewer in a long storm, so that it can be checked
     /// in memory.
     #[arg(long, value_name = "RATE", default_value_t = 60.0)]
@@ -115,6 +126,8 @@ impl Cli {
             Command::Consumer { task } => {
                 consume::run(process::task(&task)?).await.map(|()| ExitCode::SUCCESS)
             }
+            Command::Orders { task } => sagas::order(process::task(&task)?).await.map(|()| ExitCode::SUCCESS),
+            Command::Worker { task } => sagas::work(process::task(&task)?).await.map(|()| ExitCode::SUCCESS),
         }
     }
 }
@@ -175,6 +188,9 @@ impl Run {
         if !(self.minutes > 0.0 && self.minutes.is_finite() && self.rate > 0.0) {
             return Err("--minutes and --rate must be above 0".into());
         }
+        if self.transactional && self.broker != [BrokerKind::Kafka] {
+            return Err("--transactional needs --broker kafka: only Kafka has transactions".into());
+        }
         let length = Duration::from_secs_f64(self.minutes * 60.0);
         let rate = self.rate.min(OPERATIONS_MAX / length.as_secs_f64());
         let storm = std::env::current_exe()?;
@@ -185,6 +201,7 @@ impl Run {
             pause: Duration::from_secs_f64(WORKERS / rate),
             faults: self.fault.clone(),
             guarded: !self.without_inbox_guard,
+            transactional: self.transactional,
             keep: self.keep,
             folder: std::path::absolute(&self.folder)?,
             programs: Programs { storm, relay },

@@ -14,8 +14,22 @@ use crate::faults::{Fault, Injected};
 use crate::stage::{CRASH_POINTS, Role, Signal, Stage};
 
 /// A process is started again, and ends at a crash point of its own.
-#[derive(Debug, Default)]
-pub struct Crash;
+#[derive(Debug)]
+pub struct Crash {
+    of_relays: Vec<&'static str>,
+}
+
+impl Crash {
+    /// With those places of relays that they reach, in transactions or without.
+    #[must_use]
+    pub fn new(is_transactional: bool) -> Self {
+        let mut of_relays = relay::crash_points::ALL.to_vec();
+        if is_transactional {
+            of_relays.extend(brokers::kafka::crash_points::ALL);
+        }
+        Self { of_relays }
+    }
+}
 
 #[async_trait]
 impl Fault for Crash {
@@ -32,12 +46,13 @@ impl Fault for Crash {
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
-        let roles = [Role::Producer, Role::Relay, Role::Consumer];
+        let roles = [Role::Producer, Role::Relay, Role::Consumer, Role::Worker];
         let role = *roles.choose(rng).ok_or("no role")?;
         let points: &[&str] = match role {
             Role::Producer => &outbox::crash_points::ALL,
-            Role::Relay => &relay::crash_points::ALL,
+            Role::Relay => &self.of_relays,
             Role::Consumer => &inbox::crash_points::ALL,
+            Role::Worker => &saga::crash_points::ALL,
         };
         let names = stage.processes.of(role);
         let (name, &point) = (names.choose(rng).ok_or("no process")?, points.choose(rng).ok_or("no point")?);

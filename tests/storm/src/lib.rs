@@ -1,6 +1,6 @@
-//! A storm: producers, relays and consumers in processes of their own, real services, and faults at
-//! random; then everything is healed, everything is read with plain clients, and the [checker]
-//! decides what held.
+//! A storm: producers, relays, consumers and workers of sagas in processes of their own, real
+//! services, and faults at random; then everything is healed, everything is read with plain
+//! clients, and the [checker] decides what held.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -13,9 +13,11 @@
 //! | [`setup`] | makes the stage |
 //! | [`load`] | what producers do |
 //! | [`consume`] | what consumers do |
+//! | [`sagas`] | sagas over services of their own |
 //! | [`journal`] | what both write down |
 //! | [`topic_reader`], [`read`] | what is there in the end |
 //! | `settle`, [`lag`], [`waits`] | from the last healed fault until everything has arrived |
+//! | `backpressure` | producers wait while consumers are far behind |
 //! | [`memory`] | resident memory of relays and consumers |
 //! | [`verdict`] | *holds*, *broken* or *no verdict* |
 //! | [`report`], [`phases`], [`progress`] | what a person sees |
@@ -24,6 +26,7 @@
 //! Processes, workload, journals and plain readers are those of the crate `harness`, which the demo
 //! shares.
 
+mod backpressure;
 pub mod cli;
 pub mod consume;
 pub mod crash;
@@ -41,6 +44,7 @@ pub mod progress;
 pub mod read;
 pub mod report;
 pub mod run;
+pub mod sagas;
 mod settle;
 pub mod setup;
 pub mod stage;

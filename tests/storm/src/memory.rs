@@ -41,7 +41,7 @@ const SHOWN: usize = 20;
 #[must_use]
 pub fn limit_mib(role: Role) -> Option<u64> {
     let unoptimised = if cfg!(debug_assertions) { UNOPTIMISED_MIB } else { 0 };
-    (role != Role::Producer).then_some(ENGINE_MIB + unoptimised)
+    matches!(role, Role::Relay | Role::Consumer).then_some(ENGINE_MIB + unoptimised)
 }
 
 /// Adds samples for as long as it is polled.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use checker::{Breach, Event, Verdict};
 use comfy_table::{Table, presets};
@@ -47,6 +48,12 @@ pub struct Counts {
     pub dead_letters: usize,
     /// How often a process was started.
     pub process_starts: u64,
+    /// Sagas that ran to their ends.
+    pub sagas_finished: usize,
+    /// Sagas that were undone.
+    pub sagas_undone: usize,
+    /// Steps that were done and undone for them.
+    pub steps: usize,
 }
 
 /// The report of a storm over one pair.
@@ -72,6 +79,8 @@ pub struct PairReport {
     pub unapplied: Vec<Unapplied>,
     /// Roles of which a process did not end when it was asked to.
     pub unruly: Vec<&'static str>,
+    /// For how long producers were held back, because consumers were far behind.
+    pub held_back: Duration,
     /// The messages on their way after the last fault was healed.
     pub lag: LagSeries,
     /// Resident memory.
@@ -80,6 +89,10 @@ pub struct PairReport {
     pub promises: Verdict,
     /// Every inject.
     pub records: Vec<Record>,
+    /// Whether relays published in transactions.
+    pub transactional: bool,
+    /// Whether the broker removed messages before a consumer had read them.
+    pub removed_unread: bool,
     /// Where everything is; removed when all is well.
     pub folder: PathBuf,
 }
@@ -98,13 +111,17 @@ impl PairReport {
             pending: self.pending,
             promises: &self.promises,
             misbehaved: !self.misbehaviour().is_empty(),
+            removed_unread: self.removed_unread,
         })
     }
 
     /// Lists problems besides broken promises.
     fn misbehaviour(&self) -> Vec<String> {
         let unruly = self.unruly.iter().map(|role| format!("a {role} did not end when it was asked to"));
-        unruly.chain(self.lag.breach()).chain(self.memory.breaches()).collect()
+        let Counts { copies, .. } = self.counts;
+        let seen_twice = (self.transactional && copies > 0)
+            .then(|| format!("a reader of committed records saw {copies} copies, and was promised none"));
+        unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice).collect()
     }
 
     /// How often each fault injected, and how often it could not.
@@ -141,13 +158,15 @@ impl PairReport {
         let Counts { messages, forgotten, parked, published, copies, .. } = self.counts;
         let Counts { deliveries, effects, duplicates_suppressed, dead_letters, process_starts, .. } =
             self.counts;
+        let Counts { sagas_finished, sagas_undone, steps, .. } = self.counts;
         let word = self.verdict().as_str();
         let mut text = format!(
             "{}: {word}, seed {}, {:.0} s\n\
              operations: {ok} ok, {failed} failed, {unknown} unknown; processes started {process_starts} times\n\
              messages: {messages}, {parked} parked, {forgotten} more forgotten; \
              published {published}, {copies} of them copies; delivered {deliveries}, {duplicates_suppressed} suppressed; \
-             {effects} effects, {dead_letters} dead letters\n",
+             {effects} effects, {dead_letters} dead letters\n\
+             sagas: {sagas_finished} finished, {sagas_undone} undone, {steps} steps and undos\n",
             self.pair, self.seed, self.seconds,
         );
         let mut faults = table(["fault", "injected", "could not"]);
@@ -170,6 +189,18 @@ impl PairReport {
             "after healing the lag was gone {caught_up}, of {limit:.0} s at most; \
              relays had {relay} MiB at most, consumers {consumer}"
         );
+        if !self.held_back.is_zero() {
+            let seconds = self.held_back.as_secs_f64();
+            let _ = writeln!(
+                text,
+                "producers were held back for {seconds:.0} s, because consumers were far behind"
+            );
+        }
+        if self.removed_unread {
+            text.push_str(
+                "the broker removed messages before a consumer had read them: effects are not judged\n",
+            );
+        }
         if self.verdict() != StormVerdict::Holds {
             self.show_what_is_left(&mut text);
         }

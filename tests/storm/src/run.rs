@@ -1,24 +1,25 @@
 //! One storm from its first process to its verdict.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use checker::{Outcome, Verdict};
+use checker::{Outcome, SagaState, Verdict};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
+use crate::backpressure::{self, Backpressure};
 use crate::clock;
 use crate::crash::Crash;
 use crate::fault_injector::{FaultInjector, Record};
 use crate::faults::{Fault, catalogue};
 use crate::journal::{self, Received};
 use crate::memory::{self, MemorySeries};
-use crate::pair::Pair;
+use crate::pair::{BrokerKind, Pair};
 use crate::phases::Phases;
 use crate::plan::{PlannedFault, plan};
 use crate::progress::Progress;
@@ -44,6 +45,8 @@ pub struct Options {
     pub faults: Vec<String>,
     /// Whether the inbox's guard is on.
     pub guarded: bool,
+    /// Whether relays publish in transactions.
+    pub transactional: bool,
     /// Whether databases, topics and queues stay.
     pub keep: bool,
     /// Below which each storm has a folder.
@@ -69,13 +72,14 @@ const ALL: &str = "all";
 
 /// The faults that a storm over this pair uses.
 #[must_use]
-pub fn faults(pair: Pair, only: &[String]) -> Vec<Box<dyn Fault>> {
+pub fn faults(pair: Pair, options: &Options) -> Vec<Box<dyn Fault>> {
     let mut faults = catalogue(pair);
     if cfg!(feature = "crash-points") {
-        faults.push(Box::new(Crash));
+        faults.push(Box::new(Crash::new(options.transactional)));
     }
-    faults.retain(|fault| match only {
-        [] => fault.by_default() && !is_beyond(pair, fault.name()),
+    let is_meant = |name| !(is_beyond(pair, name) || options.transactional && brings_back(name));
+    faults.retain(|fault| match &options.faults[..] {
+        [] => fault.by_default() && is_meant(fault.name()),
         only => only.iter().any(|wanted| wanted == fault.name() || wanted == ALL),
     });
     faults
@@ -83,7 +87,7 @@ pub fn faults(pair: Pair, only: &[String]) -> Vec<Box<dyn Fault>> {
 
 /// The plan of a storm, without running it.
 pub async fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault> {
-    let kinds = FaultInjector::new(faults(pair, &options.faults)).kinds().await;
+    let kinds = FaultInjector::new(faults(pair, options)).kinds().await;
     plan(options.seed, pair, &kinds, options.length)
 }
 
@@ -107,6 +111,7 @@ pub async fn run(
         length: options.length,
         pause: options.pause,
         guarded: options.guarded,
+        transactional: options.transactional,
         began,
     };
     std::fs::create_dir_all(&plot.folder)?;
@@ -120,7 +125,7 @@ pub async fn run(
         outcome = storm.whole() => outcome,
         () = stop.cancelled() => Err("interrupted".into()),
     };
-    for role in [Role::Producer, Role::Consumer, Role::Relay] {
+    for role in [Role::Producer, Role::Worker, Role::Consumer, Role::Relay] {
         storm.stage.processes.stop(role, Duration::ZERO).await;
     }
     if !options.keep
@@ -140,6 +145,12 @@ pub async fn run(
 ///   before an earlier one that it had handed out already.
 fn is_beyond(pair: Pair, fault: &str) -> bool {
     pair.broker.is_sqs() && matches!(fault, "broker-crash" | "broker-restart")
+}
+
+/// Whether it brings a database back to its past: a relay that publishes in transactions waits for
+/// its operator then.
+fn brings_back(fault: &str) -> bool {
+    matches!(fault, "restore" | "promotion" | "sequence-reset")
 }
 
 struct Storm<'a> {
@@ -162,7 +173,14 @@ impl Storm<'_> {
         watching.spawn(memory::watch(Arc::clone(stage), Arc::clone(&memory)));
         sleep(WARM_UP).await;
         phases.begin("faults");
-        let records = self.run().await?;
+        let backpressure = Arc::new(Backpressure::default());
+        let records = tokio::select! {
+            records = self.run() => records?,
+            () = Arc::clone(&backpressure).watch(plot.clone(), Arc::clone(stage)) => {
+                return Err("nobody looks after the producers".into());
+            }
+        };
+        backpressure::release(plot)?;
         phases.begin("recovery");
         self.progress.phase("everything is healed, producers go on");
         let mut settling = Settling::new(plot, stage, self.progress);
@@ -182,6 +200,7 @@ impl Storm<'_> {
             ending = settling.until_quiet(due_by).await?;
         }
         phases.begin("end");
+        self.stop(Role::Worker, &mut unruly).await;
         self.stop(Role::Consumer, &mut unruly).await;
         watching.shutdown().await;
         self.progress.phase("checking");
@@ -192,7 +211,9 @@ impl Storm<'_> {
         if records.iter().any(is_unfair) {
             (topic_reader.ordered, topic_reader.complete) = (false, false);
         }
-        let facts = Facts { settled: ending.is_final(), topic_read: topic_reader };
+        // Another broker that removes them is its operator's mistake, and judged.
+        let removed_unread = plot.pair.broker == BrokerKind::MockKafka && has_removed_unread(&plot.folder)?;
+        let facts = Facts { settled: ending.is_final() && !removed_unread, topic_read: topic_reader };
         let history = read::history(plot, stage, facts).await?;
         let promises = Verdict::of(&history);
         let report = PairReport {
@@ -206,10 +227,13 @@ impl Storm<'_> {
             waiting,
             unapplied: read::unapplied(&history),
             unruly,
+            held_back: backpressure.lasted(),
             lag: settling.series(),
             memory: std::mem::take(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)),
             promises,
             records,
+            transactional: plot.transactional,
+            removed_unread,
             folder: plot.folder.clone(),
         };
         report.write_down()?;
@@ -228,7 +252,7 @@ impl Storm<'_> {
     }
 
     async fn run(&self) -> Result<Vec<Record>, Failure> {
-        let fault_injector = FaultInjector::new(faults(self.plot.pair, &self.options.faults));
+        let fault_injector = FaultInjector::new(faults(self.plot.pair, self.options));
         let length = self.options.length;
         let injected = plan(self.options.seed, self.plot.pair, &fault_injector.kinds().await, length);
         self.progress.storm(self.plot.pair, length);
@@ -287,6 +311,10 @@ impl Storm<'_> {
         let effects: usize = consumers.iter().map(|consumer| consumer.effects.iter().flatten().count()).sum();
         let dead =
             consumers.iter().map(|consumer| consumer.dead_letters.iter().flatten().count()).sum::<usize>();
+        let sagas = history.sagas.as_ref();
+        let runs = sagas.map_or(&[][..], |sagas| &sagas.runs);
+        let ended = |state| runs.iter().filter(|run| run.state == state).count();
+        let effects_of_sagas = sagas.map_or(&[][..], |sagas| &sagas.effects);
         // Where one reader applies a message under two names, a delivery is one for both.
         let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
         Ok(Counts {
@@ -303,6 +331,22 @@ impl Storm<'_> {
             duplicates_suppressed: (deliveries * readers).saturating_sub(effects + dead),
             dead_letters: dead,
             process_starts: starts,
+            sagas_finished: ended(SagaState::Finished),
+            sagas_undone: ended(SagaState::Undone),
+            steps: effects_of_sagas.len(),
         })
     }
+}
+
+/// Whether a consumer has told that records were removed before it had read them.
+fn has_removed_unread(folder: &Path) -> Result<bool, Failure> {
+    const TOLD: &str = "records were removed from kafka before this group had read them";
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        if is_log && String::from_utf8_lossy(&std::fs::read(&path)?).contains(TOLD) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -8,19 +8,27 @@
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
 //! | [`queues`] | which queue of SQS a topic leads to |
 //! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
+//! | [`transactions`] | what a reader of committed records sees of Kafka's transactions, and what marks are found |
+//! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
 //! | [`quorum`] | what RabbitMQ's quorum queues count against a message |
 //! | [`sqs`] | what the shared harness does not have: plain SQS |
 
 mod connecting;
+mod exactly_once;
 mod harness;
 mod kafka_group;
 mod queues;
 mod quorum;
 mod sqs;
 mod target;
+mod transactions;
 mod wire;
 
 fn main() -> std::process::ExitCode {
+    if let Some(ended) = exactly_once::relay() {
+        return ended;
+    }
+    tests::log::keep("off,brokers=error");
     let trials = [
         target::trials(),
         connecting::trials(),
@@ -28,6 +36,8 @@ fn main() -> std::process::ExitCode {
         queues::trials(),
         quorum::trials(),
         kafka_group::trials(),
+        transactions::trials(),
+        exactly_once::trials(),
     ];
     tests::run(trials.into_iter().flatten().collect())
 }

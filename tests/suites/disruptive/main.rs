@@ -1,6 +1,8 @@
 //! Services that stop, crash and come back in the middle of the work. These tests run alone and one
 //! by one: they stop what others would need.
 
+mod transactions;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +50,19 @@ fn main() -> std::process::ExitCode {
     }));
     trials.push(trial("a_database_that_is_down_at_the_start_is_waited_for", &needs, |stage| async move {
         a_database_that_is_down_at_the_start_is_waited_for(stage, brokers::open(Backend::Kafka).await?).await
+    }));
+    trials.push(trial(
+        "a_broker_that_crashes_shows_each_message_once/postgres/kafka",
+        &needs,
+        |stage| async move {
+            let kafka = brokers::open(Backend::Kafka).await?;
+            transactions::a_broker_that_crashes_shows_each_message_once(stage, kafka).await
+        },
+    ));
+    let needs = [Backend::Kafka, Backend::Xtask];
+    trials.push(trial("a_commit_that_nobody_answers_ends_its_session", &needs, |stage| async move {
+        let kafka = brokers::open(Backend::Kafka).await?;
+        transactions::a_commit_that_nobody_answers_ends_its_session(stage, kafka).await
     }));
     trial::run_alone(trials)
 }

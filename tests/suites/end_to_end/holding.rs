@@ -46,8 +46,12 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     assert_eq!(of_the_key, [&Fact::new("poisoned", 1)], "the key did not wait");
     let payload = json!({ "key": "poisoned", "seq": 2 }).to_string().into_bytes();
     for decision in [Decision::Edit { payload: Some(payload.into()), headers: None }, Decision::Requeue] {
-        let decree =
-            OperatorDecision { decision, actor: String::from("test"), note: String::from("shortened") };
+        let decree = OperatorDecision {
+            decision,
+            actor: String::from("test"),
+            note: String::from("shortened"),
+            selection: None,
+        };
         admin.decide(&name, dead[0].id, decree).await?;
     }
     workload.settled().await?;

@@ -1,4 +1,4 @@
-//! `relay inbox dead`: what an operator decides about the dead letters of a consumer.
+//! `relay dead` on inboxes: what an operator decides about the dead letters of a consumer.
 
 use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
 use libtest_mimic::Trial;
@@ -45,19 +45,32 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     assert_eq!((&shown[0]["error"], &shown[0]["attempts"]), (&"no such price".into(), &10.into()), "{shown}");
 
     let signed = ["--actor", "ann", "--note", "prices are back"];
+    for (condition, found) in
+        [(["--cause", "poison"], 3), (["--kind", "order.placed"], 3), (["--cause", "too_old"], 0)]
+    {
+        let listed = json(&database.url, &[&["list"][..], &condition].concat()).await?;
+        assert_eq!(listed.as_array().map(Vec::len), Some(found), "{condition:?}");
+    }
+    let by_message = json(&database.url, &["show", "--id", &messages[0].id.to_string()]).await?;
+    assert_eq!(by_message[0]["id"], listed[0]["id"], "found by its message id");
+
     let redrive = [&["redrive", "--topic", "orders"][..], &signed].concat();
     let dry = json(&database.url, &[&redrive[..], &["--dry-run"]].concat()).await?;
-    assert_eq!((outcomes(&dry), audit(&database.url).await?.len()), (vec!["open", "open"], 0));
+    assert_eq!((outcomes(&dry), audit(&database.url).await?.len()), (vec!["would requeue"; 2], 0));
     let (code, told) = run(&database.url, &redrive).await?;
     assert!(code == Some(2) && told.contains("--yes"), "nobody can be asked: {told}");
     let redrive = [&redrive[..], &["--yes"]].concat();
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested", "requested"]);
-    assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested before", "requested before"]);
+    assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested before by ann"; 2]);
 
     let last = text(&listed[2]["id"])?;
     let discard = [&["discard", "--id", last][..], &signed].concat();
     assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"]);
-    assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"], "decided before");
+    let (code, told) = run(&database.url, &discard).await?;
+    assert!(code == Some(2) && told.contains("not dead") && told.contains("closed as discarded"), "{told}");
+    let edit = [&["edit", "--id", text(&listed[0]["id"])?, "--header", "a=b"][..], &signed].concat();
+    let (code, told) = run(&database.url, &edit).await?;
+    assert!(code == Some(2) && told.contains("cannot be edited"), "{told}");
     let mut tx = inbox.begin().await?;
     let Admission::Duplicate(copy) = tx.admit(&billing, &none, &messages[2]).await? else {
         return Err("a copy of what was given up would take effect".into());
@@ -71,7 +84,9 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let (redrive, discard, done) = (Value::from("redrive"), Value::from("discard"), Value::from("discarded"));
     assert_eq!(told, [[&discard, &ann, &done], [&redrive, &ann, &open], [&redrive, &ann, &open]]);
     let (code, told) = run(&database.url, &["show", "--id", "01900000-0000-7000-8000-00000000beef"]).await?;
-    assert!(code == Some(2) && told.contains("there is no dead letter"), "{told}");
+    assert!(code == Some(2) && told.contains("not parked: 01900000"), "{told}");
+    let redrives: Vec<_> = audit[1..].iter().map(|line| &line["selection"]).collect();
+    assert_eq!(redrives, ["topic=orders: 2 chosen"; 2]);
     Ok(())
 }
 
@@ -80,7 +95,7 @@ fn text(value: &Value) -> Result<&str, Failure> {
 }
 
 fn outcomes(lines: &Value) -> Vec<&str> {
-    lines.as_array().into_iter().flatten().filter_map(|line| line["outcome"].as_str()).collect()
+    lines["messages"].as_array().into_iter().flatten().filter_map(|line| line["outcome"].as_str()).collect()
 }
 
 async fn audit(url: &str) -> Result<Vec<Value>, Failure> {
@@ -103,5 +118,5 @@ async fn run(url: &str, arguments: &[&str]) -> Result<(Option<i32>, String), Fai
 }
 
 async fn command(url: &str, arguments: &[&str]) -> Result<std::process::Output, Failure> {
-    relay(&[&["inbox", "dead"], arguments, &["--database", url, "--output", "json"]].concat()).await
+    relay(&[&["dead"], arguments, &["--inbox", url, "--output", "json"]].concat()).await
 }

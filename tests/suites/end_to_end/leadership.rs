@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use message::MaxInFlightPerKey;
 use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::Postgres;
 use tests::relay_process::Config;
@@ -80,7 +81,13 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     assert!(waited < Duration::from_secs(15), "the standby waited {waited:?}");
     workload.place_many(5, 20).await?;
     workload.settled().await?;
-    assert_eq!(workload.repeated().await?, 0, "the last checkpoint of the leader is missing");
+    // With one message of a key in flight, some have left ahead of one that waited for its key.
+    let ahead_max = match workload.broker.max_in_flight_per_key() {
+        MaxInFlightPerKey::One => 10,
+        _ => 0,
+    };
+    let repeated = workload.repeated().await?;
+    assert!(repeated <= ahead_max, "{repeated} repeated: the last checkpoint of the leader is missing");
     consumer.stop().await?;
     standby.stop().await
 }

@@ -8,14 +8,18 @@ mod commands;
 mod configuration;
 mod crashes;
 mod delivery;
+mod fan_out;
 mod holding;
 mod inbox_dead;
 mod keys;
+mod lag;
 mod leadership;
 mod observability;
+mod page;
 mod rotation;
 mod sagas;
 mod silence;
+mod tracing;
 mod verify;
 
 use libtest_mimic::Trial;
@@ -66,6 +70,11 @@ fn trials() -> Vec<Trial> {
         }));
     }
     trials.push(trial(
+        "relays_divide_an_outbox_by_filters/postgres/kafka-and-sqs-fifo",
+        &[Backend::Postgres, Backend::Kafka, Backend::SqsFifo],
+        fan_out::relays_divide_an_outbox_by_filters,
+    ));
+    trials.push(trial(
         "a_second_signal_ends_the_relay_at_once/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         leadership::a_second_signal_ends_the_relay_at_once,
@@ -86,9 +95,12 @@ fn trials() -> Vec<Trial> {
     trials.extend(configuration::trials());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
+    trials.extend(lag::trials());
     trials.extend(sagas::trials());
     trials.extend(observability::trials());
+    trials.extend(page::trials());
     trials.extend(silence::trials());
+    trials.extend(tracing::trials());
     trials
 }
 

@@ -61,14 +61,17 @@ async fn every_metric(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let address = free_address().await?;
     let url = workload.database.relay_url()?;
-    let config =
-        served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, &address)?;
+    let written = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
+    let filter = "[[pipeline.filter]]\ntopics = [\"!left-out\"]\n";
+    let text = format!("{}\n{filter}", std::fs::read_to_string(written.path())?);
+    let config = served(&stage, &Config::text(&stage, &text)?, &address)?;
     let relay = RelayProcess::start(&stage, &config)?;
     relay.tells("connected").await?;
     workload.place_many(5, 25).await?;
     let missing = workload.broker.topic_name(&stage, "missing");
     let mut tx = workload.begin().await?;
     workload.outbox().enqueue(&mut tx, NewMessage::new(&missing).key("k").json(&1)).await?;
+    workload.outbox().enqueue(&mut tx, NewMessage::new("left-out").json(&2)).await?;
     tx.commit().await?;
     let published = format!("relay_published_total{{relay=\"{RELAY}\",topic=\"{}\"}}", workload.topic);
     let text = eventually("the metrics show what was published and what failed", || async {
@@ -222,7 +225,7 @@ async fn service_manager(stage: Stage) -> Outcome {
     let socket = UnixDatagram::bind(&path)?;
     let path = path.to_str().ok_or("a path that is no text")?;
     let variables = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "200000"), ("RELAY_LOG", "info,relay=debug")];
-    let relay = RelayProcess::start_with(&stage, &config, &variables)?;
+    let mut relay = RelayProcess::start_with(&stage, &config, &variables)?;
     told(&socket, "READY=1").await?;
     told(&socket, "WATCHDOG=1").await?;
     told(&socket, "WATCHDOG=1").await?;
@@ -231,7 +234,8 @@ async fn service_manager(stage: Stage) -> Outcome {
     told(&socket, "READY=1").await?;
     relay.signal("TERM").await?;
     told(&socket, "STOPPING=1").await?;
-    relay.stop().await
+    assert_eq!(relay.ended().await?.code(), Some(0));
+    Ok(())
 }
 
 /// Waits for a datagram that holds this.

@@ -24,10 +24,8 @@ enum Kind {
     /// Unit tests: a crate, with `/` and a feature where they need one, and what the names of its
     /// tests contain.
     Unit,
-    /// The cases of the conformance suite whose names contain the argument.
-    Conformance,
-    /// The cases of the brokers' suite whose names contain the argument.
-    Brokers,
+    /// The cases of this suite of the package `tests` whose names contain the argument.
+    Suite(&'static str),
     /// A storm: a database, a broker, and the only faults that strike, where not all of them do.
     Storm,
 }
@@ -86,7 +84,7 @@ impl Finder {
         let mut arguments: Vec<String> = words.collect();
         let expected = match kind {
             Kind::Simulation => 0..=0,
-            Kind::Conformance | Kind::Brokers => 1..=1,
+            Kind::Suite(_) => 1..=1,
             Kind::Unit => 2..=2,
             Kind::Storm => 2..=3,
         };
@@ -112,7 +110,7 @@ impl Finder {
 
     /// Whether it looks at real databases and brokers.
     pub(super) fn needs_services(&self) -> bool {
-        matches!(self.kind, Kind::Conformance | Kind::Brokers)
+        matches!(self.kind, Kind::Suite(_))
     }
 
     /// Builds it in the copy, runs it, and says what it found and how long the run took.
@@ -137,8 +135,7 @@ impl Finder {
         let words = match self.kind {
             Kind::Simulation => "build --package simulation",
             Kind::Unit => "test --lib --no-run --package",
-            Kind::Conformance => "test --package tests --test conformance --no-run",
-            Kind::Brokers => "test --package tests --test brokers --no-run",
+            Kind::Suite(suite) => return vec!["test", "--package", "tests", "--test", suite, "--no-run"],
             Kind::Storm => {
                 "build --package storm --package outbox-toolkit-relay \
                  --features storm/crash-points,outbox-toolkit-relay/crash-points"
@@ -160,8 +157,7 @@ impl Finder {
                 run.into_iter().chain(look).collect()
             }
             Kind::Unit => vec!["test", "--lib", "--package"],
-            Kind::Conformance => vec!["test", "--package", "tests", "--test", "conformance", "--"],
-            Kind::Brokers => vec!["test", "--package", "tests", "--test", "brokers", "--"],
+            Kind::Suite(suite) => vec!["test", "--package", "tests", "--test", suite, "--"],
             Kind::Storm => vec!["xtask", "storm", "--minutes", "1"],
         };
         match (self.kind, self.arguments.as_slice()) {
@@ -181,19 +177,25 @@ impl Finder {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Simulation, Self::Unit, Self::Conformance, Self::Brokers, Self::Storm];
+    const ALL: [Self; 6] = [
+        Self::Simulation,
+        Self::Unit,
+        Self::Suite("conformance"),
+        Self::Suite("brokers"),
+        Self::Suite("disruptive"),
+        Self::Storm,
+    ];
 
     /// Whether it prints as Rust's test harness does.
     fn runs_tests(self) -> bool {
-        matches!(self, Self::Unit | Self::Conformance | Self::Brokers)
+        matches!(self, Self::Unit | Self::Suite(_))
     }
 
     const fn word(self) -> &'static str {
         match self {
             Self::Simulation => "simulation",
             Self::Unit => "unit",
-            Self::Conformance => "conformance",
-            Self::Brokers => "brokers",
+            Self::Suite(suite) => suite,
             Self::Storm => "storm",
         }
     }

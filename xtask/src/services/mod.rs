@@ -1,6 +1,7 @@
 //! Private instances of the real components, without Docker: own ports, own data folders.
 
 mod certificates;
+pub(crate) mod chromium;
 mod commands;
 pub(crate) mod debezium;
 pub(crate) mod faketime;
@@ -25,10 +26,10 @@ mod unprivileged;
 
 pub(crate) use certificates::DIR_VARIABLE as TLS_DIR_VARIABLE;
 pub(crate) use commands::{Command, run};
+pub(crate) use fault::Fault;
 pub(crate) use manager::{Outcome, UpReport, down, external, secure_addresses, up, version};
 pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir, wal_is_logical};
 
-use fault::Fault;
 use home::Home;
 use process::Signal;
 use settings::Port;

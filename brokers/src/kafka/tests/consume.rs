@@ -63,6 +63,14 @@ async fn messages_arrive_as_they_were_sent_and_in_order() {
     }
 }
 
+/// Waits until the group's positions of the first partitions are these.
+async fn reached(config: &Config, positions: &[i64]) {
+    let wanted: Vec<_> = positions.iter().map(|position| Offset::Offset(*position)).collect();
+    let partitions = i32::try_from(positions.len()).unwrap();
+    let wait = async { while committed(config, TOPIC, partitions).await != wanted {} };
+    tokio::time::timeout(LONG, wait).await.expect("committed in time");
+}
+
 #[tokio::test]
 async fn a_new_session_goes_on_behind_the_contiguous_prefix() {
     let (_mock, config) = cluster(1);
@@ -150,6 +158,8 @@ async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
     let (part, rest): (Vec<_>, Vec<_>) = held.iter().partition(|delivery| delivery.origin.ends_with("@0"));
     assert_eq!(part.len(), 4);
     one.settle(part.into_iter().map(done).collect()).await.unwrap();
+    // A rebalance refuses commits that arrive while it lasts.
+    reached(&config, &[1; 4]).await;
     // The second member gets partitions that the first one still works on.
     let mut two = member(&config).await;
     let moved = two.receive(MANY, LONG).await.unwrap();
@@ -183,9 +193,6 @@ async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
 
 #[tokio::test]
 async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
-    use rdkafka::consumer::{BaseConsumer, Consumer as _};
-    use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-
     use super::super::mock::{ApiKey, ResponseError};
     let (mock, config) = cluster(1);
     publish(&config, numbered(0..3)).await;
@@ -194,25 +201,7 @@ async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
     let refused = ResponseError::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS;
     mock.request_errors(ApiKey::OffsetCommit, &[refused]).unwrap();
     subscription.settle(received.iter().map(done).collect()).await.unwrap();
-    let servers = mock.bootstrap_servers().join(",");
-    let committed = tokio::task::spawn_blocking(move || {
-        let plain: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", servers)
-            .set("group.id", "billing")
-            .create()
-            .unwrap();
-        let begun = std::time::Instant::now();
-        while begun.elapsed() < LONG {
-            let mut list = TopicPartitionList::new();
-            list.add_partition(TOPIC, 0);
-            let found = plain.committed_offsets(list, LONG).unwrap();
-            if found.elements()[0].offset() == Offset::Offset(3) {
-                return true;
-            }
-        }
-        false
-    });
-    assert!(committed.await.unwrap());
+    reached(&config, &[3]).await;
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ use std::time::Duration;
 use message::{
     Connector as _, EventType, Message, OrderingKey, Publisher, Receipt, Receipts, Submission, Ticket, Topic,
 };
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::mock::Mock;
@@ -60,4 +62,19 @@ async fn publish(config: &Config, messages: Vec<Message>) {
     publisher.submit(batch(0, messages)).await;
     assert!(take(&mut received, count).await.iter().all(|receipt| receipt.outcome.is_ok()));
     publisher.close(LONG).await;
+}
+
+/// Reads the committed offsets of the group that the tests join.
+async fn committed(config: &Config, topic: &'static str, partitions: i32) -> Vec<Offset> {
+    let servers = config.bootstrap_servers.join(",");
+    let ask = move || {
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", servers).set("group.id", "billing");
+        let consumer: BaseConsumer = client.create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(topic, 0, partitions - 1);
+        let found = consumer.committed_offsets(list, LONG).unwrap();
+        found.elements().iter().map(rdkafka::topic_partition_list::TopicPartitionListElem::offset).collect()
+    };
+    tokio::task::spawn_blocking(ask).await.unwrap()
 }

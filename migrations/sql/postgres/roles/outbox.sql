@@ -19,7 +19,7 @@ $roles$;
 
 REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_exception,
     {schema}outbox_parked, {schema}outbox_audit, {schema}outbox_retention, {schema}outbox_node, {schema}outbox_server_run,
-    {schema}outbox_rebased, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
+    {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_operation, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
@@ -44,7 +44,8 @@ GRANT SELECT ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_relay TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}outbox_exception, {schema}outbox_parked TO {relay};
-GRANT SELECT, INSERT ON {schema}outbox_audit TO {relay};
+GRANT SELECT, INSERT ON {schema}outbox_audit, {schema}outbox_operation TO {relay};
+GRANT SELECT, INSERT, DELETE ON {schema}outbox_pause TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_server_run TO {relay};
 GRANT SELECT, INSERT, DELETE ON {schema}outbox_rebased TO {relay};
 GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence() TO {relay};
@@ -60,7 +61,8 @@ GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, e
 GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at, fault, error, created_at, updated_at)
     ON {schema}outbox_exception TO {observer};
 GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_retention,
-    {schema}outbox_node, {schema}outbox_server_run, {schema}outbox_rebased, {schema}outbox_toolkit_migration TO {observer};
+    {schema}outbox_node, {schema}outbox_server_run, {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_operation,
+    {schema}outbox_toolkit_migration TO {observer};
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval) TO {observer};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};
 

@@ -5,60 +5,39 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use outbox::admin::{Decision, ListedEntry, LogAdmin, OperatorDecision};
-use outbox::log::{ExceptionState, RelayName};
-use serde::Serialize;
 
-use super::super::config::OnePipeline;
-use super::super::database;
 use super::super::exit::Exit;
-use super::super::failure::{Failure, exit_of};
+use super::super::failure::Failure;
 use super::super::output::Format;
-use super::select::{Id, Selection};
-
-/// Who decides, and why.
-#[derive(Debug, Args)]
-pub(crate) struct Signature {
-    /// Who decides, for the audit.
-    #[arg(long, value_name = "NAME", env = "USER")]
-    actor: String,
-
-    /// Why, for the audit.
-    #[arg(long, value_name = "TEXT")]
-    note: String,
-}
-
-impl Signature {
-    /// As the inbox stores it.
-    pub(crate) fn of_inbox(&self) -> ::inbox::Signature {
-        ::inbox::Signature { actor: self.actor.clone(), note: self.note.clone() }
-    }
-}
+use super::arguments::{CONDITIONS, Conditions, Signature, Where};
+use super::show;
+use crate::operate::Places;
+use crate::operate::dead::{self, Change, Filter, MessageRef, Report};
 
 /// Which dead messages, and who decides.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["ids", "topic", "key", "all"]))]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(CONDITIONS).args(["ids", "all"]))]
 pub struct Decide {
     #[command(flatten)]
-    pipeline: OnePipeline,
+    place: Where,
 
-    /// The message: its place in the log, or its message id. May be repeated.
-    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["topic", "key", "all"])]
-    ids: Vec<Id>,
+    /// The message: its place in the log, its message id, or the id of the dead letter. May be
+    /// repeated.
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = CONDITIONS, conflicts_with = "all")]
+    ids: Vec<MessageRef>,
 
-    /// Every dead message of this topic.
-    #[arg(long, value_name = "TOPIC", conflicts_with = "all")]
-    topic: Option<String>,
-
-    /// Every dead message with this ordering key.
-    #[arg(long, value_name = "KEY", conflicts_with = "all")]
-    key: Option<String>,
+    #[command(flatten)]
+    conditions: Conditions,
 
     /// Every dead message.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = CONDITIONS)]
     all: bool,
 
-    /// Do not ask before deciding about all messages, a topic or a key.
+    /// Show which messages would be decided about, and decide nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask before deciding about messages that were not named one by one.
     #[arg(long)]
     yes: bool,
 
@@ -66,16 +45,28 @@ pub struct Decide {
     signature: Signature,
 }
 
+/// The arguments of `relay dead requeue`.
+#[derive(Debug, Args)]
+pub struct Requeue {
+    #[command(flatten)]
+    decide: Decide,
+
+    /// In an inbox, apply also what is older than it remembers. Find out first whether it took
+    /// effect: the inbox cannot know.
+    #[arg(long)]
+    accept_late: bool,
+}
+
 /// Which dead message, its new content, and who decides.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("content").required(true).multiple(true).args(["payload_file", "headers"]))]
 pub struct Edit {
     #[command(flatten)]
-    pipeline: OnePipeline,
+    place: Where,
 
     /// The message: its place in the log, or its message id.
     #[arg(long, value_name = "ID")]
-    id: Id,
+    id: MessageRef,
 
     /// The file that holds the new payload.
     #[arg(long, value_name = "FILE")]
@@ -85,37 +76,43 @@ pub struct Edit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
+    /// Show which message would be edited, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+
     #[command(flatten)]
     signature: Signature,
 }
 
-/// The entries that were decided about.
-#[derive(Debug, Serialize)]
-struct Decided {
-    action: &'static str,
-    decided: Vec<i64>,
+impl Requeue {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        self.decide.execute(&Change::Requeue { accept_late: self.accept_late }, format).await
+    }
 }
 
 impl Decide {
-    pub(crate) async fn execute(self, decision: Decision, format: Format) -> Result<Exit, Failure> {
-        let pipeline = self.pipeline.read()?;
-        let log = database::administration(&pipeline)?;
-        let single = !self.ids.is_empty();
-        let selection = Selection { ids: self.ids, topic: self.topic, key: self.key };
-        let entries = selection.read(log.as_ref(), &pipeline.name, ExceptionState::Dead, usize::MAX).await?;
-        selection.check_found(entries.iter(), "dead")?;
-        if !single && !self.yes && !entries.is_empty() {
-            let question = format!(
-                "{} dead messages of pipeline {}: {}?",
-                decision.action(),
-                pipeline.name,
-                entries.len()
-            );
+    pub(crate) async fn execute(self, change: &Change, format: Format) -> Result<Exit, Failure> {
+        let places = self.place.open().await?;
+        let report = self.decide(&places, change).await;
+        places.close().await;
+        told(report?, format)
+    }
+
+    async fn decide(&self, places: &Places, change: &Change) -> Result<Report, Failure> {
+        let signed = self.signature.signed();
+        let plan =
+            dead::plan(places, &signed.operator, &self.conditions.filter(&self.ids, &self.place)).await?;
+        if self.dry_run {
+            return Ok(plan.dry_run(change));
+        }
+        if self.ids.is_empty() && !self.yes && !plan.messages.is_empty() {
+            let question =
+                format!("{} {} dead messages ({})?", change.as_str(), plan.messages.len(), plan.selection);
             if !confirm(&question)? {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was decided"));
             }
         }
-        carry_out(log.as_ref(), &pipeline.name, &entries, &decision, &self.signature, format).await
+        Ok(plan.carry_out(places, &signed, change).await?)
     }
 }
 
@@ -127,51 +124,31 @@ impl Edit {
                 Failure::new(Exit::Usage, format_args!("{} cannot be read: {error}", path.display()))
             })?),
         };
-        let decision = Decision::Edit { payload: payload.map(Into::into), headers: headers(self.headers)? };
-        let pipeline = self.pipeline.read()?;
-        let log = database::administration(&pipeline)?;
-        let selection = Selection { ids: vec![self.id], ..Selection::default() };
-        let entries = selection.read(log.as_ref(), &pipeline.name, ExceptionState::Dead, 1).await?;
-        selection.check_found(entries.iter(), "dead")?;
-        let exit =
-            carry_out(log.as_ref(), &pipeline.name, &entries, &decision, &self.signature, format).await?;
-        eprintln!("it stays dead until it is requeued: relay dead requeue --id {}", selection.ids[0]);
+        let change = Change::Edit { payload, headers: headers(self.headers)? };
+        let places = self.place.open().await?;
+        let signed = self.signature.signed();
+        let filter = Filter { ids: vec![self.id.clone()], ..Filter::default() };
+        let report = async {
+            let plan = dead::plan(&places, &signed.operator, &filter).await?;
+            if self.dry_run {
+                return Ok(plan.dry_run(&change));
+            }
+            Ok::<_, Failure>(plan.carry_out(&places, &signed, &change).await?)
+        };
+        let report = report.await;
+        places.close().await;
+        let exit = told(report?, format)?;
+        if !self.dry_run {
+            eprintln!("it stays dead until it is requeued: relay dead requeue --id {}", self.id);
+        }
         Ok(exit)
     }
 }
 
-/// Decides about each entry in its own transaction; what was decided before a failure stays
-/// decided, and is told.
-async fn carry_out(
-    log: &dyn LogAdmin,
-    relay: &RelayName,
-    entries: &[ListedEntry],
-    decision: &Decision,
-    signature: &Signature,
-    format: Format,
-) -> Result<Exit, Failure> {
-    let mut decided = Decided { action: decision.action().as_str(), decided: Vec::new() };
-    let mut failed = None;
-    for entry in entries {
-        let (actor, note) = (signature.actor.clone(), signature.note.clone());
-        let decree = OperatorDecision { decision: decision.clone(), actor, note };
-        match log.decide(relay, entry.id, decree).await {
-            Ok(()) => decided.decided.push(entry.id.0),
-            Err(error) => {
-                let done = format!("{} of {} were decided about", decided.decided.len(), entries.len());
-                failed = Some(Failure::with_help(exit_of(error.fault()), error, done));
-                break;
-            }
-        }
-    }
-    format.print(&decided, |decided| {
-        let ids: Vec<String> = decided.decided.iter().map(i64::to_string).collect();
-        match ids.is_empty() {
-            true => String::from("nothing was decided"),
-            false => format!("{}: {}", decided.action, ids.join(" ")),
-        }
-    })?;
-    failed.map_or(Ok(Exit::Success), Err)
+/// Prints what became of a decision; its first error ends the command.
+fn told(report: Report, format: Format) -> Result<Exit, Failure> {
+    show::report(&report, format)?;
+    report.error.map_or(Ok(Exit::Success), |error| Err(error.into()))
 }
 
 /// Asks a person; where there is none, nothing is decided.

@@ -1,37 +1,45 @@
-//! `relay dead`: look at parked messages and decide about dead ones.
+//! `relay dead`: messages that relays could not publish and consumers could not apply, and
+//! decisions about them.
 
+mod arguments;
 mod decide;
-mod select;
 mod show;
+
+use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outbox::log::ExceptionState;
 
-use super::config::OnePipeline;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-
+use crate::operate::dead::{self, Change, Filter, MessageRef, States};
+use arguments::Conditions;
+pub(crate) use arguments::{Signature, Where, viewer};
+pub(crate) use decide::confirm;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;
-use decide::{Decide, Edit};
-pub(crate) use decide::{Signature, confirm};
-use select::Selection;
+use decide::{Decide, Edit, Requeue};
 
-/// Actions on parked messages.
+/// Actions on messages that wait for an operator.
 #[derive(Debug, Subcommand)]
 pub enum Dead {
-    /// List parked messages: dead ones, unless another state is asked for.
+    /// List dead messages of outboxes and open dead letters of inboxes; other parked messages, if
+    /// another state is asked for.
     List(List),
-    /// Show everything known of single parked messages.
+    /// Show everything known of single messages, but no payload.
     Show(Show),
-    /// Try dead messages again, with their attempts counted from zero.
-    Requeue(Decide),
-    /// Give dead messages up: they are never published, and their keys go on.
+    /// Try dead messages again: the relay publishes them, or their consumer runs its handler once
+    /// more, within seconds, if it runs.
+    #[command(visible_alias = "redrive")]
+    Requeue(Requeue),
+    /// Give dead messages up: they are never published, or no further copy of them takes effect.
     Discard(Decide),
-    /// Replace payload or headers of a dead message; it stays dead until it is requeued.
+    /// Replace payload or headers of a dead message in an outbox; it stays dead until it is
+    /// requeued.
     Edit(Edit),
-    /// List the decisions taken so far, the latest first.
+    /// List the decisions taken so far, the latest first, with what came of them; also pauses and
+    /// resumes.
     Audit(Audit),
 }
 
@@ -39,19 +47,18 @@ pub enum Dead {
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
-    pipeline: OnePipeline,
+    place: Where,
 
-    /// The state.
+    #[command(flatten)]
+    conditions: Conditions,
+
+    /// The state; others than dead are those of outboxes.
     #[arg(long, value_enum, value_name = "STATE", default_value_t)]
     state: State,
 
-    /// Only messages of this topic.
-    #[arg(long, value_name = "TOPIC")]
-    topic: Option<String>,
-
-    /// Only messages with this ordering key.
-    #[arg(long, value_name = "KEY")]
-    key: Option<String>,
+    /// Also dead letters that are closed.
+    #[arg(long, conflicts_with = "state")]
+    closed: bool,
 
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
@@ -62,28 +69,29 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]
-    pipeline: OnePipeline,
+    place: Where,
 
-    /// The message: its place in the log, or its message id. May be repeated.
+    /// The message: its place in the log, its message id, or the id of the dead letter. May be
+    /// repeated.
     #[arg(long = "id", value_name = "ID", required = true)]
-    ids: Vec<select::Id>,
+    ids: Vec<MessageRef>,
 }
 
 /// Which decisions to list.
 #[derive(Debug, Args)]
 pub struct Audit {
     #[command(flatten)]
-    pipeline: OnePipeline,
+    place: Where,
 
     /// At most so many.
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
-    limit: u32,
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    limit: NonZeroU32,
 }
 
 /// Why a message is parked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
-    /// It failed too often; an operator decides.
+    /// It failed too often, or was refused; an operator decides.
     #[default]
     Dead,
     /// An earlier message of its key, or its whole topic, is blocked.
@@ -97,15 +105,13 @@ pub(crate) enum State {
 }
 
 impl State {
-    const ALL: [Self; 5] = [Self::Dead, Self::Held, Self::Retrying, Self::Scheduled, Self::Discarded];
-
-    fn of_log(self) -> ExceptionState {
+    fn of_log(self) -> States {
         match self {
-            Self::Dead => ExceptionState::Dead,
-            Self::Held => ExceptionState::Held,
-            Self::Retrying => ExceptionState::Retrying,
-            Self::Scheduled => ExceptionState::Scheduled,
-            Self::Discarded => ExceptionState::Discarded,
+            Self::Dead => States::Dead,
+            Self::Held => States::Parked(ExceptionState::Held),
+            Self::Retrying => States::Parked(ExceptionState::Retrying),
+            Self::Scheduled => States::Parked(ExceptionState::Scheduled),
+            Self::Discarded => States::Parked(ExceptionState::Discarded),
         }
     }
 }
@@ -113,18 +119,49 @@ impl State {
 impl Dead {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
-            Self::List(list) => {
-                let selection = Selection { topic: list.topic, key: list.key, ..Selection::default() };
-                show::list(&list.pipeline.read()?, list.state, &selection, list.limit, format).await
-            }
-            Self::Show(show) => {
-                let selection = Selection { ids: show.ids, ..Selection::default() };
-                show::each(&show.pipeline.read()?, &selection, format).await
-            }
-            Self::Requeue(decide) => decide.execute(outbox::admin::Decision::Requeue, format).await,
-            Self::Discard(decide) => decide.execute(outbox::admin::Decision::Discard, format).await,
+            Self::List(list) => list.execute(format).await,
+            Self::Show(show) => show.execute(format).await,
+            Self::Requeue(requeue) => requeue.execute(format).await,
+            Self::Discard(decide) => decide.execute(&Change::Discard, format).await,
             Self::Edit(edit) => edit.execute(format).await,
-            Self::Audit(audit) => show::audit(&audit.pipeline.read()?, audit.limit, format).await,
+            Self::Audit(audit) => audit.execute(format).await,
         }
+    }
+}
+
+impl List {
+    async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let places = self.place.open().await?;
+        let states = if self.closed { States::Closed } else { self.state.of_log() };
+        let filter = self.conditions.filter(&[], &self.place);
+        let listed = dead::list(&places, &viewer(), &filter, states, self.limit).await;
+        places.close().await;
+        let listed = listed?;
+        show::list(&listed.messages, format)?;
+        if listed.more {
+            eprintln!("there are more than {}; show more with --limit", self.limit);
+        }
+        // A place that is away does not hide what waits in the others.
+        let away = listed.away.into_iter().map(Failure::from).fold(None, super::failure::first);
+        away.map_or(Ok(Exit::Success), Err)
+    }
+}
+
+impl Show {
+    async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let places = self.place.open().await?;
+        let filter = Filter { ids: self.ids, ..Filter::default() };
+        let found = dead::show(&places, &viewer(), &filter).await;
+        places.close().await;
+        show::each(&found?, format)
+    }
+}
+
+impl Audit {
+    async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let places = self.place.open().await?;
+        let lines = dead::audit(&places, &viewer(), self.limit).await;
+        places.close().await;
+        show::audit(&lines?, format)
     }
 }

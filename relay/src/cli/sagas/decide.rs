@@ -5,12 +5,12 @@ use saga::{Action, SagaId};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::dead::Signature;
 use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::Format;
+use super::super::signature::Signature;
 use super::Which;
-use super::place::Opened;
+use crate::operate::sagas::SagaDatabase;
 
 /// Which saga, and who decides.
 #[derive(Debug, Args)]
@@ -51,11 +51,11 @@ fn json(text: &str) -> Result<Value, String> {
 
 impl Decide {
     pub(crate) async fn execute(self, action: Action, format: Format) -> Result<Exit, Failure> {
-        let (id, signature) = (self.which.id()?, self.signature.of_inbox());
-        let sagas = Opened::of(&self.which.place).await?;
+        let (id, signed) = (self.which.id()?, self.signature.signed());
+        let sagas = SagaDatabase::open(&self.which.place.goal()?).await?;
         let decided = match action {
-            Action::Cancel => sagas.cancel(&id, &signature).await,
-            _ => sagas.retry(&id, &signature).await,
+            Action::Cancel => sagas.cancel(&signed, &id).await,
+            _ => sagas.retry(&signed, &id).await,
         };
         sagas.close().await;
         decided?;
@@ -66,9 +66,9 @@ impl Decide {
 impl Skip {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let Self { decide, step, result } = self;
-        let (id, signature) = (decide.which.id()?, decide.signature.of_inbox());
-        let sagas = Opened::of(&decide.which.place).await?;
-        let skipped = sagas.skip(&id, &step, &result, &signature).await;
+        let (id, signed) = (decide.which.id()?, decide.signature.signed());
+        let sagas = SagaDatabase::open(&decide.which.place.goal()?).await?;
+        let skipped = sagas.skip(&signed, &id, &step, &result).await;
         sagas.close().await;
         skipped?;
         shown(Action::Skip, &id, Some(step), format)

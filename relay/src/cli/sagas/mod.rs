@@ -1,7 +1,6 @@
 //! `relay sagas`: operations over several services, and what operators decide about them.
 
 mod decide;
-mod place;
 mod show;
 
 use std::num::NonZeroU32;
@@ -10,11 +9,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use saga::{Action, SagaId, SagaQuery, State};
 
 use super::database::TablesDatabase;
+use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
+use crate::operate::sagas::SagaDatabase;
 use decide::{Decide, Skip};
-use place::Opened;
 
 /// Actions on sagas.
 #[derive(Debug, Subcommand)]
@@ -137,8 +137,8 @@ impl Sagas {
                 query.saga_type = saga_type;
                 query.state = state.map(State::from);
                 query.with_ended = ended || query.state.is_some_and(State::has_ended);
-                let sagas = Opened::of(&place).await?;
-                let listed = sagas.list(&query).await?;
+                let sagas = SagaDatabase::open(&place.goal()?).await?;
+                let listed = sagas.list(&viewer(), &query).await?;
                 sagas.close().await;
                 show::list(&listed, "no saga", format)?;
                 Ok(Exit::Success)
@@ -147,16 +147,16 @@ impl Sagas {
                 let mut query = SagaQuery::open(limit);
                 query.saga_type = saga_type;
                 query.is_stuck = true;
-                let sagas = Opened::of(&place).await?;
-                let listed = sagas.list(&query).await?;
+                let sagas = SagaDatabase::open(&place.goal()?).await?;
+                let listed = sagas.list(&viewer(), &query).await?;
                 sagas.close().await;
                 show::list(&listed, "no saga is stuck", format)?;
                 Ok(Exit::Success)
             }
             Self::Show(which) => {
                 let id = which.id()?;
-                let sagas = Opened::of(&which.place).await?;
-                let found = sagas.show(&id).await?;
+                let sagas = SagaDatabase::open(&which.place.goal()?).await?;
+                let found = sagas.show(&viewer(), &id).await?;
                 sagas.close().await;
                 let Some((saga, steps)) = found else {
                     let help = "one that has ended is forgotten after a while; `relay sagas list --ended` shows the others";
@@ -168,8 +168,8 @@ impl Sagas {
             Self::Cancel(decide) => decide.execute(Action::Cancel, format).await,
             Self::Skip(skip) => skip.execute(format).await,
             Self::Audit(Audit { place, limit }) => {
-                let sagas = Opened::of(&place).await?;
-                let decisions = sagas.decisions(limit).await?;
+                let sagas = SagaDatabase::open(&place.goal()?).await?;
+                let decisions = sagas.decisions(&viewer(), limit).await?;
                 sagas.close().await;
                 show::audit(&decisions, format)
             }

@@ -121,7 +121,8 @@ impl Comparison<'_> {
         for (place, memory) in open.memories.iter_mut().enumerate() {
             self.reading.inbox(memory.as_mut(), place, self.range, &mut open.spool).await?;
         }
-        self.reading.outbox(open.rows.as_mut(), self.range, &mut open.spool).await?;
+        let filter = &self.pipeline.settings.filter;
+        self.reading.outbox(open.rows.as_mut(), filter, self.range, &mut open.spool).await?;
         self.read_broker(open).await
     }
 
@@ -195,7 +196,8 @@ impl Comparison<'_> {
         let first = open.rows.first().await?;
         open.context.outbox_from = first.map(|first| first.max(open.context.outbox_from.unwrap_or_default()));
         for ids in suspects.chunks(PAGE_ROWS as usize) {
-            let rows = open.rows.find(ids).await?;
+            let mut rows = open.rows.find(ids).await?;
+            sources::leave_out(&mut rows, &self.pipeline.settings.filter);
             open.spool.forget(At::Outbox, ids).await?;
             open.spool.add_rows(&rows).await?;
             self.reading.pace.rows(ids.len()).await;

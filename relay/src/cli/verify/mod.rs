@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `target.rs` | which inboxes, by flag |
 //! | `range.rs` | which messages: a span of time is a range of ids |
-//! | `pace.rs`, `progress.rs` | how fast, and what a person sees meanwhile |
+//! | `progress.rs` | what a person sees meanwhile |
 //! | `sources.rs` | everything that is read, in sessions that cannot write |
 //! | `topic.rs` | the log of Kafka among them |
 //! | `spool.rs` | what was seen, on disk |
@@ -19,7 +19,6 @@
 //! has arrived, and only the rest is named.
 
 mod compare;
-mod pace;
 mod progress;
 mod range;
 mod reconcile;
@@ -43,9 +42,9 @@ use super::failure::Failure;
 use super::output::Format;
 use crate::config::units::Time;
 use crate::config::{InboxConfig, PipelineConfig};
+use crate::operate::pace::Pace;
 
 use compare::Comparison;
-use pace::Pace;
 use progress::Progress;
 use range::Range;
 use report::Report;

@@ -146,6 +146,7 @@ pub(super) struct Reconciled {
 /// Decides about one message; nothing about one that is not asked about.
 pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
     match &seen.outbox {
+        Some(stored) if stored.stage == Stage::LeftOut => None,
         Some(stored) if !is_among(&context.topics, &stored.topic) => None,
         Some(stored) => Some(reconcile_stored(seen, stored, context)),
         None if context.outbox_from.is_none_or(|from| seen.id < from) => None,
@@ -167,7 +168,7 @@ fn phantoms(seen: &Seen) -> Vec<(Place, Kind)> {
 fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconciled {
     use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
     let fate = match stored.stage {
-        Stage::Passed => MessageState::Published,
+        Stage::Passed | Stage::LeftOut => MessageState::Published,
         Stage::Ahead | Stage::Beside(Scheduled | Retrying) => MessageState::Pending,
         Stage::Beside(Held | Dead | Discarded) => MessageState::Parked,
     };

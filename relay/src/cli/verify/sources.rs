@@ -5,18 +5,19 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use inbox::reconcile::{AppliedIds, Unfinished, Whose};
 use outbox::read_only::ReadOnly;
-use outbox::reconcile::Rows;
+use outbox::reconcile::{Row, Rows, Stage};
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Row as _, ValueRef as _};
 use uuid::Uuid;
 
-use super::pace::Pace;
 use super::progress::Progress;
 use super::range::Range;
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::{Failure, exit_of};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
+use crate::engine::Filter;
+use crate::operate::pace::Pace;
 
 /// The application name under which an administrator of PostgreSQL sees the sessions.
 const APPLICATION: &str = "relay verify";
@@ -34,28 +35,29 @@ pub(super) struct Reading {
 pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Result<Box<dyn Rows>, Failure> {
     let url = pipeline.database.url()?;
     let allow = pipeline.database.options().allow_plaintext;
-    Ok(match ReadOnly::open(url.expose_secret(), allow, APPLICATION, timeout).await? {
+    Ok(match ReadOnly::open(url.expose_secret(), allow, APPLICATION).await? {
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
-            outbox::reconcile::postgres(connection, pipeline.database.schema(), &pipeline.name).await?
+            let schema = pipeline.database.schema();
+            outbox::reconcile::postgres_within(connection, schema, &pipeline.name, timeout).await?
         }
         ReadOnly::Sqlite(connection) => outbox::reconcile::sqlite(connection, &pipeline.name).await?,
     })
 }
 
-async fn session(inbox: &InboxConfig, timeout: Duration) -> Result<ReadOnly, Failure> {
+async fn session(inbox: &InboxConfig) -> Result<ReadOnly, Failure> {
     let url = inbox.url.load("verify.inbox.url")?;
-    let opened = ReadOnly::open(url.expose_secret(), inbox.allow_plaintext, APPLICATION, timeout).await;
+    let opened = ReadOnly::open(url.expose_secret(), inbox.allow_plaintext, APPLICATION).await;
     opened.map_err(|error| Failure::from(error).about(format_args!("inbox {}", inbox.consumer)))
 }
 
 /// Opens an inbox.
 pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<dyn AppliedIds>, Failure> {
     let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
-    let opened = match session(inbox, timeout).await? {
+    let opened = match session(inbox).await? {
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(connection) => {
-            inbox::reconcile::postgres(connection, inbox.schema.as_ref(), whose).await
+            inbox::reconcile::postgres(connection, inbox.schema.as_ref(), whose, timeout).await
         }
         ReadOnly::Sqlite(connection) => inbox::reconcile::sqlite(connection, whose).await,
     };
@@ -68,19 +70,31 @@ pub(super) fn of_inbox(error: inbox::StoreError) -> Failure {
     Failure::new(exit_of(error.fault()), format_args!("{error}: {source}"))
 }
 
+/// Marks what a pipeline leaves to others. What is parked is its own, whatever its filter says now.
+pub(super) fn leave_out(rows: &mut [Row], filter: &Filter) {
+    let is_parked = |row: &Row| matches!(row.stage, Stage::Beside(_));
+    for row in rows.iter_mut().filter(|row| !is_parked(row)) {
+        if !filter.takes(&(row.topic.as_str(), &row.labels)) {
+            row.stage = Stage::LeftOut;
+        }
+    }
+}
+
 impl Reading {
     /// All rows of the range.
     pub(super) async fn outbox(
         &mut self,
         rows: &mut dyn Rows,
+        filter: &Filter,
         range: Range,
         spool: &mut Spool,
     ) -> Result<(), Failure> {
         let mut after = range.after;
         loop {
-            let page = rows.page(after, range.until, PAGE_ROWS).await?;
+            let mut page = rows.page(after, range.until, PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.id;
+            leave_out(&mut page, filter);
             spool.add_rows(&page).await?;
             self.progress.rows("outbox", page.len());
             self.pace.rows(page.len()).await;
@@ -123,12 +137,12 @@ impl Reading {
                 format_args!("the effects of {:?} could not be read: {error}", inbox.consumer.as_str());
             Failure::with_help(Exit::Usage, message, help)
         };
-        // The operator's own words, in a session that cannot write.
+        // The operator's own words, where nothing can be written.
         let statement = || AssertSqlSafe(sql.to_owned());
         let mut buffer = Vec::new();
         macro_rules! read {
-            ($connection:ident) => {{
-                let mut rows = sqlx::query(statement()).fetch(&mut $connection);
+            ($connection:expr) => {{
+                let mut rows = sqlx::query(statement()).fetch($connection);
                 while let Some(row) = rows.try_next().await.map_err(failed)? {
                     if row.try_get_raw(0).map_err(failed)?.is_null() {
                         continue;
@@ -147,10 +161,14 @@ impl Reading {
             }};
         }
         // Read in one statement, as fast as rows may be read: it has no time limit of its own.
-        match session(inbox, Duration::ZERO).await? {
+        match session(inbox).await? {
             #[cfg(feature = "postgres")]
-            ReadOnly::Postgres(mut connection) => read!(connection),
-            ReadOnly::Sqlite(mut connection) => read!(connection),
+            ReadOnly::Postgres(mut connection) => {
+                let begun = outbox::read_only::begin(&mut connection, Duration::ZERO).await;
+                let mut tx = begun.map_err(failed)?;
+                read!(&mut *tx);
+            }
+            ReadOnly::Sqlite(mut connection) => read!(&mut connection),
         }
         self.put_effects(&mut buffer, place, range, spool).await
     }

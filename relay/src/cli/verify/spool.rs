@@ -111,7 +111,10 @@ impl Spool {
 
     /// Rows of the outbox.
     pub(super) async fn add_rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
-        let topics: Vec<i64> = rows.iter().map(|row| self.topic(&row.topic)).collect();
+        // A topic that is left to others is not read at this broker.
+        let is_own = |row: &&Row| row.stage != Stage::LeftOut;
+        let topics: Vec<Option<i64>> =
+            rows.iter().map(|row| Some(row).filter(is_own).map(|row| self.topic(&row.topic))).collect();
         let mut tx = self.connection.begin().await.map_err(failed)?;
         for (row, topic) in rows.iter().zip(topics) {
             let add = sqlx::query(ADD).bind(row.id.as_bytes().as_slice()).bind(OUTBOX);
@@ -235,11 +238,13 @@ fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> 
 }
 
 const PASSED: &str = "passed";
+const LEFT_OUT: &str = "left out";
 
 fn word(stage: Stage) -> Option<&'static str> {
     match stage {
         Stage::Ahead => None,
         Stage::Passed => Some(PASSED),
+        Stage::LeftOut => Some(LEFT_OUT),
         Stage::Beside(state) => Some(state.as_str()),
     }
 }
@@ -248,6 +253,7 @@ fn stage_of(word: Option<&str>) -> Stage {
     match word {
         None => Stage::Ahead,
         Some(PASSED) => Stage::Passed,
+        Some(LEFT_OUT) => Stage::LeftOut,
         // Only `word` writes it.
         Some(state) => Stage::Beside(state.parse().unwrap_or(ExceptionState::Dead)),
     }
@@ -261,7 +267,14 @@ mod tests {
 
     fn row(number: u128, stage: Stage) -> Row {
         let fingerprint = Fingerprint::of_parts("kind", "text/plain", b"payload");
-        Row { id: Uuid::from_u128(number), topic: "orders".into(), fingerprint, stage, edited: false }
+        Row {
+            id: Uuid::from_u128(number),
+            topic: "orders".into(),
+            labels: outbox::entries::Labels::default(),
+            fingerprint,
+            stage,
+            edited: false,
+        }
     }
 
     #[tokio::test]

@@ -6,8 +6,8 @@ use outbox::log::LogError;
 use outbox::read_only::ReadOnly;
 use sqlx::{Sqlite, SqliteConnection};
 
+use super::Unreachable;
 use super::lines::lines;
-use super::{TIME_LIMIT, Unreachable};
 use crate::doctor::facts::SqliteFacts;
 
 /// The facts of the file, and the topics of its latest messages.
@@ -47,7 +47,7 @@ pub(in crate::doctor) async fn gather(url: &str) -> Result<Gathered, Unreachable
 }
 
 pub(super) async fn open(url: &str) -> Result<SqliteConnection, Unreachable> {
-    match ReadOnly::open(url, false, "relay doctor", TIME_LIMIT).await? {
+    match ReadOnly::open(url, false, "relay doctor").await? {
         ReadOnly::Sqlite(connection) => Ok(connection),
         #[cfg(feature = "postgres")]
         ReadOnly::Postgres(_) => Err(Unreachable::operator("the URL is not one of SQLite")),

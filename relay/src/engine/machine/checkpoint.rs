@@ -1,6 +1,6 @@
 //! Changes of exceptions, and the checkpoints that store them together with the cursor.
 
-use outbox::log::{EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
+use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
 
 use super::{Checkpoint, Event, Machine};
 use crate::engine::options::DeadPolicy;
@@ -51,14 +51,19 @@ impl Machine {
         if self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored {
             return None;
         }
-        let ahead = &self.ahead;
-        let others: Vec<_> = self
-            .changes
-            .keys()
-            .filter(|id| !ahead.contains(id))
-            .take(self.settings.checkpoint_changes)
-            .copied()
-            .collect();
+        let behind = self.changes.keys().filter(|id| !self.ahead.contains(id));
+        let others = behind.take(self.settings.checkpoint_changes).copied().collect();
+        Some(self.take_checkpoint(cursor, passed, others))
+    }
+
+    /// The checkpoint at a cursor, with the changes of the entries that it has passed and of others
+    /// behind it.
+    pub(super) fn take_checkpoint(
+        &mut self,
+        cursor: Cursor,
+        passed: Vec<EntryId>,
+        others: Vec<EntryId>,
+    ) -> Checkpoint {
         for id in passed {
             if self.ahead.remove(&id)
                 && let Some(change) = self.changes.remove(&id)
@@ -69,7 +74,7 @@ impl Machine {
         }
         self.storing.extend(others.into_iter().filter_map(|id| self.changes.remove_entry(&id)));
         self.stored = cursor.clone();
-        Some(Checkpoint { cursor, changes: self.storing.values().cloned().collect() })
+        Checkpoint { cursor, changes: self.storing.values().cloned().collect() }
     }
 
     /// The checkpoint that was on its way is stored.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Fault, FaultScope, Message, Topic};
+use message::{Fault, FaultScope, Message};
 use outbox::log::{Cursor, ExceptionChange, Parked};
 
 /// An event, for logs and metrics.
@@ -17,16 +17,25 @@ pub enum Event {
         /// When it was handed to the publisher, since the lease was taken; `None` when it was not
         /// in flight any more.
         submitted_at: Option<Duration>,
+        /// The number of this attempt, from 1, of those that counted; `None` when the confirmation
+        /// came after the message had been given up waiting for.
+        attempt: Option<u32>,
     },
     /// A receipt was not a confirmation.
     Failed {
-        /// The message's topic.
-        topic: Topic,
+        /// The message.
+        message: Arc<Message>,
+        /// When it was handed to the publisher, since the lease was taken.
+        submitted_at: Option<Duration>,
+        /// The number of this attempt, from 1, of those that counted.
+        attempt: u32,
         /// Whose fault.
         fault: Fault,
         /// How far it reaches.
         scope: FaultScope,
     },
+    /// So many entries of a page are not this relay's to publish.
+    LeftOut(u64),
     /// An entry was parked.
     Parked(Box<Parked>),
     /// A topic stopped taking messages.

@@ -9,16 +9,30 @@ use outbox::log::{
     QueueName,
 };
 
-use super::Machine;
+use super::{Event, Machine};
 use crate::engine::blocks::Place;
 use crate::engine::held::{QueueHash, Read};
+use crate::engine::paused::Paused;
 use crate::engine::window::{Item, Origin};
 
 impl Machine {
     /// Takes a page of the log in.
     pub fn page(&mut self, difference: &Arc<Difference>, page: Page) {
+        if let Some(entry) = page.entries.last() {
+            self.last_read = entry.message_id().parse().ok().map(|message_id| (entry.id, message_id));
+        }
+        let mut left_out = 0;
         for entry in page.entries {
-            self.entry(difference, entry);
+            if self.settings.filter.takes(&entry) {
+                self.entry(difference, entry);
+            } else {
+                left_out += 1;
+                self.left_before.remove(&entry.id);
+                self.window.leave_out(difference, entry.id);
+            }
+        }
+        if left_out > 0 {
+            self.events.push(Event::LeftOut(left_out));
         }
         if page.exhausted {
             self.window.end(difference);
@@ -27,6 +41,9 @@ impl Machine {
 
     fn entry(&mut self, difference: &Arc<Difference>, entry: Entry) {
         let id = entry.id;
+        if self.left_before.remove(&id) {
+            return self.window.skip(difference, id);
+        }
         let place = self.blocks.place(entry.topic(), entry.key());
         let parked = if let Some(due_in) = entry.deliver_in {
             Some(parked_entry(&entry, ExceptionState::Scheduled, 0, Some(due_in), None))
@@ -110,8 +127,12 @@ impl Machine {
                     self.blocks.take_out(exception.entry.topic(), exception.entry.key(), id);
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
-                // Another one probes its topic; this one waits like the rest.
-                ExceptionState::Retrying if self.blocks.waits_for_probe(exception.entry.topic(), id) => {
+                // Another one probes its topic, or an operator has paused it: this one waits like
+                // the rest.
+                ExceptionState::Retrying
+                    if self.blocks.waits_for_probe(exception.entry.topic(), id)
+                        || self.blocks.is_paused(exception.entry.topic(), exception.entry.key()) =>
+                {
                     let Exception { entry, attempts, .. } = &exception;
                     self.park(parked_entry(entry, ExceptionState::Held, *attempts, None, None));
                 }
@@ -151,6 +172,12 @@ impl Machine {
                 self.park(parked);
             }
         }
+    }
+
+    /// Takes in what operators have paused.
+    pub fn pauses(&mut self, paused: Paused) {
+        self.requeue |= self.blocks.set_paused(paused);
+        self.answered();
     }
 
     /// Which held entries to read now.

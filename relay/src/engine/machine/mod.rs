@@ -25,6 +25,7 @@
 //! | `outcomes.rs` | what a receipt means |
 //! | `silent.rs` | what becomes of messages whose destination does not answer |
 //! | `checkpoint.rs` | what is parked, and what is stored together |
+//! | `transaction.rs` | what is committed together with messages |
 //! | `event.rs` | what is told |
 
 mod checkpoint;
@@ -33,10 +34,11 @@ mod intake;
 mod outcomes;
 mod silent;
 mod submissions;
+mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use message::MaxInFlightPerKey;
+use message::{MaxInFlightPerKey, MessageId};
 use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
 
 use crate::engine::awaited::Awaited;
@@ -48,6 +50,7 @@ use crate::engine::silence::Silence;
 use crate::engine::window::Window;
 
 pub use event::{Checkpoint, Event};
+pub use transaction::TransactionCheckpoint;
 
 /// One part in so many of the window belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
@@ -108,6 +111,11 @@ pub struct Machine {
     postponed: HashMap<EntryId, Parked>,
     /// Entries held for a topic that was only guessed to be silent.
     held_on_a_guess: usize,
+    /// Entries of the log that left with a transaction and are still to be read again: a successor
+    /// passes them without publishing.
+    left_before: BTreeSet<EntryId>,
+    /// The entry that was read last from the log, until it is passed.
+    last_read: Option<(EntryId, MessageId)>,
     events: Vec<Event>,
 }
 
@@ -145,9 +153,18 @@ impl Machine {
             kept_blocked: BTreeSet::new(),
             postponed: HashMap::new(),
             held_on_a_guess: 0,
+            left_before: BTreeSet::new(),
+            last_read: None,
             events: Vec::new(),
             settings,
         }
+    }
+
+    /// The same state, when these entries ahead of the cursor have left already.
+    #[must_use]
+    pub fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
+        self.left_before = entries;
+        self
     }
 
     /// Whether another page of the log may be taken in. A part of the window is kept for held
@@ -223,6 +240,12 @@ impl Machine {
     #[must_use]
     pub fn blocked(&self) -> (usize, usize) {
         (self.blocks.keys_len(), self.blocks.topics_len())
+    }
+
+    /// Whether an operator has paused everything.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.blocks.is_pipeline_paused()
     }
 
     /// Takes the events since the last call.

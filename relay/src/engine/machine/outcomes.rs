@@ -1,5 +1,6 @@
 //! Takes receipts in, and decides about their entries.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticket};
@@ -36,7 +37,8 @@ impl Machine {
         }
         self.unblock_topic(item.message.topic.as_str());
         let submitted_at = item.in_flight.map(Submitted::at);
-        self.events.push(Event::Published { message: item.message, submitted_at });
+        let attempt = Some(item.attempts.saturating_add(1));
+        self.events.push(Event::Published { message: item.message, submitted_at, attempt });
     }
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {
@@ -54,8 +56,13 @@ impl Machine {
             self.end_session(SessionEnd::Refused);
         }
         let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
-        let topic = item.message.topic.clone();
-        self.events.push(Event::Failed { topic, fault: error.fault(), scope: error.scope() });
+        self.events.push(Event::Failed {
+            message: Arc::clone(&item.message),
+            submitted_at: item.in_flight.map(Submitted::at),
+            attempt: item.attempts.saturating_add(1),
+            fault: error.fault(),
+            scope: error.scope(),
+        });
         if let (Some(submitted), true) = (item.in_flight, error.scope() != FaultScope::Session) {
             // A refusal is an answer.
             self.silence.answered(&item.message.topic, submitted);

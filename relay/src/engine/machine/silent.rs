@@ -150,7 +150,7 @@ impl Machine {
                 self.blocks.take_out(message.topic.as_str(), key, id);
                 self.unblock_topic(message.topic.as_str());
                 let submitted_at = Some(submitted.at());
-                self.events.push(Event::Published { message, submitted_at });
+                self.events.push(Event::Published { message, submitted_at, attempt: None });
             }
             // It is parked already, and is submitted again when it is due or read back.
             Err(error) => {

@@ -98,9 +98,9 @@ impl Machine {
     }
 
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
-    /// session is broken.
+    /// session is broken or an operator has paused the pipeline.
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
-        if self.end.is_some() || (self.is_careful() && !self.is_overdue()) {
+        if self.end.is_some() || self.is_paused() || (self.is_careful() && !self.is_overdue()) {
             return Vec::new();
         }
         self.look_again();
@@ -147,7 +147,9 @@ impl Machine {
             let topic = item.message.topic.clone();
             if item.origin == Origin::Due {
                 match () {
-                    () if self.blocks.waits_for_probe(topic.as_str(), id) => {
+                    () if self.blocks.waits_for_probe(topic.as_str(), id)
+                        || self.blocks.is_paused(topic.as_str(), item.key()) =>
+                    {
                         self.park_from_window(ticket, ExceptionState::Held, None, None, None);
                     }
                     () if self.blocks.has_before(item.key(), id) => self.withdraw(ticket),

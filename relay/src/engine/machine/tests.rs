@@ -6,12 +6,13 @@ use std::time::Duration;
 use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
 use outbox::log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, HeldPage, HeldQueue,
-    HeldQueues, Mark, Page, QueueName,
+    HeldQueues, InvalidEntry, Mark, Page, QueueName,
 };
 
 use super::bench::{Bench, exception, message_for};
 use super::world::settings;
 use super::*;
+use crate::engine::filter::{Filter, Rule};
 use crate::engine::held::QueueHash;
 
 #[test]
@@ -43,6 +44,38 @@ fn a_silent_topic_leaves_the_window_and_its_late_receipts_settle_it_without_copi
     assert!(checkpoint.changes.iter().all(|change| matches!(change, ExceptionChange::Resolve(_))));
     bench.read(&first);
     assert_eq!(bench.machine.submissions(9).len(), 1, "the topic flows again");
+}
+
+#[test]
+fn what_the_filter_leaves_out_is_passed_and_told_and_never_published() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let rule = Rule { topics: vec![String::from("orders")], ..Rule::default() };
+    bench.machine.settings.filter = Filter::any_of(vec![rule]).unwrap();
+    let (own, foreign) = (message_for("orders", "a"), message_for("audit", "a"));
+    bench.read(&foreign);
+    assert!(bench.machine.submissions(9).is_empty());
+    assert_eq!(bench.cursor(), Cursor::at(Mark::new("1")));
+    bench.read(&own);
+    bench.read(&foreign);
+    let submitted = bench.machine.submissions(9);
+    assert_eq!(submitted.len(), 1);
+    assert_eq!(bench.cursor(), Cursor::at(Mark::new("1")), "its own message has not left");
+    bench.confirm(submitted[0].ticket);
+    assert_eq!(bench.cursor(), Cursor::at(Mark::new("3")));
+    let left_out = bench.machine.take_events().into_iter().filter(|event| *event == Event::LeftOut(1));
+    assert_eq!(left_out.count(), 2);
+    // A poisoned message of another relay is not this one's trouble.
+    let broken = InvalidEntry {
+        message_id: String::from("m"),
+        topic: String::from("audit"),
+        key: None,
+        problem: String::from("no message"),
+    };
+    let mark = |id: &str| Mark::new(id);
+    let difference = Arc::new(Difference { base: mark("3"), head: mark("4"), ceiling: 4 });
+    let entry = Entry { id: EntryId(4), message: Err(broken), deliver_in: None };
+    bench.machine.page(&difference, Page { entries: vec![entry], exhausted: true });
+    assert!(bench.machine.checkpoint().unwrap().changes.is_empty());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use message::{
 };
 use outbox::log::{
     Cursor, Difference, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
-    ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, Parked, QueueName,
+    ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, Parked, PauseScope, QueueName,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -21,6 +21,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::engine::held::QueueHash;
 use crate::engine::options::DeadPolicy;
+use crate::engine::paused::Paused;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 
@@ -135,9 +136,11 @@ enum Asked {
     Due(Option<DuePosition>),
     Held(Vec<HeldAsk>),
     Names(Option<QueueName>),
+    Pauses,
     DueAnswer(DuePage),
     HeldAnswer(Vec<HeldAsk>, Vec<HeldPage>),
     NamesAnswer(HeldQueues),
+    PausesAnswer(BTreeSet<PauseScope>),
 }
 
 struct World {
@@ -152,6 +155,9 @@ struct World {
     /// How far the reader of this machine has come.
     reader: (Option<Arc<Difference>>, i64, Mark),
     in_flight: VecDeque<Submission>,
+    /// The pauses that operators have set, and those that the machine was told.
+    paused: BTreeSet<PauseScope>,
+    told: BTreeSet<PauseScope>,
     /// Pipelined: nothing of this session may succeed any more.
     session_failed: bool,
     /// Topics and keys for which the broker does not answer.
@@ -222,6 +228,8 @@ impl World {
             in_flight: VecDeque::new(),
             session_failed: false,
             silent: HashSet::new(),
+            paused: BTreeSet::new(),
+            told: BTreeSet::new(),
             asked: Asked::Nothing,
             due_position: None,
             storing: None,
@@ -237,7 +245,10 @@ impl World {
 
     /// A crash or a takeover: only what the database holds survives.
     fn take_over(&mut self) {
-        self.machine = Machine::new(settings(), self.log.cursor.clone(), self.log.blocks());
+        let mut blocks = self.log.blocks();
+        self.told = self.paused.clone();
+        blocks.set_paused(Paused::of(self.told.clone()));
+        self.machine = Machine::new(settings(), self.log.cursor.clone(), blocks);
         self.reader = match self.log.cursor.open() {
             Some((difference, after)) => (Some(Arc::new(difference)), after.0, self.log.cursor.base.clone()),
             None => (None, 0, self.log.cursor.base.clone()),
@@ -376,9 +387,10 @@ impl World {
         self.asked = match std::mem::replace(&mut self.asked, Asked::Nothing) {
             Asked::Nothing => {
                 self.machine.asks();
-                match self.rng.random_range(0..3) {
+                match self.rng.random_range(0..4) {
                     0 if self.machine.has_room_for_held() => Asked::Held(self.machine.held_asks()),
                     1 if self.machine.has_room_for_exceptions() => Asked::Due(self.due_position),
+                    2 => Asked::Pauses,
                     _ => self.machine.wanted_names().map_or(Asked::Nothing, Asked::Names),
                 }
             }
@@ -388,6 +400,12 @@ impl World {
                 Asked::HeldAnswer(asks, pages)
             }
             Asked::Names(after) => Asked::NamesAnswer(self.log.queues(after.as_ref(), len)),
+            Asked::Pauses => Asked::PausesAnswer(self.paused.clone()),
+            Asked::PausesAnswer(paused) => {
+                self.machine.pauses(Paused::of(paused.clone()));
+                self.told = paused;
+                Asked::Nothing
+            }
             Asked::DueAnswer(page) => {
                 self.due_position = page.position.filter(|_| !page.exhausted);
                 self.machine.due(page.exceptions, 0.5);
@@ -430,6 +448,7 @@ impl World {
             25..45 => {
                 let len = self.rng.random_range(1..20);
                 let batch = self.machine.submissions(len);
+                self.check_pauses(&batch);
                 self.in_flight.extend(batch);
             }
             45..75 => self.receive(),
@@ -441,6 +460,7 @@ impl World {
                 self.machine.look_for_silence(uniform);
             }
             96 if !self.healed && self.rng.random_bool(0.2) => self.take_over(),
+            97 if !self.healed && self.rng.random_bool(0.5) => self.toggle_pause(),
             _ => {
                 if self.machine.session_end().is_some() {
                     self.end_session();
@@ -451,6 +471,30 @@ impl World {
         if self.rng.random_bool(0.1) {
             self.check_rest();
             self.check_probes();
+        }
+    }
+
+    /// An operator pauses or resumes something, and the machine finds out when it asks.
+    fn toggle_pause(&mut self) {
+        let scope = match self.rng.random_range(0..7) {
+            0 => PauseScope::Pipeline,
+            1 => PauseScope::Topic(TOPICS[self.rng.random_range(0..3)].to_owned()),
+            2 => PauseScope::Topic(TOPICS[0].to_owned()),
+            key => PauseScope::Key(format!("k{}", key - 3)),
+        };
+        if !self.paused.remove(&scope) {
+            self.paused.insert(scope);
+        }
+    }
+
+    /// Nothing is submitted that the machine was told is paused.
+    fn check_pauses(&self, batch: &[Submission]) {
+        for Submission { message, .. } in batch {
+            let key = message.key.as_ref().map(|key| PauseScope::Key(key.as_str().to_owned()));
+            let topic = PauseScope::Topic(message.topic.as_str().to_owned());
+            let scopes = [Some(PauseScope::Pipeline), Some(topic), key];
+            let paused = scopes.into_iter().flatten().find(|scope| self.told.contains(scope));
+            assert_eq!(paused, None, "{message:?} is submitted");
         }
     }
 
@@ -501,6 +545,7 @@ impl World {
     fn heal(&mut self) {
         self.healed = true;
         self.silent.clear();
+        self.paused.clear();
         let dead = |row: &Row| row.parked.state == ExceptionState::Dead;
         let ids: Vec<_> = self.log.rows.iter().filter(|(_, row)| dead(row)).map(|(id, _)| *id).collect();
         for id in ids {

@@ -13,6 +13,7 @@
 //! | `containment.rs` | a poisoned message delays its own key only |
 //! | `retention.rs` | retention removes nothing undecided |
 //! | `leaks.rs` | nothing is left held |
+//! | `sagas.rs` | steps and undos of sagas, their ends, the services' books |
 
 mod atomic;
 mod containment;
@@ -24,6 +25,7 @@ mod leaks;
 mod order;
 mod outcomes;
 mod retention;
+mod sagas;
 mod settlement;
 
 use crate::history::History;
@@ -51,6 +53,11 @@ fn check_of(promise: Promise) -> Check {
         Promise::Containment => containment::check,
         Promise::Retention => retention::check,
         Promise::NoLeak => leaks::check,
+        Promise::SagaStarts => sagas::check_starts,
+        Promise::SagaSteps => sagas::check_steps,
+        Promise::SagaUndos => sagas::check_undos,
+        Promise::SagaEnds => sagas::check_ends,
+        Promise::SagaMoney => sagas::check_money,
     }
 }
 

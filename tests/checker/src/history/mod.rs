@@ -8,12 +8,14 @@
 //! | `broker.rs` | what the broker has, in its order |
 //! | `consumer.rs` | inboxes, effects, dead letters |
 //! | `lease.rs` | leases with what their holders changed, and what nobody gave back |
+//! | `saga.rs` | sagas, what was done for them, and the services' books |
 
 mod broker;
 mod consumer;
 mod lease;
 mod outbox;
 mod producer;
+mod saga;
 
 use std::sync::Arc;
 
@@ -27,6 +29,7 @@ pub use consumer::{Consumer, DeadLetter, Effect, InboxRow};
 pub use lease::{Leak, LeakKind, LeaseEvent};
 pub use outbox::{Forgotten, OutboxRow, Parked, ParkedEntry};
 pub use producer::{BusinessRow, Enqueued, Operation, Outcome};
+pub use saga::{Balance, SagaRun, SagaState, Sagas, StepEffect};
 
 /// One pipeline as it was observed: one outbox, the relay that empties it, the broker behind it,
 /// and its consumers.
@@ -62,6 +65,8 @@ pub struct History {
     /// Things still held when everything was healed; an empty list when somebody looked and found
     /// nothing.
     pub leaks: Option<Vec<Leak>>,
+    /// Sagas over services, with what the services did.
+    pub sagas: Option<Sagas>,
 }
 
 /// The content that must be the same in every copy of a message. Two copies are compared only in

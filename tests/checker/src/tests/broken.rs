@@ -6,7 +6,7 @@ use super::sample::*;
 use super::{broken, violations};
 use crate::{
     Breach, BusinessRow, Content, DeadLetter, Enqueued, Event, History, InboxRow, Leak, LeakKind, Limits,
-    Operation, OutboxRow, Outcome, Parked, ParkedEntry, Promise, Verdict, Violation as V,
+    Operation, OutboxRow, Outcome, Parked, ParkedEntry, Promise, SagaState, Sagas, Verdict, Violation as V,
 };
 
 fn outbox_of(history: &mut History) -> &mut Vec<OutboxRow> {
@@ -23,6 +23,10 @@ fn business_of(history: &mut History) -> &mut Vec<BusinessRow> {
 
 fn topic_read_of(history: &mut History) -> &mut Vec<crate::Occurrence> {
     &mut history.topic_read.as_mut().unwrap().occurrences
+}
+
+fn sagas_of(history: &mut History) -> &mut Sagas {
+    history.sagas.as_mut().unwrap()
 }
 
 /// Without one message downstream of the outbox, so that only its row is left.
@@ -49,7 +53,7 @@ fn a_good_history_passes_and_everything_was_checked() {
 type Break = fn(&mut History);
 
 /// The violations, each with a change that causes this one and no other.
-const SEPARATE: [(V, Break); 33] = [
+const SEPARATE: [(V, Break); 42] = [
     (V::CommittedInPart, |h| business_of(h).retain(|row| row.id != row_name(6))),
     (V::UndoneAndPresent, |h| business_of(h).push(BusinessRow { messages: None, ..business(10) })),
     (V::WithoutBusinessRow, |h| {
@@ -131,6 +135,30 @@ const SEPARATE: [(V, Break); 33] = [
     (V::Leaked, |h| {
         h.leaks.as_mut().unwrap().push(Leak { kind: LeakKind::Transaction, what: "pid 7".into() });
     }),
+    (V::OrderedNotStarted, |h| sagas_of(h).orders.push("third".into())),
+    (V::StartedByNobody, |h| sagas_of(h).orders.truncate(1)),
+    (V::StepAgain, |h| {
+        sagas_of(h).effects.push(did("first", "reserve", false, 1));
+        sagas_of(h).balances[0].taken = 2;
+    }),
+    (V::UndoneAgain, |h| {
+        sagas_of(h).effects.push(did("second", "reserve", true, 1));
+        sagas_of(h).balances[0].taken = 0;
+    }),
+    (V::UndoneBefore, |h| {
+        sagas_of(h).effects.push(did("second", "charge", true, 500));
+        sagas_of(h).balances[1].taken = 0;
+    }),
+    (V::NeverEnded, |h| sagas_of(h).runs[1].state = SagaState::Open),
+    (V::FinishedInPart, |h| {
+        sagas_of(h).effects.remove(2);
+        sagas_of(h).balances[1].taken = 0;
+    }),
+    (V::UndoneInPart, |h| {
+        sagas_of(h).effects.pop();
+        sagas_of(h).balances[0].taken = 2;
+    }),
+    (V::DoesNotAddUp, |h| sagas_of(h).balances[1].taken = 499),
     (V::NeverPublished, |h| {
         never_left(h, 2);
         outbox_of(h)[1].settled = Some(false);
@@ -158,6 +186,27 @@ fn a_lost_message_is_also_an_effect_that_is_missing() {
     never_left(&mut history, 2);
     let expected = [V::NeverPublished, V::SettledUnpublished, V::PassedUnpublished, V::NeverApplied];
     assert_eq!(violations(&history), expected);
+}
+
+#[test]
+fn a_saga_that_breaks_a_promise_is_shown_with_all_that_was_done_for_it() {
+    let mut history = good();
+    sagas_of(&mut history).effects.push(did("second", "reserve", false, 1));
+    let verdict = Verdict::of(&history);
+    let again = verdict.ruling(Promise::SagaSteps);
+    // Reserved, given back, reserved again, and its state.
+    assert_eq!((again.breached, again.breaches[0].events.len()), (1, 4), "{verdict}");
+    // An undone saga with a step left, and stock that nobody accounts for, are wrong as well.
+    assert_eq!(broken(&history), [Promise::SagaSteps, Promise::SagaEnds, Promise::SagaMoney]);
+    // So is an undo that gives back another amount than was taken, although the books agree.
+    let mut history = good();
+    sagas_of(&mut history).effects[3].amount = 2;
+    sagas_of(&mut history).balances[0].taken = 0;
+    assert_eq!(violations(&history), [V::DoesNotAddUp]);
+    // And what was done for a saga that nobody has ever heard of.
+    let mut history = good();
+    sagas_of(&mut history).effects.push(did("nobody", "charge", false, 0));
+    assert_eq!(violations(&history), [V::DoesNotAddUp]);
 }
 
 #[test]

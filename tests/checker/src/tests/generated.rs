@@ -135,6 +135,7 @@ fn play(steps: &[Step]) -> History {
         consumers: vec![consumer],
         leases: Some(vec![]),
         leaks: Some(vec![]),
+        sagas: None,
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::{
-    BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, Forgotten, History, InboxRow,
-    LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, ParkedEntry, TopicRead,
+    Balance, BusinessRow, Consumer, Content, DeadLetter, Digest, Effect, Enqueued, Forgotten, History,
+    InboxRow, LeaseEvent, Occurrence, Operation, OutboxRow, Outcome, Parked, ParkedEntry, SagaRun, SagaState,
+    Sagas, StepEffect, TopicRead,
 };
 
 /// The id of the message with this number.
@@ -125,5 +126,30 @@ pub(super) fn good() -> History {
         consumers: vec![consumer("first", &applied), second],
         leases: Some(vec![granted(1), wrote(1, true), granted(2), wrote(1, false), wrote(2, true)]),
         leaks: Some(Vec::new()),
+        sagas: Some(sagas()),
+    }
+}
+
+/// An effect of a step, or of its undo.
+pub(super) fn did(saga: &str, step: &str, is_undo: bool, amount: i64) -> StepEffect {
+    let service = if step == "charge" { "bank" } else { "stock" };
+    StepEffect { saga: saga.into(), step: step.into(), service: service.into(), is_undo, amount }
+}
+
+/// The first saga is finished, the second one was undone when the bank refused.
+fn sagas() -> Sagas {
+    let run = |id: &str, state| SagaRun { id: id.into(), state };
+    let balance = |service: &str, taken| Balance { service: service.into(), account: "all".into(), taken };
+    Sagas {
+        orders: vec!["first".into(), "second".into()],
+        runs: vec![run("first", SagaState::Finished), run("second", SagaState::Undone)],
+        steps: vec!["reserve".into(), "charge".into()],
+        effects: vec![
+            did("first", "reserve", false, 1),
+            did("second", "reserve", false, 1),
+            did("first", "charge", false, 500),
+            did("second", "reserve", true, 1),
+        ],
+        balances: vec![balance("stock", 1), balance("bank", 500)],
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::history::{LeaseEvent, Outcome, ParkedEntry};
+use crate::history::{LeaseEvent, Outcome, ParkedEntry, SagaState, StepEffect};
 
 /// Something that was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -101,6 +101,19 @@ pub enum Event {
         #[serde(flatten)]
         event: LeaseEvent,
     },
+    /// A service did or undid a step of a saga.
+    Step {
+        /// The effect.
+        #[serde(flatten)]
+        effect: StepEffect,
+    },
+    /// The state of a saga.
+    Saga {
+        /// Which.
+        saga: Arc<str>,
+        /// Its state.
+        state: SagaState,
+    },
 }
 
 impl fmt::Display for Event {
@@ -151,6 +164,11 @@ impl fmt::Display for Event {
                 write!(f, "effect {nth} of {consumer:?} {scope:?}: {id}")
             }
             Self::DeadLetter { id, consumer } => write!(f, "dead letter of {consumer:?}: {id}"),
+            Self::Step { effect: StepEffect { saga, step, service, is_undo, amount } } => {
+                let word = if *is_undo { "undid" } else { "did" };
+                write!(f, "{service} {word} {step} of saga {saga}, amount {amount}")
+            }
+            Self::Saga { saga, state } => write!(f, "saga {saga} is {state:?}"),
             Self::Lease { event: LeaseEvent::Granted { lease, epoch, holder } } => {
                 write!(f, "lease {lease} granted to {holder} with epoch {epoch}")
             }

@@ -39,11 +39,21 @@ pub enum Promise {
     Retention,
     /// In the end nobody holds a transaction, lease or unanswered message.
     NoLeak,
+    /// A saga is there if and only if the transaction that started it has committed.
+    SagaStarts,
+    /// No step of a saga happens twice.
+    SagaSteps,
+    /// An undo happens once at most, and only after its step.
+    SagaUndos,
+    /// In the end every saga is finished or undone, as a whole.
+    SagaEnds,
+    /// The books of the services say what the steps took and the undos gave back.
+    SagaMoney,
 }
 
 impl Promise {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::Atomic,
         Self::HonestOutcomes,
         Self::NoLoss,
@@ -59,6 +69,11 @@ impl Promise {
         Self::Containment,
         Self::Retention,
         Self::NoLeak,
+        Self::SagaStarts,
+        Self::SagaSteps,
+        Self::SagaUndos,
+        Self::SagaEnds,
+        Self::SagaMoney,
     ];
 
     /// The promise in one line, for people.
@@ -80,6 +95,11 @@ impl Promise {
             Self::Containment => "a poisoned message delays its own key only",
             Self::Retention => "retention removes nothing undecided",
             Self::NoLeak => "nothing is left held",
+            Self::SagaStarts => "a saga starts with its transaction",
+            Self::SagaSteps => "no step of a saga happens twice",
+            Self::SagaUndos => "an undo happens once, after its step",
+            Self::SagaEnds => "a saga is finished or undone as a whole",
+            Self::SagaMoney => "what sagas took and gave back adds up",
         }
     }
 }

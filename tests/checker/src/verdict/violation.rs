@@ -76,6 +76,24 @@ pub enum Violation {
     RemovedWhileParked,
     /// Still held by somebody when everything was healed.
     Leaked,
+    /// The row of its start is there, and no saga.
+    OrderedNotStarted,
+    /// A saga without the row of its start.
+    StartedByNobody,
+    /// A step happened again.
+    StepAgain,
+    /// An undo happened again.
+    UndoneAgain,
+    /// An undo happened before its step, or without it.
+    UndoneBefore,
+    /// A saga that has not ended.
+    NeverEnded,
+    /// A finished saga lacks a step.
+    FinishedInPart,
+    /// A saga that was undone has a step left.
+    UndoneInPart,
+    /// Books and effects differ, or an undo and its step.
+    DoesNotAddUp,
 }
 
 impl Violation {
@@ -110,6 +128,11 @@ impl Violation {
             Self::HeldWithoutCause => Promise::Containment,
             Self::RemovedUnpublished | Self::RemovedWhileParked => Promise::Retention,
             Self::Leaked => Promise::NoLeak,
+            Self::OrderedNotStarted | Self::StartedByNobody => Promise::SagaStarts,
+            Self::StepAgain => Promise::SagaSteps,
+            Self::UndoneAgain | Self::UndoneBefore => Promise::SagaUndos,
+            Self::NeverEnded | Self::FinishedInPart | Self::UndoneInPart => Promise::SagaEnds,
+            Self::DoesNotAddUp => Promise::SagaMoney,
         }
     }
 
@@ -150,6 +173,15 @@ impl Violation {
             Self::RemovedUnpublished => "was removed before it was published",
             Self::RemovedWhileParked => "was removed while it was parked",
             Self::Leaked => "is still held",
+            Self::OrderedNotStarted => "was to start with a transaction that has committed, and is not there",
+            Self::StartedByNobody => "is there, and no transaction that started it",
+            Self::StepAgain => "did a step again",
+            Self::UndoneAgain => "undid a step again",
+            Self::UndoneBefore => "undid a step that had not happened",
+            Self::NeverEnded => "is neither finished nor undone",
+            Self::FinishedInPart => "is finished and lacks a step",
+            Self::UndoneInPart => "is undone and has a step left",
+            Self::DoesNotAddUp => "does not add up",
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use checker::Occurrence;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::task::spawn_blocking;
@@ -87,6 +88,8 @@ impl Log {
         config.set("bootstrap.servers", servers).set("reconnect.backoff.max.ms", "500");
         // A group is demanded, even by a client that never uses it.
         config.set("group.id", format!("{topic}-topic_reader")).set("enable.auto.commit", "false");
+        // The ends of transactions have offsets, too, and nobody reads them.
+        config.set("enable.partition.eof", "true");
         let consumer: BaseConsumer = config.create()?;
         let mut list = TopicPartitionList::new();
         for partition in 0..partitions {
@@ -99,13 +102,20 @@ impl Log {
         Ok(Self { consumer, topic: topic.to_owned(), next: vec![0; count], places, wholes, occurrences })
     }
 
-    /// Whether there was a record. An error is an outage, which ends.
-    fn poll(&mut self) -> bool {
-        let Some(Ok(record)) = self.consumer.poll(POLL) else { return false };
-        let partition = usize::try_from(record.partition()).unwrap_or_default();
-        self.next[partition] = record.offset() + 1;
-        self.occurrences.extend(self.wholes.take(plain(&record, &self.places[partition]), "ce_"));
-        true
+    /// Takes what comes next. An error is an outage, which ends.
+    fn poll(&mut self) -> Polled {
+        match self.consumer.poll(POLL) {
+            Some(Ok(record)) => {
+                let partition = usize::try_from(record.partition()).unwrap_or_default();
+                self.next[partition] = record.offset() + 1;
+                self.occurrences.extend(self.wholes.take(plain(&record, &self.places[partition]), "ce_"));
+                Polled::Record
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                Polled::End(usize::try_from(partition).unwrap_or_default())
+            }
+            _ => Polled::Nothing,
+        }
     }
 
     fn read_to_end(&mut self) -> Result<(), Failure> {
@@ -115,15 +125,30 @@ impl Log {
             ends.push(high);
         }
         let mut heard_at = Instant::now();
-        while self.next.iter().zip(&ends).any(|(next, end)| next < end) {
-            if self.poll() {
-                heard_at = Instant::now();
-            } else if heard_at.elapsed() > SILENCE {
-                return Err(format!("{}: read up to {:?}, its end is {ends:?}", self.topic, self.next).into());
+        let is_behind = |(next, end): (&i64, &i64)| next < end;
+        while self.next.iter().zip(&ends).any(is_behind) {
+            match self.poll() {
+                Polled::Record => heard_at = Instant::now(),
+                Polled::End(partition) => ends[partition] = self.next[partition],
+                Polled::Nothing if heard_at.elapsed() > SILENCE => {
+                    let Self { topic, next, .. } = self;
+                    return Err(format!("{topic}: read up to {next:?}, its end is {ends:?}").into());
+                }
+                Polled::Nothing => {}
             }
         }
         Ok(())
     }
+}
+
+/// The effect of asking for the next record.
+enum Polled {
+    /// It came.
+    Record,
+    /// This partition has no more.
+    End(usize),
+    /// There was no answer.
+    Nothing,
 }
 
 fn plain<'a>(record: &'a BorrowedMessage<'_>, place: &Arc<str>) -> Record<'a> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use inbox::simulation::{Admitted, Pause, Store};
 use inbox::window::Window;
 use inbox::{
@@ -180,7 +179,6 @@ impl SimulatedInbox {
     }
 }
 
-#[async_trait]
 impl Store for SimulatedInbox {
     type Tx = SimulatedTransaction;
     type Guard = MessageId;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use checker::LeaseEvent;
-use outbox::log::{Acquired, CheckpointStore, Cursor, ExceptionChange, Fenced, Lease, LogError};
+use message::MessageId;
+use outbox::log::{Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, Lease, LogError};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -61,6 +62,14 @@ impl CheckpointStore for SimulatedCheckpointStore {
         self.connection
             .call(Call::Checkpoint, |state| state.checkpoint(process, epoch, cursor, changes))
             .await?
+    }
+
+    async fn doubt(
+        &mut self,
+        _: &Cursor,
+        _: Option<(EntryId, MessageId)>,
+    ) -> Result<Option<String>, LogError> {
+        unreachable!("nothing is published in transactions")
     }
 
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {

@@ -40,10 +40,10 @@ impl OutboxTables {
     /// it, or went back with it.
     pub(super) fn granted_cursor(&self) -> Cursor {
         let here = |old: &Mark| mark(self.history, commits_at(old));
-        let Cursor { base, progress } = &self.relay.cursor;
+        let Cursor { base, progress, transaction } = &self.relay.cursor;
         let progress =
             progress.as_ref().map(|progress| Progress { head: here(&progress.head), ..progress.clone() });
-        Cursor { base: here(base), progress }
+        Cursor { base: here(base), progress, transaction: transaction.clone() }
     }
 
     /// Takes the place of tables that were ahead of this state, which is an earlier one of them.

@@ -143,7 +143,7 @@ async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(),
 }
 
 impl BrokerAddress {
-    async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+    pub(crate) async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
         match self {
             Self::Kafka { servers, topic, group, partitions } => {

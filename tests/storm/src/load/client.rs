@@ -19,6 +19,7 @@ use super::settle_in::SettleIn;
 use super::shape::{Ending, PRODUCER_BYTES_MAX, Path, Shape};
 use super::work::{Given, Tx, WorkError, work};
 use crate::Failure;
+use crate::backpressure;
 use crate::clock;
 use crate::journal::{Journal, Sent, Step};
 use crate::process;
@@ -138,6 +139,10 @@ impl<DB: SettleIn> Client<DB> {
         // Every start of a process does something else.
         let mut rng = StdRng::from_os_rng();
         while !stop.is_cancelled() {
+            tokio::select! {
+                () = backpressure::obey(&self.given.folder) => {}
+                () = stop.cancelled() => break,
+            }
             let shape = Shape::random(&mut rng, self.accounts);
             self.operate(&shape).await?;
             let pause = pause.mul_f64(rand::Rng::random_range(&mut rng, 0.2..1.8));

@@ -41,7 +41,7 @@ async fn passed(rows: &mut dyn Rows) -> Result<HashMap<Uuid, bool>, Failure> {
             match row.stage {
                 reconcile::Stage::Ahead => passed.insert(row.id, false),
                 reconcile::Stage::Passed => passed.insert(row.id, true),
-                reconcile::Stage::Beside(_) => None,
+                reconcile::Stage::Beside(_) | reconcile::Stage::LeftOut => None,
             };
         }
     }

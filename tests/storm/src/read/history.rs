@@ -8,6 +8,7 @@ use super::leaks::leaks;
 use crate::Failure;
 use crate::faults::database::prepared::JOURNAL;
 use crate::journal::{self, SET_BACK, Step, WENT_BACK, operations};
+use crate::sagas;
 use crate::setup::Plot;
 use crate::stage::{Role, Stage};
 use harness::stores::Plain;
@@ -50,6 +51,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         consumers: read,
         leases: producers.leases().await?,
         leaks: None,
+        sagas: Some(sagas::read(&stage.database).await?),
     };
     let mut times = Vec::new();
     journal::read(&plot.file(WENT_BACK), |time| times.push(time))?;

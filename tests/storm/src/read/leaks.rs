@@ -12,11 +12,14 @@ pub(super) async fn leaks(stage: &Stage, forgotten: &Forgotten) -> Result<Vec<Le
     let mut leaks = Vec::new();
     let mut producers = Plain::open(&stage.database.producers).await?;
     let mut consumers = Plain::open(&stage.database.consumers).await?;
-    for plain in [&mut producers, &mut consumers] {
+    let mut sagas = Plain::open(&stage.database.sagas).await?;
+    let mut bank = Plain::open(&stage.database.bank).await?;
+    for plain in [&mut producers, &mut consumers, &mut sagas, &mut bank] {
         let open = plain.open_transactions().await?;
         leaks.extend(open.into_iter().map(|what| Leak { kind: LeakKind::Transaction, what: what.into() }));
     }
-    let held = producers.holders().await?;
+    let mut held = producers.holders().await?;
+    held.extend(sagas.holders().await?);
     let lease =
         |holder: String| Leak { kind: LeakKind::Lease, what: format!("the lease of {holder}").into() };
     leaks.extend(held.into_iter().map(lease));

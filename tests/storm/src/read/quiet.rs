@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::Failure;
+use crate::sagas;
 use crate::setup::Plot;
 use crate::stage::Stage;
 use crate::topic_reader;
@@ -23,6 +24,8 @@ pub struct Pending {
     pub undecided: u64,
     /// Deliveries that wait at the broker. They are counted when nothing else is on its way.
     pub waiting: u64,
+    /// Sagas that have not ended, and messages between them and shipping.
+    pub sagas: u64,
 }
 
 impl Pending {
@@ -35,14 +38,17 @@ impl Pending {
     /// Counts what would not be there if everything were as fast as it should be.
     #[must_use]
     pub fn lag(self) -> u64 {
-        self.retrying + self.held + self.undecided + self.waiting
+        self.retrying + self.held + self.undecided + self.waiting + self.sagas
     }
 }
 
 impl std::fmt::Display for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { scheduled, retrying, held, undecided, waiting, .. } = self;
+        let Self { scheduled, retrying, held, undecided, waiting, sagas, .. } = self;
         write!(f, "{scheduled} scheduled, {retrying} retrying, {held} held, {undecided} effects missing")?;
+        if *sagas > 0 {
+            write!(f, ", {sagas} sagas open or their messages on the way")?;
+        }
         if *waiting > 0 { write!(f, ", {waiting} deliveries waiting at the broker") } else { Ok(()) }
     }
 }
@@ -61,7 +67,8 @@ pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
         undecided += missing(&left, &consumers.decided(consumer, plot.dead_lettered_by(consumer)).await?);
     }
     let messages = left.len() as u64;
-    let known = Pending { messages, scheduled, retrying, held, undecided, waiting: 0 };
+    let sagas = sagas::open(&stage.database).await?;
+    let known = Pending { messages, scheduled, retrying, held, undecided, waiting: 0, sagas };
     let waiting = if known.is_quiet() { topic_reader::waiting(plot, stage).await? } else { Vec::new() };
     Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
 }
@@ -96,6 +103,7 @@ mod tests {
             Pending { held: 1, ..Pending::default() },
             Pending { undecided: 1, ..Pending::default() },
             Pending { waiting: 1, ..Pending::default() },
+            Pending { sagas: 1, ..Pending::default() },
         ] {
             assert!(late.lag() == 1 && !late.is_quiet(), "{late}");
         }

@@ -101,21 +101,23 @@ pub(super) async fn wire(
         Ok(())
     };
     if pair.database == DatabaseKind::Postgres {
-        for role in [Role::Producer, Role::Relay, Role::Consumer] {
+        for role in [Role::Producer, Role::Relay, Role::Consumer, Role::Worker] {
             add(role, Peer::Database, 0, host_and_port(servers.postgres()?)?).await?;
         }
         wires.own = Some(Proxy::start(0, host_and_port(servers.postgres()?)?).await?);
     }
-    for (place, role) in [Role::Relay, Role::Consumer].into_iter().enumerate() {
+    for (place, role) in [Role::Relay, Role::Consumer, Role::Worker].into_iter().enumerate() {
         let (port, upstream) = match pair.broker {
             BrokerKind::Rabbitmq => match broker.confirms.as_ref().filter(|_| role == Role::Relay) {
                 Some(confirms) => (0, confirms.address().to_string()),
                 None => (0, host_and_port(servers.rabbitmq()?)?),
             },
-            BrokerKind::Sqs | BrokerKind::SqsFifo => match &broker.gateway {
-                Some(gateway) => (0, gateway.address().to_string()),
-                None => (0, host_and_port(servers.sqs()?)?),
-            },
+            BrokerKind::Sqs | BrokerKind::SqsFifo => {
+                match broker.gateway.as_ref().filter(|_| role != Role::Worker) {
+                    Some(gateway) => (0, gateway.address().to_string()),
+                    None => (0, host_and_port(servers.sqs()?)?),
+                }
+            }
             BrokerKind::Kafka => match servers.kafka_proxied.get(place) {
                 Some((listening, announced)) => (*announced, format!("127.0.0.1:{listening}")),
                 None => continue,

@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::stage::Database;
 use crate::workload::Workload;
 
-/// Two databases on a server.
+/// Databases on a server.
 pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Failure> {
     let mut admin = PgConnection::connect(server.as_str()).await?;
     for part in PARTS {
@@ -20,35 +20,53 @@ pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Fail
     let database = Database {
         producers: url(plot, server, PRODUCERS)?,
         consumers: url(plot, server, CONSUMERS)?,
+        sagas: url(plot, server, SAGAS)?,
+        bank: url(plot, server, BANK)?,
         accounts: ACCOUNTS,
     };
     let mut producers = PgConnection::connect(&database.producers).await?;
     let mut consumers = PgConnection::connect(&database.consumers).await?;
+    let mut sagas = PgConnection::connect(&database.sagas).await?;
+    let mut bank = PgConnection::connect(&database.bank).await?;
     make_tables::<Postgres>(&mut producers, &mut consumers).await?;
+    super::sagas::make_tables::<Postgres>(&mut sagas, &mut bank).await?;
     for statement in WATCH_LEASES {
         sqlx::raw_sql(statement).execute(&mut producers).await?;
     }
     roles::grant(&mut producers, &mut consumers).await?;
+    roles::grant_sagas(&mut sagas, &mut bank).await?;
+    sagas.close().await?;
+    bank.close().await?;
     producers.close().await?;
     consumers.close().await?;
     Ok(database)
 }
 
-/// Two files.
+/// Files.
 pub(super) async fn sqlite(plot: &Plot) -> Result<Database, Failure> {
     let url = |part: &str| format!("sqlite://{}?mode=rwc", plot.file(&format!("{part}.db")).display());
-    let database = Database { producers: url(PRODUCERS), consumers: url(CONSUMERS), accounts: ACCOUNTS };
+    let database = Database {
+        producers: url(PRODUCERS),
+        consumers: url(CONSUMERS),
+        sagas: url(SAGAS),
+        bank: url(BANK),
+        accounts: ACCOUNTS,
+    };
     let open = async |url: &str| -> Result<SqliteConnection, Failure> {
         Ok(SqliteConnection::connect_with(&outbox::connect::sqlite_options(url)?).await?)
     };
     let (mut producers, mut consumers) = (open(&database.producers).await?, open(&database.consumers).await?);
+    let (mut sagas, mut bank) = (open(&database.sagas).await?, open(&database.bank).await?);
     make_tables::<Sqlite>(&mut producers, &mut consumers).await?;
+    super::sagas::make_tables::<Sqlite>(&mut sagas, &mut bank).await?;
+    sagas.close().await?;
+    bank.close().await?;
     producers.close().await?;
     consumers.close().await?;
     Ok(database)
 }
 
-/// Removes both databases, whoever is connected.
+/// Removes all databases, whoever is connected.
 pub(super) async fn drop_postgres(plot: &Plot, server: &Url) -> Result<(), Failure> {
     let mut admin = PgConnection::connect(server.as_str()).await?;
     for part in PARTS {
@@ -60,7 +78,9 @@ pub(super) async fn drop_postgres(plot: &Plot, server: &Url) -> Result<(), Failu
 
 const PRODUCERS: &str = "producers";
 const CONSUMERS: &str = "consumers";
-const PARTS: [&str; 2] = [PRODUCERS, CONSUMERS];
+const SAGAS: &str = "sagas";
+const BANK: &str = "bank";
+const PARTS: [&str; 4] = [PRODUCERS, CONSUMERS, SAGAS, BANK];
 
 fn text(plot: &Plot, part: &str) -> String {
     format!("{}_{part}", plot.name.replace('-', "_"))

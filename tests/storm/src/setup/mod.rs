@@ -6,6 +6,7 @@
 //! | `broker` | topics, exchanges, queues |
 //! | `database` | databases, tables |
 //! | `processes` | how producers, relays and consumers are started |
+//! | `sagas` | what sagas need besides |
 //! | `roles` | the users of least privilege that they connect as on PostgreSQL |
 
 mod addresses;
@@ -13,6 +14,7 @@ mod broker;
 mod database;
 mod processes;
 mod roles;
+mod sagas;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +24,7 @@ use url::Url;
 use crate::Failure;
 use crate::load::Topics;
 use crate::pair::{DatabaseKind, Pair};
+use crate::sagas::SagaTopics;
 use crate::stage::{Processes, Services, Stage, Wires};
 
 pub use addresses::Servers;
@@ -44,6 +47,8 @@ pub struct Plot {
     pub pause: Duration,
     /// Whether the inbox's guard is on.
     pub guarded: bool,
+    /// Whether relays publish in transactions.
+    pub transactional: bool,
     /// When it began, in seconds since 1970.
     pub began: i64,
 }
@@ -55,9 +60,18 @@ impl Plot {
     /// Where messages go.
     #[must_use]
     pub fn topics(&self) -> Topics {
+        Topics { main: self.topic("rows"), nowhere: self.topic("nowhere") }
+    }
+
+    /// Where the messages of sagas go.
+    #[must_use]
+    pub fn saga_topics(&self) -> SagaTopics {
+        SagaTopics { ship: self.topic("ship"), replies: self.topic("replies") }
+    }
+
+    fn topic(&self, word: &str) -> String {
         let suffix = if self.pair.broker == crate::pair::BrokerKind::SqsFifo { ".fifo" } else { "" };
-        let topic = |word: &str| format!("{}-{word}{suffix}", self.name);
-        Topics { main: topic("rows"), nowhere: topic("nowhere") }
+        format!("{}-{word}{suffix}", self.name)
     }
 
     /// The names under which messages are applied.
@@ -96,6 +110,7 @@ pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage
         DatabaseKind::Sqlite => database::sqlite(plot).await?,
     };
     let broker = broker::make(plot, servers).await?;
+    sagas::make_topics(plot, &broker).await?;
     let mut wires = Wires::default();
     addresses::wire(plot.pair, servers, &broker, &mut wires).await?;
     if let Some(own) = &wires.own {
@@ -135,5 +150,6 @@ pub async fn remove(plot: &Plot, servers: &Servers, stage: &Stage) -> Result<(),
         database::drop_postgres(plot, servers.postgres()?).await?;
     }
     stage.services.remove_others().await?;
+    sagas::remove_topics(plot, stage).await?;
     broker::remove(plot, stage).await
 }

@@ -8,11 +8,12 @@ use serde::Serialize;
 use url::Url;
 
 use super::addresses::through;
-use super::{ACCOUNTS, Plot, Servers, broker, roles};
+use super::{ACCOUNTS, Plot, Servers, broker, roles, sagas};
 use crate::Failure;
 use crate::consume::{BrokerAddress, ConsumerTask, KAFKA_PROPERTIES};
 use crate::load::ProducerTask;
 use crate::pair::BrokerKind;
+use crate::sagas::{OrdersTask, REPLIES, SHIPPING, WorkerTask};
 use crate::stage::{Peer, Recipe, Role, Stage, Wire};
 
 /// For the mock cluster, which checks no sequence numbers: behind a refused request it stores the
@@ -35,6 +36,9 @@ const PRODUCERS: usize = 3;
 const RELAYS: usize = 2;
 /// Per name.
 const CONSUMERS: usize = 2;
+const WORKERS: usize = 2;
+/// So many pauses between two operations lie between two starts of sagas.
+const PAUSES: u32 = 4;
 
 /// Times with which a storm need not wait for human time scales.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
@@ -76,6 +80,11 @@ pub(super) async fn start(
     for (name, task) in cast.consumers()? {
         cast.keep(&name, Role::Consumer, "consumer", &task).await?;
     }
+    for number in 0..WORKERS {
+        cast.keep(&format!("worker-{number}"), Role::Worker, "worker", &cast.worker(number)?).await?;
+    }
+    let orders = OrdersTask { database: cast.saga_database(Role::Worker)?, pause: plot.pause * PAUSES };
+    cast.keep("orders-0", Role::Producer, "orders", &orders).await?;
     for number in 0..PRODUCERS {
         let name = format!("producer-{number}");
         let task = ProducerTask {
@@ -140,7 +149,49 @@ impl Cast<'_> {
         }
     }
 
+    /// The sagas' database, reached as this role over the workers' wire.
+    fn saga_database(&self, role: Role) -> Result<String, Failure> {
+        let direct = roles::url(self.plot.pair.database, role, &self.stage.database.sagas)?;
+        self.at(Role::Worker, Peer::Database, &direct)
+    }
+
+    fn worker(&self, number: usize) -> Result<WorkerTask, Failure> {
+        let topics = self.plot.saga_topics();
+        let bank = roles::url(self.plot.pair.database, Role::Worker, &self.stage.database.bank)?;
+        Ok(WorkerTask {
+            database: self.saga_database(Role::Worker)?,
+            bank: self.at(Role::Worker, Peer::Database, &bank)?,
+            ship: self.address(Role::Worker, &topics.ship, SHIPPING, number)?,
+            replies: self.address(Role::Worker, &topics.replies, REPLIES, number)?,
+            topics,
+        })
+    }
+
     fn relay_config(&self) -> Result<String, Failure> {
+        let broker = &self.stage.broker;
+        let main = self.pipeline(
+            RELAY_NAME,
+            (&self.database(Role::Relay)?, Role::Relay),
+            broker.exchange.as_deref().unwrap_or_default(),
+            &engine(),
+        )?;
+        let sagas = self.pipeline(
+            sagas::PIPELINE,
+            (&self.saga_database(Role::Relay)?, Role::Worker),
+            &sagas::exchange(self.plot),
+            &sagas::engine(),
+        )?;
+        Ok(format!("{main}{sagas}"))
+    }
+
+    /// A pipeline from a database to the broker, over this role's wire.
+    fn pipeline(
+        &self,
+        name: &str,
+        (database, role): (&str, Role),
+        exchange: &str,
+        engine: &str,
+    ) -> Result<String, Failure> {
         let broker = &self.stage.broker;
         let section = match self.plot.pair.broker {
             BrokerKind::Kafka | BrokerKind::MockKafka => {
@@ -153,27 +204,26 @@ impl Cast<'_> {
                     .collect();
                 format!(
                     "[pipeline.kafka]\nbootstrap_servers = {:?}\nconnect_timeout_ms = 2000\n\
-                     [pipeline.kafka.properties]\n{}",
-                    self.kafka(Role::Relay),
+                     transactional = {}\n[pipeline.kafka.properties]\n{}",
+                    self.kafka(role),
+                    self.plot.transactional,
                     properties.concat()
                 )
             }
             BrokerKind::Rabbitmq => format!(
                 "[pipeline.rabbitmq]\nurl = {:?}\nexchange = {:?}\nheartbeat_secs = {}\nconfirm_timeout_ms = 5000\n",
-                self.at(Role::Relay, Peer::Broker, self.servers.rabbitmq()?.as_str())?,
-                broker.exchange.as_deref().unwrap_or_default(),
+                self.at(role, Peer::Broker, self.servers.rabbitmq()?.as_str())?,
+                exchange,
                 HEARTBEAT.as_secs(),
             ),
             BrokerKind::Sqs | BrokerKind::SqsFifo => format!(
                 "[pipeline.sqs]\nregion = \"elasticmq\"\nendpoint_url = {:?}\naccess_key_id = \"storm\"\n\
                  secret_access_key = \"storm\"\nrequest_timeout_ms = 4000\n",
-                self.at(Role::Relay, Peer::Broker, &broker.address)?.trim_end_matches('/'),
+                self.at(role, Peer::Broker, &broker.address)?.trim_end_matches('/'),
             ),
         };
-        let database = self.database(Role::Relay)?;
         Ok(format!(
-            "[[pipeline]]\nname = {RELAY_NAME:?}\n[pipeline.database]\nurl = {database:?}\n{section}{}",
-            engine()
+            "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {database:?}\n{section}{engine}"
         ))
     }
 
@@ -190,7 +240,7 @@ impl Cast<'_> {
                 let name = format!("consumer-{consumer}-{number}");
                 let task = ConsumerTask {
                     database: self.database(Role::Consumer)?,
-                    broker: self.address(consumer, number)?,
+                    broker: self.address(Role::Consumer, &self.plot.topics().main, consumer, number)?,
                     consumer: String::from(*consumer),
                     also: also.map(String::from),
                     batch: if is_shared { number == 1 } else { place == 1 },
@@ -203,15 +253,22 @@ impl Cast<'_> {
         Ok(tasks)
     }
 
-    /// Where one of a consumer's processes receives. The mock's group coordinator ends its program
-    /// (`member->resp` is asserted) when a member asks again to join before it was answered, as it
-    /// does after a fault: there the partitions are divided beforehand.
-    fn address(&self, consumer: &str, number: usize) -> Result<BrokerAddress, Failure> {
-        let (broker, topics) = (&self.stage.broker, self.plot.topics());
+    /// Where one of a consumer's processes receives, over this role's wire. The mock's group
+    /// coordinator ends its program (`member->resp` is asserted) when a member asks again to join
+    /// before it was answered, as it does after a fault: there the partitions are divided
+    /// beforehand.
+    fn address(
+        &self,
+        role: Role,
+        topic: &str,
+        consumer: &str,
+        number: usize,
+    ) -> Result<BrokerAddress, Failure> {
+        let (broker, topic) = (&self.stage.broker, topic.to_owned());
         Ok(match self.plot.pair.broker {
             BrokerKind::Kafka | BrokerKind::MockKafka => BrokerAddress::Kafka {
-                servers: self.kafka(Role::Consumer),
-                topic: topics.main,
+                servers: self.kafka(role),
+                topic,
                 group: self.plot.group(consumer),
                 partitions: match self.plot.pair.broker {
                     BrokerKind::MockKafka => (0..broker::PARTITIONS)
@@ -221,15 +278,12 @@ impl Cast<'_> {
                 },
             },
             BrokerKind::Rabbitmq => BrokerAddress::Rabbitmq {
-                url: self.at(Role::Consumer, Peer::Broker, &broker.address)?,
+                url: self.at(role, Peer::Broker, &broker.address)?,
                 queue: broker::queue(self.plot, consumer),
             },
             BrokerKind::Sqs | BrokerKind::SqsFifo => BrokerAddress::Sqs {
-                endpoint: self
-                    .at(Role::Consumer, Peer::Broker, &broker.address)?
-                    .trim_end_matches('/')
-                    .into(),
-                queue: topics.main,
+                endpoint: self.at(role, Peer::Broker, &broker.address)?.trim_end_matches('/').into(),
+                queue: topic,
             },
         })
     }

@@ -17,6 +17,7 @@ fn user(role: Role) -> &'static str {
         Role::Producer => "storm_producer",
         Role::Relay => "storm_relay",
         Role::Consumer => "storm_consumer",
+        Role::Worker => "storm_worker",
     }
 }
 
@@ -25,6 +26,19 @@ const BUSINESS: [(Role, &str); 3] = [
     (Role::Producer, "GRANT SELECT, INSERT, UPDATE ON account TO {user}"),
     (Role::Producer, "GRANT SELECT, INSERT ON business TO {user}"),
     (Role::Consumer, "GRANT INSERT ON effect TO {user}"),
+];
+
+/// Grants for the services of sagas, and for the operator that cancels some.
+const SHOP: [&str; 4] = [
+    "GRANT INSERT ON shop_order, saga_effect TO {user}",
+    "GRANT SELECT, UPDATE ON stock TO {user}",
+    "GRANT SELECT, INSERT, UPDATE ON shipment TO {user}",
+    "GRANT INSERT ON saga_audit TO {user}",
+];
+const BANK: [&str; 3] = [
+    "GRANT INSERT ON saga_effect TO {user}",
+    "GRANT SELECT, UPDATE ON bank_account TO {user}",
+    "GRANT SELECT, INSERT, UPDATE ON bank_ledger TO {user}",
 ];
 
 /// An administrator's URL as a role's; a file has no users.
@@ -56,6 +70,24 @@ pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnec
     Ok(())
 }
 
+/// Makes the users of sagas, and grants them what they need.
+pub(super) async fn grant_sagas(sagas: &mut PgConnection, bank: &mut PgConnection) -> Result<(), Failure> {
+    sagas.execute(&create(Role::Worker)?).await?;
+    let mut roles = roles()?;
+    (roles.producer, roles.consumer) = (roles.worker.clone(), roles.worker.clone());
+    for line in [Line::Outbox, Line::Inbox, Line::Saga] {
+        sagas.execute(&roles.script(line, None)).await?;
+    }
+    let user = Identifier::new(user(Role::Worker))?;
+    for grant in SHOP {
+        sagas.execute(&Template::new(grant).identifier("user", &user).render()).await?;
+    }
+    for grant in BANK {
+        bank.execute(&Template::new(grant).identifier("user", &user).render()).await?;
+    }
+    Ok(())
+}
+
 fn create(role: Role) -> Result<Statement, Failure> {
     let template = "DO $$ BEGIN IF to_regrole('{user}') IS NULL THEN CREATE ROLE {user} LOGIN PASSWORD 'storm'; \
                     END IF; END $$";
@@ -68,6 +100,7 @@ fn roles() -> Result<Roles, Failure> {
     roles.producer = Identifier::new(user(Role::Producer))?;
     roles.relay = Identifier::new(user(Role::Relay))?;
     roles.consumer = Identifier::new(user(Role::Consumer))?;
+    roles.worker = Identifier::new(user(Role::Worker))?;
     roles.observer = Identifier::new("storm_observer")?;
     Ok(roles)
 }

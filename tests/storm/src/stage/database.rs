@@ -1,12 +1,16 @@
-//! The producers' database and the consumers'.
+//! The databases of producers, consumers, sagas and their bank.
 
-/// Two databases on one PostgreSQL server, or two SQLite files. Reached directly, past every proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Databases on one PostgreSQL server, or SQLite files. Reached directly, past every proxy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Database {
     /// Business rows and outbox.
     pub producers: String,
     /// Inbox and effects.
     pub consumers: String,
+    /// Sagas, their outbox and inbox, stock and shipping.
+    pub sagas: String,
+    /// The bank that sagas call.
+    pub bank: String,
     /// Accounts, the rows that producers contend for: table `account`, column `name` in `account-0`
     /// up to this number less one. A producer locks them in ascending order of their names.
     pub accounts: u32,

@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `broker` | the broker, its topics and queues |
-//! | `database` | the producers' database and the consumers' |
+//! | `database` | the databases of producers, consumers, sagas and their bank |
 //! | `services` | starting and stopping of servers |
 //! | `wires` | the proxies between processes and servers |
 

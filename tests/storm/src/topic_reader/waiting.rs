@@ -8,6 +8,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use brokers::rabbitmq;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::task::spawn_blocking;
 
@@ -76,9 +77,32 @@ fn partitions(servers: &str, topic: &str, group: &str) -> Result<Vec<Waiting>, F
             _ => low,
         };
         let place = format!("partition {topic}[{}] of group {group}", element.partition());
-        all.push(Waiting { place, count: high.saturating_sub(next).max(0).unsigned_abs() });
+        let behind = high.saturating_sub(next).max(0).unsigned_abs();
+        let count = if behind == 0 { 0 } else { records(servers, topic, element.partition(), next)? };
+        all.push(Waiting { place, count });
     }
     Ok(all)
+}
+
+/// Counts the records from an offset on: the ends of transactions have offsets, too, and nobody
+/// reads them.
+fn records(servers: &str, topic: &str, partition: i32, from: i64) -> Result<u64, Failure> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", servers).set("group.id", format!("{topic}-count"));
+    config.set("enable.auto.commit", "false").set("enable.partition.eof", "true");
+    let reader: BaseConsumer = config.create()?;
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, partition, Offset::Offset(from))?;
+    reader.assign(&list)?;
+    let mut count = 0;
+    loop {
+        match reader.poll(REQUEST) {
+            Some(Ok(_)) => count += 1,
+            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(count),
+            Some(Err(error)) => return Err(error.into()),
+            None => return Err(format!("{topic}[{partition}] cannot be read from {from} on").into()),
+        }
+    }
 }
 
 /// Counts what a queue can hand out, what it has handed out without an answer, and what it holds

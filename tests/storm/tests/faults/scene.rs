@@ -17,7 +17,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
         processes: Processes::default(),
         wires: Wires::default(),
         services: Services::new("false".into()),
-        database: Database { producers: String::new(), consumers: String::new(), accounts: 0 },
+        database: Database::default(),
         broker: Broker {
             address: String::new(),
             topics: Vec::new(),
@@ -46,7 +46,7 @@ pub(crate) async fn with_database<DB: Dialect + Workload>(
         database.execute(&format!("INSERT INTO account VALUES ('{name}', 0)")).await?;
     }
     let url = database.url.clone();
-    let reached = Database { producers: url.clone(), consumers: url, accounts };
+    let reached = Database { producers: url.clone(), consumers: url, accounts, ..Database::default() };
     Ok((Stage { database: reached, ..empty(test) }, database))
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{
-    Delivery, DeliveryToken, Disposition, Malformed, Message, Settlement, Subscription, SubscriptionError,
+    Delivery, DeliveryToken, Disposition, Lag, Malformed, Message, Settlement, Subscription,
+    SubscriptionError,
 };
 use tokio::sync::watch;
 
@@ -173,6 +174,10 @@ impl Subscription for Session {
                 return Ok(Vec::new());
             }
         }
+    }
+
+    fn lag(&self) -> Vec<Lag> {
+        vec![Lag::new("orders", self.broker.lock().pending.len() as u64)]
     }
 
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {

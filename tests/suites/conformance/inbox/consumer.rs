@@ -231,7 +231,7 @@ async fn unknown_kinds_are_refused_by_default<DB: TestDatabase>(database: &Datab
     }
 }
 
-async fn unknown_kinds_are_skipped_on_demand<DB: TestDatabase>(database: &Database<DB>) {
+pub(super) async fn unknown_kinds_are_skipped_on_demand<DB: TestDatabase>(database: &Database<DB>) {
     let counters = tests::Counters::installed();
     let inbox = database.inbox().await;
     let broker = Broker::new([event("order.lost", "{}")]);
@@ -320,7 +320,11 @@ async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(dat
     let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);
     run_until_drained(base(&inbox, &broker).on(refund::<DB>), &broker).await;
     let letter = dead(&inbox).await[0].id;
-    let signature = Signature { actor: String::from("ann"), note: String::from("the new version is there") };
+    let signature = Signature {
+        actor: String::from("ann"),
+        note: String::from("the new version is there"),
+        selection: None,
+    };
     inbox.request_redrive(letter, RedriveOptions::default(), &signature).await.unwrap();
     let often = Some(Duration::from_millis(10));
     let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Skip);

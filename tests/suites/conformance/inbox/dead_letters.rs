@@ -29,6 +29,7 @@ cases! { "inbox/dead_letters":
         a_discarded_dead_letter_is_never_applied,
         the_record_of_a_dead_letter_is_kept,
         attempts_are_counted_until_success,
+        dead_letters_are_read_when_columns_are_added,
     }
 }
 
@@ -259,7 +260,7 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
 }
 
 fn signature() -> Signature {
-    Signature { actor: String::from("ann"), note: String::from("no longer wanted") }
+    Signature { actor: String::from("ann"), note: String::from("no longer wanted"), selection: None }
 }
 
 /// Admits a copy alone and as part of a batch, and says what came of both.
@@ -368,4 +369,29 @@ async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Databas
     assert_eq!((attempt.attempts, attempt.last_error.as_str()), (3, "failure 3"));
     assert!(attempt.next_at >= attempt.first_failed_at);
     assert_eq!(inbox.attempt(&consumer("shipping"), &none, message.id).await.unwrap(), None);
+}
+
+/// An upgrade adds columns while consumers of the version before go on, with statements that their
+/// connections have prepared.
+async fn dead_letters_are_read_when_columns_are_added<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let id = store_dead_letter(&inbox, &message("poison"), Reason::Poison).await;
+    let query = DeadLetterQuery { resolved_too: true, ..DeadLetterQuery::default() };
+    let some = std::num::NonZeroU32::new(10).unwrap();
+    let read = async || {
+        assert_eq!(inbox.dead_letters(&query).await.unwrap()[0].id, id);
+        assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().error, "it broke");
+        inbox.incomplete(some).await.unwrap();
+        inbox.decisions(some).await.unwrap().len()
+    };
+    assert_eq!(read().await, 0);
+    let mut tx = database.admin.begin().await.unwrap();
+    for table in ["inbox_dead_letter", "inbox_audit", "inbox_chunk_set"] {
+        let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+        let sql = format!("ALTER TABLE {place}{table} ADD COLUMN later text");
+        DB::sql(&mut tx, Box::leak(sql.into_boxed_str())).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
+    assert_eq!(read().await, 1);
 }

@@ -147,7 +147,8 @@ async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: Tes
         running.stop().await;
         let dead = dead_letters(&inbox).await;
         assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 3));
-        let signature = Signature { actor: String::from("test"), note: String::from("over") };
+        let signature =
+            Signature { actor: String::from("test"), note: String::from("over"), selection: None };
         inbox.discard(dead[0].id, &signature).await.unwrap();
     }
 }
@@ -210,7 +211,11 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     let both = [start(consuming()), start(consuming())];
     broker.drained().await;
     let dead = dead_letters(&inbox).await;
-    let signature = Signature { actor: String::from("ann"), note: String::from("the price is known now") };
+    let signature = Signature {
+        actor: String::from("ann"),
+        note: String::from("the price is known now"),
+        selection: None,
+    };
     let options = RedriveOptions::default();
     let request = async |at: usize| inbox.request_redrive(dead[at].id, options, &signature).await.unwrap();
     let decided = async || inbox.decisions(std::num::NonZeroU32::new(10).unwrap()).await.unwrap();

@@ -3,7 +3,7 @@
 use sqlx::Sqlite;
 use tests::Counters;
 
-use super::{chunks, each, failures, retention, runner};
+use super::{chunks, consumer, each, failures, retention, runner};
 
 cases! { "inbox/metrics":
     sqlite {
@@ -20,6 +20,7 @@ async fn every_metric_of_the_table_is_recorded() {
     each::<Sqlite>(failures::handlers_that_hang_are_ended_and_dead_lettered).await;
     each::<Sqlite>(chunks::chunks_between_others_take_effect_once_in_the_order_of_their_key).await;
     each::<Sqlite>(chunks::missing_chunks_expire_for_all_to_see).await;
+    each::<Sqlite>(consumer::unknown_kinds_are_skipped_on_demand).await;
     each::<Sqlite>(retention::a_replay_after_expiry_is_refused_by_every_process).await;
     counters.assert_all_emitted(inbox::telemetry::METRICS, "inbox_", inbox::telemetry::describe);
 }

@@ -235,7 +235,12 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
     let held = [park(4, ExceptionState::Held)];
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
-    let decree = |decision| OperatorDecision { decision, actor: "ops".into(), note: "topic repaired".into() };
+    let decree = |decision| OperatorDecision {
+        decision,
+        actor: "ops".into(),
+        note: "topic repaired".into(),
+        selection: None,
+    };
     let decide = async |id, decision| admin.decide(&relay(), EntryId(id), decree(decision)).await;
 
     let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(1), 10).await.unwrap();

@@ -5,7 +5,7 @@
 
 use migrations::{Identifier, Line, Migrator, Roles, Template};
 use outbox::NewMessage;
-use outbox::log::LogOptions;
+use outbox::log::{Fenced, LogOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres};
 use tests::Role;
 use tests::roles::grant;
@@ -342,11 +342,14 @@ async fn services_with_a_schema_each_cannot_touch_each_others_keys() {
 async fn an_observer_sees_states_and_no_content() {
     on("an_observer_sees_states", |db: Database<Postgres>| async move {
         db.enqueue([NewMessage::new("orders")]).await;
-        granted(&mut db.checkpoint_store("a").await).await;
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, _) = granted(&mut checkpoint_store).await;
         let url = Role::Observer.url(&db.url).unwrap();
         let admin = outbox::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let relays = admin.relays().await.unwrap();
         assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
+        // Of a lease that is free.
+        assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         let log = outbox::log::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let taken =
             log.checkpoint_store(&relay(), "observer").await.unwrap().acquire(super::support::TTL).await;

@@ -9,14 +9,18 @@ saga_cases! { "saga/operators":
     a_waiting_saga_is_cancelled_at_once,
     a_saga_in_hand_is_cancelled_after_its_step,
     a_saga_cancelled_while_it_finishes_is_undone,
+    a_saga_cancelled_while_its_last_attempt_fails_is_undone,
     a_saga_cancelled_after_its_end_stays_as_it_is,
     a_failing_undo_is_skipped,
     a_failing_step_is_given_a_result,
+    a_step_of_any_kind_is_given_a_result_before_it_began,
+    a_misspelt_step_is_not_given_a_result,
+    a_panicking_step_is_given_a_result,
     decisions_are_noted_and_refused_where_they_do_not_apply,
 }
 
 pub(super) fn alice() -> Signature {
-    Signature { actor: String::from("alice"), note: String::from("ticket 7") }
+    Signature { actor: String::from("alice"), note: String::from("ticket 7"), selection: None }
 }
 
 /// Deciding takes more rights than a service has.
@@ -138,6 +142,31 @@ async fn a_saga_cancelled_while_it_finishes_is_undone<DB: Tables>(db: Database<D
     assert_eq!(effects(&db).await, ["after", "undo after"]);
 }
 
+async fn a_saga_cancelled_while_its_last_attempt_fails_is_undone<DB: Tables>(db: Database<DB>) {
+    let (operator, attempts) = (operator(&db).await, Counter::default());
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo one")).await?))
+                .await?;
+            saga.call("two", async |_: String| {
+                if attempts.up() == fast().attempts_max {
+                    operator.cancel(&id("a"), &alice()).await.unwrap();
+                }
+                Err::<(), _>(StepError::retry("no"))
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one", "undo one"]);
+}
+
 async fn a_saga_cancelled_after_its_end_stays_as_it_is<DB: Tables>(db: Database<DB>) {
     let sagas = failing(&db, Counter::default(), 0).open().await.unwrap();
     start(&db, &sagas, "a", 0).await;
@@ -183,6 +212,72 @@ async fn a_failing_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
     stuck(&sagas, "a").await;
     operator(&db).await.skip(&id("a"), "two", &serde_json::Value::from(77), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "77");
+    worker.stop().await;
+}
+
+async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.sleep("pause", saga::SPAN_MAX * 2).await?;
+            let parcel: String =
+                saga.request("ship", &replies::ShipOrder { order: 7 }).within(saga::SPAN_MAX * 2).await?;
+            Ok(parcel)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    let operator = operator(&db).await;
+    assert!(stuck(&sagas, "a").await.contains("pause"));
+    operator.skip(&id("a"), "pause", &serde_json::Value::Null, &alice()).await.unwrap();
+    until(&sagas, "a", "stuck again", |saga| {
+        saga.stuck_at.is_some() && saga.error.as_deref().is_some_and(|error| error.contains("ship"))
+    })
+    .await;
+    operator.skip(&id("a"), "ship", &serde_json::Value::from("P-1"), &alice()).await.unwrap();
+    assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
+    worker.stop().await;
+}
+
+/// The saga would go on, and do again by itself what the operator did by hand.
+async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), 3).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    let (operator, by_hand) = (operator(&db).await, serde_json::Value::from(77));
+    for name in ["tow", "three", "no"] {
+        let refused = operator.skip(&id("a"), name, &by_hand, &alice()).await.unwrap_err();
+        assert!(matches!(&refused, DecideError::NotSkipped { step, .. } if step == name), "{refused}");
+        assert!(refused.to_string().contains("at two"), "{refused}");
+    }
+    let (saga, steps) = show(&sagas, "a").await;
+    assert!(saga.stuck_at.is_some() && steps.len() == 1, "{saga:?} {steps:?}");
+    operator.skip(&id("a"), "two", &by_hand, &alice()).await.unwrap();
+    assert_eq!(finished(&sagas, "a").await, "77");
+    worker.stop().await;
+}
+
+async fn a_panicking_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, input: i64| {
+            let one: i64 = saga
+                .step("one", async move |_| match input {
+                    0 => panic!("no rate"),
+                    rate => Ok(rate),
+                })
+                .await?;
+            Ok(one)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    assert!(stuck(&sagas, "a").await.contains("no rate"));
+    operator(&db).await.skip(&id("a"), "one", &serde_json::Value::from(5), &alice()).await.unwrap();
+    assert_eq!(finished(&sagas, "a").await, "5");
     worker.stop().await;
 }
 

@@ -10,6 +10,9 @@ saga_cases! { "saga/replies":
     a_reply_wakes_the_saga,
     a_reply_that_comes_before_the_saga_waits_is_kept,
     a_reply_while_the_saga_goes_to_wait_is_not_missed,
+    a_reply_before_a_cancellation_reaches_the_undo,
+    a_reply_keeps_every_digit,
+    a_saga_that_waits_is_not_kept_by_a_late_renewal,
     a_second_reply_is_suppressed,
     a_late_reply_goes_to_its_handler,
     a_request_without_a_reply_in_time_is_undone,
@@ -18,8 +21,8 @@ saga_cases! { "saga/replies":
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
-struct ShipOrder {
-    order: i64,
+pub(super) struct ShipOrder {
+    pub(super) order: i64,
 }
 
 impl message::Event for ShipOrder {
@@ -105,6 +108,74 @@ async fn a_reply_while_the_saga_goes_to_wait_is_not_missed<DB: Tables>(db: Datab
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
     inner.lock().unwrap().take();
+}
+
+async fn a_reply_before_a_cancellation_reaches_the_undo<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+            let parcel: String = saga
+                .request("ship", &ShipOrder { order })
+                .undo(async |tx, parcel: Option<&String>| {
+                    Ok(DB::apply(tx, format!("cancel shipping, {parcel:?}")).await?)
+                })
+                .await?;
+            Ok(parcel)
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
+    let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
+    operator.cancel(&id("a"), &operators::alice()).await.unwrap();
+    let worker = Worker::of(&sagas);
+    undone(&sagas, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["cancel shipping, Some(\"P-1\")"]);
+}
+
+async fn a_reply_keeps_every_digit<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, order: i64| {
+            let amount: u128 = saga.request("ship", &ShipOrder { order }).await?;
+            Ok(amount)
+        })
+        .open()
+        .await
+        .unwrap();
+    let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await.unwrap();
+    let operator = Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let digits = u128::MAX.to_string();
+    deliver(&inbox, &operator.replies(), &message(Some("checkout/a/ship"), &digits)).await.unwrap();
+    let worker = Worker::of(&sagas);
+    assert_eq!(finished(&sagas, "a").await, digits);
+    worker.stop().await;
+}
+
+/// The lease is renewed while the wait commits, and comes after it.
+async fn a_saga_that_waits_is_not_kept_by_a_late_renewal<DB: Tables>(db: Database<DB>) {
+    let mut options = fast();
+    options.lease = Duration::from_secs(1);
+    let hook: saga::Hook = Arc::new(move |_, place| {
+        Box::pin(async move {
+            if place == saga::crash_points::BEFORE_WAIT {
+                tokio::time::sleep(Duration::from_millis(600)).await;
+            }
+            false
+        })
+    });
+    let sagas = sagas(&db).options(options).hook(hook).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let saga = show(&sagas, "a").await.0;
+    assert_eq!((saga.epoch, saga.wake_at), (1, None), "nobody took it again");
+    worker.stop().await;
 }
 
 async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {

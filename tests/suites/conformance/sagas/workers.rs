@@ -14,6 +14,7 @@ saga_cases! { "saga/workers":
     a_stopping_worker_lets_its_sagas_go,
     a_busy_type_leaves_room_for_the_others,
     concurrency_is_bounded,
+    a_worker_goes_on_when_columns_are_added,
 }
 
 async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
@@ -278,4 +279,33 @@ async fn concurrency_is_bounded<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
     let most = now.lock().unwrap().1;
     assert!((1..=3).contains(&most), "{most} at once");
+}
+
+/// An upgrade adds columns while workers of the version before go on, with statements that their
+/// connections have prepared.
+async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let one = saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?));
+            one.await?;
+            saga.sleep("pause", Duration::from_secs(3_600)).await?;
+            Ok(())
+        })
+        .open()
+        .await
+        .unwrap();
+    let worker = Worker::of(&sagas);
+    start(&db, &sagas, "a", 0).await;
+    until(&sagas, "a", "asleep", |saga| saga.waits_for.is_some()).await;
+    for table in ["saga", "saga_step", "saga_reply", "saga_audit"] {
+        db.execute(&format!("ALTER TABLE {table} ADD COLUMN later text")).await.unwrap();
+    }
+    start(&db, &sagas, "b", 0).await;
+    until(&sagas, "b", "asleep", |saga| saga.waits_for.is_some()).await;
+    db.execute(DB::NOW).await.unwrap();
+    sagas.wake();
+    for name in ["a", "b"] {
+        finished(&sagas, name).await;
+    }
+    worker.stop().await;
 }

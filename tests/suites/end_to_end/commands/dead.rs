@@ -68,10 +68,11 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
 ) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker, &["a", "b", "c"]).await?;
     let table = scene.dead(&["list"]).await?.done()?.out;
-    assert!(table.starts_with("ID ") && table.lines().count() == 4, "{table}");
+    assert!(table.starts_with("SOURCE ") && table.lines().count() == 4, "{table}");
     let dead = scene.listed("dead").await?;
     assert_eq!(column(&dead, "key"), ["a", "b", "c"], "{dead}");
-    let (entry, message) = (dead[0]["id"].to_string(), dead[0]["message_id"].as_str().ok_or("no id")?);
+    let (entry, message) =
+        (dead[0]["id"].as_str().ok_or("no id")?, dead[0]["message_id"].as_str().ok_or("no id")?);
     let limited = scene.dead(&["list", "--limit", "2"]).await?.done()?;
     assert!(limited.out.lines().count() == 3 && limited.err.contains("--limit"), "{limited:?}");
     let shown = scene.dead(&["show", "--id", message]).await?.done()?.out;
@@ -82,26 +83,41 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let file = file.to_str().ok_or("a path that is no text")?;
     let edited =
         scene.decide(&["edit", "--id", message, "--payload-file", file, "--header", "by=ann"]).await?;
-    assert_eq!(edited, json!({ "action": "edit", "decided": [dead[0]["id"]] }));
+    assert_eq!(outcomes(&edited), [(entry, "edited")], "{edited}");
     assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until it is requeued");
-    let requeued = scene.decide(&["requeue", "--id", &entry]).await?;
-    assert_eq!(requeued, json!({ "action": "requeue", "decided": [dead[0]["id"]] }));
+    let requeued = scene.decide(&["requeue", "--id", entry]).await?;
+    assert_eq!(outcomes(&requeued), [(entry, "requeued")], "{requeued}");
+    assert_eq!(requeued["selection"], json!(format!("id={entry}: 1 chosen")));
+    let again = scene.dead(&[&["requeue", "--id", entry], &SIGNED[..]].concat()).await?;
+    again.refused(2, &["not dead", entry, "retrying", "by itself"])?;
     scene.publish().await?.ended(3)?;
     let records = scene.workload.broker.drain(&scene.workload.topic, 1).await?;
     let payloads: BTreeSet<&[u8]> = records.iter().map(|record| record.payload.as_slice()).collect();
     assert_eq!(payloads, BTreeSet::from([br#"{"key":"a","seq":1}"#.as_slice()]));
 
     let text = scene.dead(&[&["discard", "--key", "b", "--yes"], &SIGNED[..]].concat()).await?.done()?.out;
-    assert_eq!(text.trim(), format!("discard: {}", dead[1]["id"]));
+    assert!(text.contains("discarded") && text.lines().count() == 2, "{text}");
     let topic = scene.workload.topic.as_str();
-    scene.decide(&["discard", "--topic", topic, "--yes"]).await?;
+    let discard = ["discard", "--topic", topic, "--kind", topic, "--newer-than", "1h", "--yes"];
+    let dry = scene.decide(&[&discard[..], &["--dry-run"]].concat()).await?;
+    assert_eq!((column(&dry["messages"], "outcome"), &dry["dry_run"]), (vec!["would discard"], &json!(true)));
+    assert_eq!(column(&scene.listed("dead").await?, "key"), ["c"], "a dry run decides nothing");
+    scene.decide(&discard).await?;
     assert_eq!(scene.listed("dead").await?, json!([]));
-    assert_eq!(scene.decide(&["requeue", "--all"]).await?, json!({ "action": "requeue", "decided": [] }));
+    assert_eq!(scene.decide(&["requeue", "--all"]).await?["messages"], json!([]));
     scene.publish().await?.done()?;
     assert_eq!(scene.listed("discarded").await?, json!([]), "the relay has passed them");
 
+    let gone = ["discard", "--id", dead[1]["id"].as_str().ok_or("no id")?];
+    scene
+        .dead(&[&gone[..], &SIGNED].concat())
+        .await?
+        .refused(2, &["not dead", "ann decided discard", "has left"])?;
+
     let audit = scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?;
     assert_eq!(column(&audit, "action"), ["discard", "discard", "requeue", "edit"], "the latest first");
+    let chosen = format!("topic={topic} kind={topic} newer_than=1h: 1 chosen");
+    assert_eq!(column(&audit, "selection")[0], chosen, "the filter, and how many it chose");
     let who: BTreeSet<_> = column(&audit, "actor").into_iter().zip(column(&audit, "note")).collect();
     assert_eq!(who, BTreeSet::from([("ann", "a test")]));
     let edit = &audit[3];
@@ -109,6 +125,46 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let one = scene.dead(&["audit", "--limit", "1"]).await?.done()?.out;
     assert_eq!(one.lines().count(), 2, "{one}");
     Ok(())
+}
+
+/// Goal: of two operators who decide about the same messages at once, one wins and the other is
+/// told. Oracle: each message has one decision in the audit; every other outcome names the operator
+/// who was faster, and its command ends with 2.
+pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let scene = Scene::<DB>::open(&stage, broker, &keys).await?;
+    let as_ = |actor: &'static str| ["--yes", "--actor", actor, "--note", "a test", "--output", "json"];
+    let (requeue, discard) = (
+        [&["requeue", "--all"][..], &as_("ann")].concat(),
+        [&["discard", "--all"][..], &as_("bob")].concat(),
+    );
+    let (ann, bob) = tokio::try_join!(scene.dead(&requeue), scene.dead(&discard))?;
+    let audit = scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?;
+    let decided: BTreeSet<&str> = column(&audit, "id").into_iter().collect();
+    assert_eq!((decided.len(), column(&audit, "id").len()), (keys.len(), keys.len()), "{audit}");
+    let mut won = 0;
+    for (ran, winner, other) in
+        [(ann, "requeued", "bob decided discard"), (bob, "discarded", "ann decided requeue")]
+    {
+        let code = ran.code;
+        let report = ran.json()?;
+        let told = column(&report["messages"], "outcome");
+        let own = told.iter().filter(|outcome| **outcome == winner).count();
+        let lost = told.iter().filter(|outcome| outcome.contains(other)).count();
+        assert_eq!(own + lost, told.len(), "{report}");
+        assert_eq!(code, Some(if lost == 0 { 0 } else { 2 }), "{report}");
+        won += own;
+    }
+    assert_eq!(won, keys.len(), "each message has one winner");
+    Ok(())
+}
+
+/// The ids and outcomes of a report.
+fn outcomes(report: &Value) -> Vec<(&str, &str)> {
+    column(&report["messages"], "id").into_iter().zip(column(&report["messages"], "outcome")).collect()
 }
 
 /// Goal: a command that cannot mean what it says decides about nothing. Oracle: exit code 2 (3
@@ -120,35 +176,35 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
 ) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker, &["a", "b"]).await?;
     let dead = scene.listed("dead").await?;
-    let known = dead[0]["id"].to_string();
+    let known = dead[0]["id"].as_str().ok_or("no id")?;
     let payload = stage.folder().join("payload");
     std::fs::write(&payload, "x")?;
     let payload = payload.to_str().ok_or("a path that is no text")?;
     let cases: [(&[&str], &[&str]); 13] = [
-        (&["requeue", "--id", &known, "--id", "999"], &["not dead: 999", "relay dead list"]),
+        (&["requeue", "--id", known, "--id", "999"], &["not dead: 999", "relay dead list"]),
         (&["discard", "--id", "no-id"], &["not dead: no-id"]),
         (&["discard", "--id", ""], &["--id"]),
-        (&["discard", "--all"], &["2", "--yes"]),
-        (&["requeue", "--key", "a"], &["1", "--yes"]),
+        (&["discard", "--all"], &["2 dead messages", "--yes"]),
+        (&["requeue", "--key", "a"], &["1 dead messages", "--yes"]),
         (&["requeue"], &["--id"]),
         (&["requeue", "--all", "--key", "a"], &["--all", "--key"]),
         (&["requeue", "--all", "--yes", "--pipeline", "nobody"], &["nobody", RELAY]),
         (&["edit", "--id", "999", "--payload-file", payload], &["not dead: 999"]),
-        (&["edit", "--id", &known, "--payload-file", "/nowhere/payload"], &["/nowhere/payload"]),
-        (&["edit", "--id", &known], &["--payload-file"]),
-        (&["edit", "--id", &known, "--header", "a=1", "--header", "a=2"], &["header a", "twice"]),
-        (&["edit", "--id", &known, "--header", "a"], &["NAME=VALUE"]),
+        (&["edit", "--id", known, "--payload-file", "/nowhere/payload"], &["/nowhere/payload"]),
+        (&["edit", "--id", known], &["--payload-file"]),
+        (&["edit", "--id", known, "--header", "a=1", "--header", "a=2"], &["header a", "twice"]),
+        (&["edit", "--id", known, "--header", "a"], &["NAME=VALUE"]),
     ];
     for (arguments, parts) in cases {
         scene.dead(&[arguments, &SIGNED].concat()).await?.refused(2, parts)?;
     }
-    scene.dead(&["discard", "--id", &known, "--actor", "ann"]).await?.refused(2, &["--note"])?;
+    scene.dead(&["discard", "--id", known, "--actor", "ann"]).await?.refused(2, &["--note"])?;
     scene.dead(&["show", "--id", "999"]).await?.refused(2, &["not parked: 999"])?;
     assert_eq!(column(&scene.listed("dead").await?, "key"), ["a", "b"]);
     assert_eq!(scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?, json!([]));
     // Nothing of a topic or key is no mistake: a script may say so again.
     let nothing = scene.decide(&["discard", "--key", "nobody", "--yes"]).await?;
-    assert_eq!(nothing["decided"], json!([]));
+    assert_eq!(nothing["messages"], json!([]));
     Ok(())
 }
 

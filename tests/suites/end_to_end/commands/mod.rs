@@ -6,8 +6,11 @@ mod doctor;
 mod history;
 mod migrate;
 mod once;
+mod pausing;
+mod replaying;
 mod setup;
 mod several;
+mod showing;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -51,9 +54,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     pairs! { trials:
         dead::dead_messages_are_edited_requeued_and_discarded,
         dead::a_wrong_selection_decides_about_nothing,
+        dead::of_two_operators_one_wins_and_the_other_is_told,
         dead::a_relay_is_forgotten_with_its_dead_messages_when_asked,
         history::what_was_published_is_removed_when_it_is_old,
+        pausing::what_is_paused_waits_in_order_and_others_flow,
         once::a_run_ends_when_everything_has_left,
+        replaying::what_was_published_is_replayed_with_its_ids,
+        replaying::what_was_not_published_is_not_replayed,
+        replaying::a_replay_stops_at_a_pause,
+        replaying::a_replay_that_was_killed_is_repeated,
+        replaying::a_replay_that_makes_no_sense_is_refused,
+        replaying::a_replay_begins_where_history_is_kept,
+        showing::the_story_of_a_message_is_told,
+        showing::topics_that_are_behind_are_told_and_watched,
+        showing::what_is_published_now_is_told,
         several::pipelines_of_one_process_do_not_wait_for_each_other,
     }
     trials.extend(doctor::trials());
@@ -63,7 +77,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// How a command ended.
 #[derive(Debug)]
-struct Ran {
+pub(crate) struct Ran {
     code: Option<i32>,
     out: String,
     err: String,
@@ -71,35 +85,35 @@ struct Ran {
 
 impl Ran {
     /// Runs a command with a configuration.
-    async fn with(config: &Config, arguments: &[&str]) -> Result<Self, Failure> {
+    pub(crate) async fn with(config: &Config, arguments: &[&str]) -> Result<Self, Failure> {
         let path = config.path().to_str().ok_or("a path that is no text")?;
         Self::of(&[arguments, &["--config", path]].concat()).await
     }
 
     /// Runs a command.
-    async fn of(arguments: &[&str]) -> Result<Self, Failure> {
+    pub(crate) async fn of(arguments: &[&str]) -> Result<Self, Failure> {
         let output = relay(arguments).await?;
         let text = |bytes: Vec<u8>| String::from_utf8(bytes);
         Ok(Self { code: output.status.code(), out: text(output.stdout)?, err: text(output.stderr)? })
     }
 
     /// The same, demanding success.
-    fn done(self) -> Result<Self, Failure> {
+    pub(crate) fn done(self) -> Result<Self, Failure> {
         self.ended(0)
     }
 
     /// The same, demanding an exit code.
-    fn ended(self, code: i32) -> Result<Self, Failure> {
+    pub(crate) fn ended(self, code: i32) -> Result<Self, Failure> {
         if self.code == Some(code) { Ok(self) } else { Err(format!("not {code}: {self:?}").into()) }
     }
 
     /// Parses its standard output as JSON.
-    fn json(&self) -> Result<Value, Failure> {
+    pub(crate) fn json(&self) -> Result<Value, Failure> {
         serde_json::from_str(&self.out).map_err(|error| format!("{error}: {self:?}").into())
     }
 
     /// Demands a failure that names all of this, and nothing on standard output.
-    fn refused(self, code: i32, parts: &[&str]) -> Result<(), Failure> {
+    pub(crate) fn refused(self, code: i32, parts: &[&str]) -> Result<(), Failure> {
         let ran = self.ended(code)?;
         assert_eq!(ran.out, "", "{ran:?}");
         for part in parts {
@@ -110,6 +124,6 @@ impl Ran {
 }
 
 /// The texts of one member of every row.
-fn column<'a>(rows: &'a Value, name: &str) -> Vec<&'a str> {
+pub(crate) fn column<'a>(rows: &'a Value, name: &str) -> Vec<&'a str> {
     rows.as_array().into_iter().flatten().filter_map(|row| row[name].as_str()).collect()
 }

@@ -1,0 +1,81 @@
+//! How fast a backlog leaves for Kafka in transactions, against the same relay without.
+//!
+//! Each way has a database of its own, so that each goes on with its own cursor. Both start cold
+//! (connect included, and taking over the transactions) on a fresh topic, in turns.
+
+use relay::engine::{EngineOptions, Publishing};
+
+use crate::Failure;
+use crate::cli::Run;
+use crate::report::{Report, Spread};
+use crate::rig::{Database, Shape, drain, turns};
+use crate::target::{Kafka, Target as _, backlog};
+
+/// Of the relay without transactions.
+const RATIO_MIN: f64 = 0.8;
+const USUAL: Shape = Shape { messages: 300_000, payload_bytes: 256, keys: 100_000 };
+
+/// The backlog.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Entries of the backlog.
+    #[arg(long)]
+    messages: Option<u32>,
+    /// Bytes of payload.
+    #[arg(long)]
+    payload_bytes: Option<u32>,
+}
+
+pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
+    let usual = if run.options.quick { USUAL.messages / 10 } else { USUAL.messages };
+    let shape = Shape {
+        messages: args.messages.unwrap_or(usual),
+        payload_bytes: args.payload_bytes.unwrap_or(USUAL.payload_bytes),
+        ..USUAL
+    };
+    let kafka = Kafka::from_environment()?;
+    let databases = [Database::create().await?, Database::create().await?];
+    let rounds = run.options.rounds(5);
+    let progress = run.progress(rounds * 2)?;
+    let mut rates = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        for in_transactions in turns(round) {
+            let place = usize::from(in_transactions);
+            progress.set_message(format!("{}, round {}", ["plain", "in transactions"][place], round + 1));
+            let database = &databases[place];
+            let topic = backlog(database, &kafka, shape).await?;
+            let settings = EngineOptions::default();
+            let publishing: Publishing =
+                if in_transactions { kafka.transactions()?.into() } else { kafka.connector()?.into() };
+            let messages = u64::from(shape.messages);
+            let took = drain(database, publishing, settings, messages, &run.published).await?;
+            kafka.remove(&topic).await?;
+            rates[place].push(f64::from(shape.messages) / took.as_secs_f64());
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    for database in databases {
+        database.drop().await?;
+    }
+    Ok(report(shape, &rates))
+}
+
+fn report(shape: Shape, [plain, in_transactions]: &[Vec<f64>; 2]) -> Report {
+    let mut report = Report::new("relay_transactions");
+    let ratio = Spread::of_ratios(in_transactions, plain);
+    let row = [
+        shape.messages.into(),
+        shape.payload_bytes.into(),
+        Spread::of(plain).into(),
+        Spread::of(in_transactions).into(),
+        ratio.into(),
+    ];
+    report.table(
+        "messages per second, median (min–max) of the rounds; the ratio is taken round by round",
+        ["backlog", "payload bytes", "plain", "in transactions", "in transactions / plain"],
+        [row],
+    );
+    report.at_least("in transactions / plain", RATIO_MIN, ratio.median);
+    report
+}

@@ -1,0 +1,94 @@
+//! The outcome of every record that a session has handed over since its last batch.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
+
+use crate::kafka::{fault, log};
+
+/// The outcomes, in the order of handing over; nothing for a record that has none yet.
+#[derive(Debug, Default)]
+pub(super) struct Deliveries(Mutex<Outcomes>);
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    records: Vec<Option<Result<(), Code>>>,
+    left: usize,
+    failed: bool,
+    /// The last thing that librdkafka complained about.
+    complaint: Option<String>,
+}
+
+impl Deliveries {
+    /// Begins anew with so many records; each is told by its place.
+    pub(super) fn begin(&self, records: usize) {
+        let mut outcomes = self.lock();
+        (outcomes.records, outcomes.left, outcomes.failed) = (vec![None; records], records, false);
+    }
+
+    /// Whether every record is with the brokers, or one has failed: nothing more is waited for.
+    pub(super) fn is_over(&self) -> bool {
+        let outcomes = self.lock();
+        outcomes.left == 0 || outcomes.failed
+    }
+
+    /// Whether every record is with the brokers.
+    pub(super) fn has_all(&self) -> bool {
+        let outcomes = self.lock();
+        outcomes.left == 0 && !outcomes.failed
+    }
+
+    /// The outcomes by place.
+    pub(super) fn take(&self) -> Vec<Option<Result<(), Code>>> {
+        std::mem::take(&mut self.lock().records)
+    }
+
+    /// The last thing that librdkafka complained about.
+    pub(super) fn complaint(&self) -> Option<String> {
+        self.lock().complaint.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outcomes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        log::forward(level, facility, text);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let Some(code) = log::error(&error, reason) else { return };
+        if code != Code::AllBrokersDown {
+            self.lock().complaint = Some(fault::describe(code, reason));
+        }
+    }
+}
+
+impl ProducerContext<NoCustomPartitioner> for Deliveries {
+    /// The record's place.
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, place: usize) {
+        let outcome = match result {
+            // librdkafka infers that it is stored; nobody said where. That is not known, so it
+            // counts as failed: the transaction is given up, and nobody sees the record.
+            Ok(record) if record.offset() < 0 => Err(Code::Unknown),
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        };
+        let mut outcomes = self.lock();
+        outcomes.failed |= outcome.is_err();
+        // A record of a batch that was given up has no place any more.
+        if let Some(record) = outcomes.records.get_mut(place)
+            && record.replace(outcome).is_none()
+        {
+            outcomes.left -= 1;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The cluster's answers about what transactions rest on. Reads only.
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminOptions, ResourceSpecifier};
+use rdkafka::metadata::Metadata;
+
+use crate::inspect::{InspectError, Inspected};
+use crate::kafka::config::Config;
+use crate::kafka::inspect::{Asked, TopicFacts, ask, failed, find};
+
+/// Where Kafka's coordinators keep the state of transactions.
+pub const STATE_TOPIC: &str = "__transaction_state";
+/// How the names of topics of marks begin.
+pub(super) const MARKS: &str = "outbox-marks.";
+
+/// The relay that a topic of marks belongs to.
+pub(super) fn relay_of(topic: &str) -> Option<&str> {
+    // The identity of a log has no dot, and the name of a relay may have some.
+    topic.strip_prefix(MARKS)?.split_once('.').map(|(_, relay)| relay)
+}
+
+/// The known facts about a cluster's transactions.
+#[derive(Debug, Clone)]
+pub struct TransactionFacts {
+    /// [`STATE_TOPIC`]; nothing before the cluster's first transaction.
+    pub state: Option<TopicFacts>,
+    /// The relay's topics of marks: one for each log that it has published from.
+    pub marks: Vec<Inspected<TopicFacts>>,
+    /// `transaction.max.timeout.ms`, or why it is not known.
+    pub timeout_max: Result<Duration, String>,
+}
+
+/// Asks the cluster what the transactions of this relay rest on. Cancel-safe.
+///
+/// # Errors
+/// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
+pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<TransactionFacts, InspectError> {
+    let relay = relay.to_owned();
+    let select = move |cluster: &Metadata| {
+        let names = cluster.topics().iter().map(|topic| topic.name().to_owned());
+        let wanted = names.filter(|name| name == STATE_TOPIC || relay_of(name) == Some(&relay));
+        wanted.map(|name| find(cluster, name)).collect()
+    };
+    let asked = ask(config, select).await?;
+    let timeout_max = timeout_max(&asked, config.connect_timeout()).await;
+    let (state, marks): (Vec<_>, Vec<_>) =
+        asked.topics.into_iter().partition(|asked| asked.topic == STATE_TOPIC);
+    let state = state.into_iter().find_map(|asked| asked.facts.ok());
+    Ok(TransactionFacts { state, marks, timeout_max })
+}
+
+/// The longest transaction that the cluster lets anybody begin. Every broker should say the same.
+async fn timeout_max(asked: &Asked, timeout: Duration) -> Result<Duration, String> {
+    const SETTING: &str = "transaction.max.timeout.ms";
+    let broker = asked.brokers.first().ok_or("the cluster names no broker")?;
+    let options = AdminOptions::new().request_timeout(Some(timeout));
+    let answers = asked.client.describe_configs(&[ResourceSpecifier::Broker(*broker)], &options).await;
+    let answers = answers.map_err(|error| failed("describe a broker's settings", &error).reason)?;
+    let answer = answers.into_iter().next().ok_or("the cluster did not describe a broker's settings")?;
+    let resource = answer.map_err(|code| format!("cannot describe a broker's settings: {code}"))?;
+    let value = resource.get(SETTING).and_then(|entry| entry.value.as_deref());
+    let millis = value.and_then(|text| text.parse().ok()).ok_or_else(|| format!("no {SETTING} is told"))?;
+    Ok(Duration::from_millis(millis))
+}

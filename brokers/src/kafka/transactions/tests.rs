@@ -1,0 +1,118 @@
+//! A session against librdkafka's mock cluster, which knows neither committed records nor settings
+//! of topics: what readers see is tested on a real one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use message::{
+    EventType, Fault, FaultScope, Message, OrderingKey, PublishError, Publisher as _, Receipt, Receipts,
+    Submission, Ticket, Topic, TransactionMark, TransactionScope,
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::connector::{Opening, Session};
+use super::publisher::TransactionalPublisher;
+use crate::kafka::Config;
+use crate::kafka::mock::Mock;
+use crate::kafka::suspects::Suspects;
+
+/// A transaction may take half of it.
+const TIMEOUT: Duration = Duration::from_secs(6);
+/// The broker that does not answer, and how late its answers are.
+const SILENT: u8 = 2;
+const LATE: Duration = Duration::from_secs(30);
+
+/// A cluster of two brokers: each leads one of the topics `alive` and `silent`.
+struct Cluster {
+    mock: Mock,
+    suspects: Arc<Suspects>,
+    scope: TransactionScope,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let mock = Mock::start(SILENT).unwrap();
+        let (log, relay) = (String::from("a1"), String::from("orders"));
+        mock.coordinate("outbox/a1/orders", 1).unwrap();
+        for (topic, leader) in [("alive", 1), ("silent", SILENT), ("outbox-marks.a1.orders", 1)] {
+            mock.create_topic(topic, 1).unwrap();
+            mock.lead(topic, 0, Some(leader)).unwrap();
+        }
+        let scope = TransactionScope { log, relay, is_new: false, timeout: TIMEOUT };
+        Self { mock, suspects: Arc::default(), scope }
+    }
+
+    /// A session that has shut out the one before.
+    async fn session(&self) -> (Session, TransactionalPublisher, UnboundedReceiver<Receipt>) {
+        let asker = Arc::new(());
+        let opening = Opening {
+            asker: Arc::downgrade(&asker),
+            config: Config::new(self.mock.bootstrap_servers()),
+            suspects: Arc::clone(&self.suspects),
+            singles: self.suspects.take(),
+            scope: self.scope.clone(),
+        };
+        let (session, _) = tokio::task::spawn_blocking(|| opening.begin()).await.unwrap().unwrap();
+        drop(asker);
+        let (receipts, received) = Receipts::channel();
+        let publisher = session.publisher(receipts);
+        (session, publisher, received)
+    }
+}
+
+/// Publishes one message to each of these topics together, and returns their outcomes.
+async fn publish(
+    publisher: &mut TransactionalPublisher,
+    received: &mut UnboundedReceiver<Receipt>,
+    topics: &[&str],
+) -> Vec<Result<(), PublishError>> {
+    let message = |topic: &str| {
+        Message::new(Topic::new(topic).unwrap(), EventType::new("order.placed").unwrap(), "1")
+            .with_key(OrderingKey::new("k").unwrap())
+    };
+    let submission =
+        |(number, topic): (u64, &&str)| Submission { ticket: Ticket(number), message: message(topic).into() };
+    publisher.submit((0..).zip(topics).map(submission).collect()).await;
+    let mut receipts = Vec::new();
+    while receipts.len() < topics.len() {
+        let next = tokio::time::timeout(Duration::from_secs(60), received.recv()).await;
+        receipts.push(next.expect("a receipt in time").expect("an open channel"));
+    }
+    receipts.sort_by_key(|receipt| receipt.ticket);
+    receipts.into_iter().map(|receipt| receipt.outcome).collect()
+}
+
+fn mark(number: u64) -> TransactionMark {
+    TransactionMark { number, content: format!("mark {number}").into_bytes() }
+}
+
+/// Goal: a topic that does not answer costs the others the patience of one transaction, and is the
+/// only one that is blamed, so that the engine sets it apart. Oracle: the receipts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
+    let cluster = Cluster::start();
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "silent"]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    session.commit(mark(1)).await.unwrap();
+
+    cluster.mock.answer_late(SILENT, LATE).unwrap();
+    let begun = Instant::now();
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "silent", "alive"]).await;
+    let took = begun.elapsed();
+    assert!((TIMEOUT / 2..TIMEOUT).contains(&took), "answered after {took:?}");
+    let errors: Vec<_> = outcomes.into_iter().map(Result::unwrap_err).collect();
+    let blamed: Vec<_> = errors.iter().map(|error| (error.fault(), error.scope())).collect();
+    let lost = (Fault::Broker, FaultScope::Session);
+    assert_eq!(blamed, [lost, (Fault::Broker, FaultScope::Topic), lost], "{errors:?}");
+    assert!(errors[1].to_string().contains("\"silent\""), "{}", errors[1]);
+    session.commit(mark(2)).await.unwrap_err();
+    drop((session, publisher));
+
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let begun = Instant::now();
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "alive"]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    session.commit(mark(2)).await.unwrap();
+    assert!(begun.elapsed() < TIMEOUT / 2, "the rest took {:?}", begun.elapsed());
+}

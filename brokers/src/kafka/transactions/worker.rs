@@ -1,0 +1,399 @@
+//! The thread that owns a producer and its open transaction.
+//!
+//! Everything that librdkafka offers for transactions blocks, so it has a thread of its own.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use message::crash_points::reached;
+use message::{Fault, PublishError, Receipts, SizeLimit, Submission, TransactionMark};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use tokio::sync::oneshot;
+
+use super::crash_points;
+use super::deliveries::Deliveries;
+use super::parts;
+use crate::kafka::config::Config;
+use crate::kafka::fault;
+use crate::kafka::publisher::try_send;
+use crate::kafka::suspects::{Singles, Suspects};
+
+/// How often a session that has nothing to do serves librdkafka's callbacks.
+const IDLE_TURN: Duration = Duration::from_millis(500);
+/// How long is waited at a time for records to arrive.
+const SLICE: Duration = Duration::from_millis(20);
+/// How long giving a transaction up may take. It only frees readers sooner: the next session's
+/// `init_transactions` does it in any case.
+const ABORT_MAX: Duration = Duration::from_secs(5);
+
+/// How long is waited for the cluster to say why a topic does not answer.
+const METADATA_MAX: Duration = Duration::from_secs(2);
+
+/// A request to a session.
+pub(super) enum Command {
+    /// Put messages into the transaction; open one if none is.
+    Batch(Vec<Submission>, Receipts),
+    /// Put the mark behind them and commit.
+    Commit(TransactionMark, oneshot::Sender<Result<(), PublishError>>),
+    /// Give up what is open and end.
+    End,
+}
+
+/// A session's thread.
+pub(super) struct Worker {
+    /// Nothing after the first failure.
+    pub(super) producer: Option<BaseProducer<Deliveries>>,
+    /// The producer after the first failure, until its transaction is aborted.
+    pub(super) given_up: Option<BaseProducer<Deliveries>>,
+    pub(super) config: Config,
+    pub(super) marks_topic: String,
+    /// How long a batch or a commit may take.
+    pub(super) patience: Duration,
+    pub(super) suspects: Arc<Suspects>,
+    pub(super) singles: Option<Singles>,
+    /// Set when the session was given up.
+    pub(super) is_over: Arc<AtomicBool>,
+    pub(super) topics: HashSet<String>,
+    pub(super) is_open: bool,
+    pub(super) failure: Option<(Fault, String)>,
+}
+
+impl Worker {
+    /// Serves until nobody holds the other end of `commands`.
+    pub(super) fn serve(mut self, commands: &Receiver<Command>) {
+        loop {
+            match commands.recv_timeout(IDLE_TURN) {
+                Ok(Command::Batch(batch, receipts)) => self.batch(batch, &receipts),
+                Ok(Command::Commit(mark, answer)) => {
+                    let outcome = self.commit(&mark);
+                    // Nobody waits when the engine has ended: the mark tells its successor.
+                    let _ = answer.send(outcome);
+                }
+                Err(RecvTimeoutError::Timeout) => self.look_around(),
+                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.abort();
+        }
+        self.give_up(Fault::Broker, "the kafka session was closed".to_owned());
+        self.abort();
+    }
+
+    fn look_around(&mut self) {
+        let Some(producer) = &self.producer else { return };
+        producer.poll(Duration::ZERO);
+        if let Some((code, reason)) = producer.client().fatal_error() {
+            let error = fault::session(code, &reason);
+            self.give_up(error.fault(), error.to_string());
+        }
+    }
+
+    /// Ends the session.
+    fn give_up(&mut self, fault: Fault, reason: String) {
+        let Some(producer) = self.producer.take() else { return };
+        tracing::debug!(target: "brokers::kafka", reason, "kafka session given up");
+        self.failure = Some((fault, reason));
+        self.is_over.store(true, Ordering::Release);
+        self.given_up = Some(producer);
+    }
+
+    /// Frees readers from the transaction of a session that has ended. That can take long, so
+    /// whoever waits for an answer gets it first; the next session does not wait either.
+    fn abort(&mut self) {
+        let Some(producer) = self.given_up.take() else { return };
+        if self.is_open {
+            // It waits for what is in flight: a request that arrived behind the abort would begin a
+            // transaction anew, and the next commit would show its records.
+            if let Err(error) = producer.abort_transaction(ABORT_MAX) {
+                tracing::info!(
+                    target: "brokers::kafka", %error,
+                    "the open transaction could not be aborted; the next session or its timeout ends it"
+                );
+            }
+        }
+    }
+
+    fn lost(&self) -> PublishError {
+        match &self.failure {
+            Some((fault, reason)) => PublishError::new(*fault, message::FaultScope::Session, reason.clone()),
+            None => PublishError::session_lost("the kafka session ended"),
+        }
+    }
+
+    /// Answers every message of a batch: all with `Ok`, or none.
+    fn batch(&mut self, batch: Vec<Submission>, receipts: &Receipts) {
+        let mut outcomes = match &self.producer {
+            Some(_) => self.fill(&batch),
+            None => Err(Blamed::new()),
+        };
+        let over = match (&mut outcomes, self.singles.as_mut()) {
+            (Ok(()), Some(singles)) => !batch.iter().all(|_| singles.spend()),
+            _ => false,
+        };
+        if over {
+            let reason = "no message is suspect any more; kafka goes back to batches";
+            self.give_up(Fault::Broker, reason.to_owned());
+            outcomes = Err(Blamed::new());
+        }
+        match outcomes {
+            Ok(()) => {
+                reached(crash_points::BEFORE_MARK);
+                batch.iter().for_each(|submission| receipts.send(submission.ticket, Ok(())));
+            }
+            Err(mut blamed) => {
+                for (place, submission) in batch.iter().enumerate() {
+                    let error = blamed.remove(&place).unwrap_or_else(|| self.lost());
+                    receipts.send(submission.ticket, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Puts a batch into the transaction. On failure the session is over; the error names those
+    /// messages that are to blame for it, if any is known to be.
+    fn fill(&mut self, batch: &[Submission]) -> Result<(), Blamed> {
+        let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
+        let mut blamed = Blamed::new();
+        // Each topic is asked for once, also one that is not there.
+        let mut topics: HashMap<&str, Result<(), PublishError>> = HashMap::new();
+        for (place, Submission { message, .. }) in batch.iter().enumerate() {
+            if let Err(error) = limit.check(message) {
+                blamed.insert(place, PublishError::refused(error.to_string()).with_source(error));
+                continue;
+            }
+            let topic = message.topic.as_str();
+            match topics.entry(topic).or_insert_with(|| self.know_topic(topic)) {
+                Ok(()) => {}
+                Err(error) if error.scope() == message::FaultScope::Session => {
+                    self.give_up(error.fault(), error.to_string());
+                    return Err(Blamed::new());
+                }
+                Err(error) => {
+                    let same = PublishError::new(error.fault(), error.scope(), error.to_string());
+                    blamed.insert(place, same);
+                }
+            }
+        }
+        if !blamed.is_empty() {
+            let first = blamed.values().map(ToString::to_string).next().unwrap_or_default();
+            self.give_up(Fault::Broker, format!("the transaction was given up: {first}"));
+            return Err(blamed);
+        }
+        match self.send(batch) {
+            Ok(()) => Ok(()),
+            Err(Some(error)) => {
+                self.give_up(error.fault(), error.to_string());
+                Err(Blamed::new())
+            }
+            Err(None) => Err(self.blame(batch)),
+        }
+    }
+
+    /// Whether kafka has the topic. Asked once in a session.
+    fn know_topic(&mut self, topic: &str) -> Result<(), PublishError> {
+        if self.topics.contains(topic) {
+            return Ok(());
+        }
+        let Some(producer) = &self.producer else { return Err(self.lost()) };
+        let metadata = producer.client().fetch_metadata(Some(topic), self.config.connect_timeout());
+        let found = metadata.map_err(|error| {
+            let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+            fault::delivery(code, topic)
+        })?;
+        match found.topics().first().map(|found| (found.error(), found.partitions().len())) {
+            Some((None, partitions)) if partitions > 0 => {
+                self.topics.insert(topic.to_owned());
+                Ok(())
+            }
+            Some((Some(error), _)) if fault::classify(error.into()).0 != Fault::Broker => {
+                Err(fault::delivery(error.into(), topic))
+            }
+            _ => Err(PublishError::topic_busy(format!("kafka topic {topic:?} has no leader yet"))),
+        }
+    }
+
+    /// Sends a batch and waits until the brokers have all of it. The error is nothing when the
+    /// outcomes of the records tell more.
+    fn send(&mut self, batch: &[Submission]) -> Result<(), Option<PublishError>> {
+        let deadline = Instant::now() + self.patience;
+        self.open()?;
+        let Some(producer) = &self.producer else { return Err(Some(self.lost())) };
+        producer.context().begin(batch.len());
+        for (place, Submission { message, .. }) in batch.iter().enumerate() {
+            loop {
+                match try_send(producer, message::Ticket(place as u64), message) {
+                    Ok(()) => break,
+                    Err(KafkaError::MessageProduction(Code::QueueFull)) if Instant::now() < deadline => {
+                        producer.poll(SLICE);
+                    }
+                    Err(error) => return Err(Some(unusable(producer, &error))),
+                }
+            }
+        }
+        arrive(producer, deadline).map_err(|()| None)
+    }
+
+    fn open(&mut self) -> Result<(), Option<PublishError>> {
+        let Some(producer) = &self.producer else { return Err(Some(self.lost())) };
+        if !self.is_open {
+            producer.begin_transaction().map_err(|error| Some(unusable(producer, &error)))?;
+            self.is_open = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the cluster says that a partition of the topic has no leader.
+    fn has_no_leader(&self, topic: &str) -> bool {
+        let Some(producer) = &self.producer else { return false };
+        let Ok(found) = producer.client().fetch_metadata(Some(topic), METADATA_MAX) else { return false };
+        let mut partitions = found.topics().iter().flat_map(rdkafka::metadata::MetadataTopic::partitions);
+        partitions.any(|partition| partition.leader() < 0)
+    }
+
+    /// Ends the session after a batch of which something did not arrive, and says which messages
+    /// are to blame.
+    fn blame(&mut self, batch: &[Submission]) -> Blamed {
+        let mut blamed = Blamed::new();
+        let Some(producer) = &self.producer else { return blamed };
+        let mut reason = None;
+        let mut session = Fault::Broker;
+        let fatal = producer.client().fatal_error();
+        let outcomes = producer.context().take();
+        let is_silence = fatal.is_none() && !outcomes.iter().flatten().any(Result::is_err);
+        let is_heard = outcomes.iter().any(Option::is_some);
+        let mut silent = HashMap::new();
+        for (place, (outcome, submission)) in outcomes.into_iter().zip(batch).enumerate() {
+            let topic = submission.message.topic.as_str();
+            let code = match outcome {
+                Some(Ok(())) => continue,
+                Some(Err(code)) => code,
+                // Its partition does not answer, and others or the cluster do.
+                None if is_silence => {
+                    let ask = || is_heard || self.has_no_leader(topic);
+                    if *silent.entry(topic).or_insert_with(ask) {
+                        let text = format!(
+                            "kafka topic {topic:?} did not take a message of a transaction within {:?}",
+                            self.patience
+                        );
+                        blamed.insert(place, PublishError::topic_busy(text));
+                    }
+                    continue;
+                }
+                None => continue,
+            };
+            let error = fault::delivery(code, topic);
+            match (error.fault(), error.scope()) {
+                (Fault::Message, _) if self.singles.is_none() => {
+                    self.suspects.raise(batch.len());
+                    reason = Some(format!("{error}; the messages are sent one by one to find the culprit"));
+                }
+                (Fault::Message, _) | (_, message::FaultScope::Topic) => {
+                    reason.get_or_insert_with(|| format!("the transaction was given up: {error}"));
+                    blamed.insert(place, error);
+                }
+                // A consequence of another record's failure, or the session's own.
+                (fault, _) => {
+                    session = if fault == Fault::Operator { fault } else { session };
+                    reason.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        if let Some((code, text)) = fatal {
+            let error = fault::session(code, &text);
+            (session, reason) = (error.fault(), Some(error.to_string()));
+            // Nothing was in flight behind a message that was sent alone: its refusal is its own.
+            blamed.retain(|_, error| self.singles.is_some() && error.fault() == Fault::Message);
+        } else if self.singles.is_none() && reason.is_some() {
+            // A refusal in batches names nobody; that a topic is missing or silent stays.
+            blamed.retain(|_, error| error.scope() == message::FaultScope::Topic);
+        }
+        let reason = reason.unwrap_or_else(|| {
+            let complaint = producer.context().complaint().unwrap_or_else(|| String::from("no answer"));
+            format!("the brokers did not take a transaction within {:?}: {complaint}", self.patience)
+        });
+        self.give_up(session, reason);
+        blamed
+    }
+
+    /// Puts the mark into the transaction and commits it.
+    fn commit(&mut self, mark: &TransactionMark) -> Result<(), PublishError> {
+        if self.producer.is_none() {
+            return Err(self.lost());
+        }
+        let outcome = self.try_commit(mark);
+        if let Err(error) = &outcome {
+            // Never used again, whatever the error: nobody knows how the transaction ended.
+            self.give_up(error.fault(), error.to_string());
+        } else {
+            reached(crash_points::AFTER_COMMIT);
+            self.is_open = false;
+        }
+        outcome
+    }
+
+    fn try_commit(&mut self, mark: &TransactionMark) -> Result<(), PublishError> {
+        let deadline = Instant::now() + self.patience;
+        self.open().map_err(|error| error.unwrap_or_else(|| self.lost()))?;
+        let Some(producer) = &self.producer else { return Err(self.lost()) };
+        let values = parts::cut(mark).map_err(PublishError::session_lost)?;
+        producer.context().begin(values.len());
+        for (place, value) in values.iter().enumerate() {
+            let key = place.to_string();
+            let record =
+                BaseRecord::with_opaque_to(&self.marks_topic, place).partition(0).key(&key).payload(value);
+            producer.send(record).map_err(|(error, _)| unusable(producer, &error))?;
+        }
+        arrive(producer, deadline).map_err(|()| {
+            let refused = producer.context().take().into_iter().flatten().find_map(Result::err);
+            match refused {
+                Some(code) => fault::session(code, &format!("cannot write to {:?}", self.marks_topic)),
+                None => PublishError::session_lost(format!(
+                    "kafka topic {:?} did not take the mark of a transaction within {:?}",
+                    self.marks_topic, self.patience
+                )),
+            }
+        })?;
+        reached(crash_points::BEFORE_COMMIT);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match producer.commit_transaction(left) {
+                Ok(()) => return Ok(()),
+                Err(KafkaError::Transaction(error)) if error.is_retriable() && !left.is_zero() => {}
+                Err(error) => return Err(unusable(producer, &error)),
+            }
+        }
+    }
+}
+
+/// Errors of messages by their place in the batch.
+type Blamed = HashMap<usize, PublishError>;
+
+/// Waits until the brokers have everything; the error says that they have not.
+fn arrive(producer: &BaseProducer<Deliveries>, deadline: Instant) -> Result<(), ()> {
+    let deliveries = producer.context();
+    while !deliveries.is_over() && Instant::now() < deadline {
+        // Sends what waits for its batch to fill; serves callbacks meanwhile.
+        let _ = producer.flush(SLICE);
+    }
+    // A failed one brings others with it: their outcomes come at once.
+    producer.poll(Duration::ZERO);
+    deliveries.has_all().then_some(()).ok_or(())
+}
+
+/// The error of a producer that cannot go on.
+fn unusable(producer: &BaseProducer<Deliveries>, error: &KafkaError) -> PublishError {
+    let (code, reason) = match (producer.client().fatal_error(), error) {
+        (Some(fatal), _) => fatal,
+        (None, KafkaError::Transaction(error)) => (error.code(), error.string()),
+        (None, error) => (error.rdkafka_error_code().unwrap_or(Code::Unknown), error.to_string()),
+    };
+    match code {
+        Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch => PublishError::session_lost(
+            format!("kafka: another process has taken over these transactions, or they timed out ({code})"),
+        ),
+        code => fault::session(code, &reason),
+    }
+}

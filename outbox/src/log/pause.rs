@@ -1,0 +1,71 @@
+//! Pauses that operators have set.
+
+use std::fmt;
+
+use time::OffsetDateTime;
+
+use crate::log::error::LogError;
+
+/// A part of the log that a relay does not publish until it is resumed. It stays in the log or is
+/// held, and its order is kept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PauseScope {
+    /// Everything.
+    Pipeline,
+    /// Messages of a topic, and with them later messages of their keys.
+    Topic(String),
+    /// Messages with an ordering key.
+    Key(String),
+}
+
+impl PauseScope {
+    /// The word that the database stores.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Pipeline => "pipeline",
+            Self::Topic(_) => "topic",
+            Self::Key(_) => "key",
+        }
+    }
+
+    /// The name of the topic or key; empty for the pipeline.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Pipeline => "",
+            Self::Topic(name) | Self::Key(name) => name,
+        }
+    }
+
+    /// Reads the scope that the database has.
+    pub(crate) fn stored(kind: &str, name: String) -> Result<Self, LogError> {
+        match kind {
+            "pipeline" => Ok(Self::Pipeline),
+            "topic" => Ok(Self::Topic(name)),
+            "key" => Ok(Self::Key(name)),
+            other => Err(LogError::Corrupt { what: "pause", problem: format!("{other:?} cannot be paused") }),
+        }
+    }
+}
+
+impl fmt::Display for PauseScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pipeline => f.write_str("pipeline"),
+            Self::Topic(name) => write!(f, "topic {name}"),
+            Self::Key(name) => write!(f, "key {name}"),
+        }
+    }
+}
+
+/// A pause, with who made it and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// The scope that is paused.
+    pub scope: PauseScope,
+    /// Who paused it.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// When, by the database's clock.
+    pub since: OffsetDateTime,
+}

@@ -1,0 +1,430 @@
+//! Single entries of the log, in PostgreSQL.
+
+use async_trait::async_trait;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use sqlx::types::Uuid;
+use time::OffsetDateTime;
+
+use crate::admin::status::COUNTED_MAX;
+use crate::entries::lag::{LagRow, by_topic};
+use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
+use crate::entries::{
+    EntryRef, Extent, FoundEntry, HeldBehind, Labels, LogEntries, ParkedState, SelectedEntry, SelectedPage,
+    Selection, Standing, TopicLag, UNREAD_COUNTED_MAX,
+};
+use crate::log::failure::within;
+use crate::log::row::Names;
+use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName, stored};
+use crate::postgres::admin::PRESENT;
+use crate::postgres::mark::{PgMark, array};
+use crate::postgres::pause::NOTE;
+use crate::postgres::reconcile::Passed;
+use crate::postgres::row;
+use crate::postgres::statements::{COLUMNS, PASSED, SAME_SEGMENT};
+use crate::postgres::store::PostgresLog;
+
+// One look at the index for each of the ids $1.
+const FIRSTS: &str = "
+SELECT (SELECT m.id FROM {schema}outbox_message AS m WHERE m.message_id >= moment.floor
+    ORDER BY m.message_id LIMIT 1)
+FROM unnest($1::uuid[]) WITH ORDINALITY AS moment(floor, number) ORDER BY moment.number";
+
+migrations::statements! {
+    parts {
+        passed = PASSED;
+        columns = COLUMNS;
+        same_segment = SAME_SEGMENT;
+        // Columns and joins of selected entries; $1 is the relay, $2 to $6 the cursor.
+        selected = "
+            SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, m.headers::text AS headers,
+                octet_length(m.payload)::bigint AS payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
+                (m.id, m.message_id) IN (
+                    SELECT a.id, a.message_id FROM {schema}outbox_audit AS a
+                    WHERE a.relay = $1 AND a.action = 'discard') AS discarded,
+                (m.id, m.message_id) IN (
+                    SELECT a.id, a.message_id FROM {schema}outbox_audit AS a
+                    WHERE a.relay = $1 AND a.action = 'edit') AS edited
+            FROM {schema}outbox_message AS m
+            LEFT JOIN {schema}outbox_exception AS e ON e.relay = $1 AND e.shard = 0 AND e.id = m.id";
+    }
+
+    extent = "
+        SELECT clock_timestamp() AS now, r.cursor, r.checkpoint_at, t.expired_through, oldest.id AS oldest_id,
+            oldest.enqueued_at AS oldest_at, newest.id AS newest_id
+        FROM (SELECT) AS always
+        LEFT JOIN {schema}outbox_relay AS r ON r.relay = $1 AND r.shard = 0
+        LEFT JOIN {schema}outbox_retention AS t ON true
+        LEFT JOIN LATERAL (SELECT id, enqueued_at FROM {schema}outbox_message ORDER BY id LIMIT 1) AS oldest ON true
+        LEFT JOIN LATERAL (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest ON true";
+    /// $1 relay, $2 to $6 the cursor, $7 id or null, $8 message id or null. A parked entry has a
+    /// copy of its content, which an operator may have edited.
+    find = "
+        WITH named AS (
+            SELECT id, message_id FROM {schema}outbox_message
+            WHERE ($7::bigint IS NULL OR id = $7) AND ($8::uuid IS NULL OR message_id = $8)
+            UNION
+            SELECT id, message_id FROM {schema}outbox_exception
+            WHERE relay = $1 AND shard = 0 AND ($7::bigint IS NULL OR id = $7) AND ($8::uuid IS NULL OR message_id = $8))
+        SELECT n.id, n.message_id::text AS message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
+            coalesce(m.kind, p.kind, m.topic, e.topic) AS kind, coalesce(m.content_type, p.content_type) AS content_type,
+            coalesce(p.headers, m.headers)::text AS headers,
+            coalesce(m.traceparent, p.traceparent) AS traceparent,
+            octet_length(coalesce(p.payload, m.payload))::bigint AS payload_bytes,
+            coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
+            m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
+            e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at, p.edited_at IS NOT NULL AS edited,
+            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.id = n.id
+                AND a.message_id = n.message_id AND a.action = 'discard') AS was_discarded,
+            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.id = n.id
+                AND a.message_id = n.message_id AND a.action = 'edit') AS was_edited,
+            b.id AS behind_id, b.state AS behind_state, b.error AS behind_error
+        FROM named AS n
+        LEFT JOIN {schema}outbox_message AS m ON m.id = n.id AND m.message_id = n.message_id
+        LEFT JOIN {schema}outbox_exception AS e
+            ON e.relay = $1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id
+        LEFT JOIN {schema}outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+        LEFT JOIN LATERAL (
+            SELECT o.id, o.state, o.error FROM {schema}outbox_exception AS o
+            WHERE o.relay = $1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
+                AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
+            ORDER BY o.id LIMIT 1) AS b ON true
+        ORDER BY n.id";
+    /// $7 above this id, $8 up to this one, $9 ids or null, $10 topic, $11 key, $12 and $13 when
+    /// enqueued, $14 rows.
+    select = "
+        {selected} WHERE m.id > $7 AND m.id <= $8 AND ($9::bigint[] IS NULL OR m.id = ANY ($9))
+            AND ($10::text IS NULL OR m.topic = $10) AND ($11::text IS NULL OR m.key = $11)
+            AND ($12::timestamptz IS NULL OR m.enqueued_at >= $12)
+            AND ($13::timestamptz IS NULL OR m.enqueued_at <= $13)
+        ORDER BY m.id LIMIT $14";
+    /// $7 to $11 an earlier cursor, $12 above this id, $13 rows. What that one had not passed
+    /// stands above its floor, or belongs to a transaction that was in flight.
+    passed_between = "
+        {selected} WHERE m.id > $12 AND (m.id > $8 OR m.xid = ANY ($9::text::xid8[])) AND {passed}
+            AND NOT (coalesce(pg_visible_in_snapshot(m.xid, (SELECT $7::text::pg_snapshot)), false)
+                OR (m.id <= $8 AND m.xid <> ALL ($9::text::xid8[]))
+                OR (m.id <= $11 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $10::text::pg_snapshot)), false)))
+        ORDER BY m.id LIMIT $13";
+    /// $1 ids, $2 their message ids.
+    contents(payload = "m.payload", message_id = "wanted.message_id") = "
+        SELECT {columns} FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
+        CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
+            WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m
+        ORDER BY m.id";
+    /// $1 relay, $2 to $6 the cursor, $7 unread and $8 parked entries that are counted. What is not
+    /// passed stands above the floor, or belongs to a transaction that was in flight.
+    lag = "
+        SELECT topic, NULL::text, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
+        FROM (SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m
+            WHERE (m.id > $3 OR m.xid = ANY ($4::text::xid8[])) AND NOT {passed} LIMIT $7) AS unread
+        GROUP BY topic
+        UNION ALL
+        SELECT topic, state, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - created_at)), 0)::float8
+        FROM (SELECT topic, state, created_at FROM {schema}outbox_exception
+            WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $8) AS parked
+        GROUP BY topic, state";
+}
+
+impl PostgresLog {
+    fn sql(&self) -> Statements {
+        Statements::new(self.options.schema.as_ref())
+    }
+
+    async fn read_lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
+        let cursor = self.read_extent(relay).await?.cursor;
+        let passed = Passed::read(cursor.as_deref())?;
+        let statement = self.sql().lag;
+        let rows: Vec<LagRow> = sqlx::query_as(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(array(&passed.base.in_flight))
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(i64::from(UNREAD_COUNTED_MAX))
+            .bind(i64::from(COUNTED_MAX))
+            .fetch_all(&mut self.admin().await?)
+            .await
+            .map_err(LogError::during("count what has not left"))?;
+        Ok(by_topic(rows))
+    }
+
+    async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
+        let failed = || LogError::during("tell how far the log reaches");
+        let mut connection = self.admin().await?;
+        let statement = self.sql().extent;
+        let row =
+            sqlx::query(&statement).bind(relay.as_str()).fetch_one(&mut connection).await.map_err(failed())?;
+        let cursor: Option<String> = row.try_get("cursor").map_err(failed())?;
+        let mut is_of_this_server = true;
+        if let Some(cursor) = &cursor
+            && let Some(history) = PgMark::read(&stored::read(cursor)?.base)?.history
+        {
+            let present: (String, i64) =
+                sqlx::query_as(PRESENT).fetch_one(&mut connection).await.map_err(failed())?;
+            is_of_this_server = present == (history.system_identifier, history.timeline);
+        }
+        let extent = || -> Result<Extent, sqlx::Error> {
+            let oldest = row.try_get::<Option<i64>, _>("oldest_id")?.map(EntryId);
+            Ok(Extent {
+                now: row.try_get("now")?,
+                cursor,
+                checkpoint_at: row.try_get("checkpoint_at")?,
+                is_of_this_server,
+                oldest: oldest.zip(row.try_get("oldest_at")?),
+                newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
+                expired_through: row.try_get::<Option<Uuid>, _>("expired_through")?.and_then(made_at),
+            })
+        };
+        extent().map_err(failed())
+    }
+
+    async fn read_found(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
+        let failed = || LogError::during("look the entry up");
+        let cursor = self.read_extent(relay).await?.cursor;
+        let passed = Passed::read(cursor.as_deref())?;
+        let (id, message_id) = match which {
+            EntryRef::Id(id) => (Some(id.0), None),
+            EntryRef::MessageId(id) => (None, Some(id)),
+        };
+        let statement = self.sql().find;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(array(&passed.base.in_flight))
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(id)
+            .bind(message_id)
+            .fetch_all(&mut self.admin().await?)
+            .await
+            .map_err(failed())?;
+        rows.iter().map(|row| found(row).map_err(failed())?).collect()
+    }
+
+    async fn read_selected(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        selection: &Selection,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        let failed = || LogError::during("choose entries");
+        let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
+        let passed = Passed::read(extent.cursor.as_deref())?;
+        let ids: Vec<i64> = selection.ids.iter().map(|id| id.0).collect();
+        let statement = self.sql().select;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(array(&passed.base.in_flight))
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(range.0)
+            .bind(range.1)
+            .bind((!ids.is_empty()).then_some(ids))
+            .bind(&selection.topic)
+            .bind(&selection.key)
+            .bind(selection.since)
+            .bind(selection.until)
+            .bind(ENTRIES_PER_CALL)
+            .fetch_all(&mut self.admin().await?)
+            .await
+            .map_err(failed())?;
+        let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
+        Ok(SelectedPage::of(entries?, range))
+    }
+
+    async fn read_passed_between(
+        &self,
+        relay: &RelayName,
+        (before, now): (&Extent, &Extent),
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        let failed = || LogError::during("follow the log");
+        let (earlier, passed) =
+            (Passed::read(before.cursor.as_deref())?, Passed::read(now.cursor.as_deref())?);
+        let statement = self.sql().passed_between;
+        let rows = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .bind(&passed.base.snapshot)
+            .bind(passed.base.floor)
+            .bind(array(&passed.base.in_flight))
+            .bind(&passed.head)
+            .bind(passed.after)
+            .bind(&earlier.base.snapshot)
+            .bind(earlier.base.floor)
+            .bind(array(&earlier.base.in_flight))
+            .bind(&earlier.head)
+            .bind(earlier.after)
+            .bind(after.0)
+            .bind(ENTRIES_PER_CALL)
+            .fetch_all(&mut self.admin().await?)
+            .await
+            .map_err(failed())?;
+        let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
+        Ok(SelectedPage::of(entries?, (after.0, i64::MAX, true)))
+    }
+
+    async fn read_contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError> {
+        let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
+            entries.iter().map(|(id, uuid)| (id.0, *uuid)).unzip();
+        let statement = self.sql().contents;
+        let rows = sqlx::query(&statement)
+            .bind(ids)
+            .bind(message_ids)
+            .fetch_all(&mut self.admin().await?)
+            .await
+            .map_err(LogError::during("read entries"))?;
+        let mut names = Names::default();
+        rows.iter().map(|row| Ok(row::read(row, None)?.into_entry(&mut names, &self.source))).collect()
+    }
+}
+
+#[async_trait]
+impl LogEntries for PostgresLog {
+    async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
+        within(self.options.call_timeout, self.read_found(relay, which)).await
+    }
+
+    async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
+        within(self.options.call_timeout, self.read_extent(relay)).await
+    }
+
+    async fn select(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        selection: &Selection,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        within(self.options.call_timeout, self.read_selected(relay, extent, selection, after)).await
+    }
+
+    async fn passed_between(
+        &self,
+        relay: &RelayName,
+        before: &Extent,
+        now: &Extent,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        within(self.options.call_timeout, self.read_passed_between(relay, (before, now), after)).await
+    }
+
+    async fn contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError> {
+        within(self.options.call_timeout, self.read_contents(entries)).await
+    }
+
+    async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
+        within(self.options.call_timeout, self.read_lag(relay)).await
+    }
+
+    async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
+        let ids: Vec<Uuid> = moments.iter().map(|at| smallest_id(*at)).collect();
+        let ask = async {
+            let found: Vec<Option<i64>> = sqlx::query_scalar(&self.render(FIRSTS))
+                .bind(ids)
+                .fetch_all(&mut self.admin().await?)
+                .await
+                .map_err(LogError::during("look for the first entries"))?;
+            Ok(found.into_iter().map(|id| id.map(EntryId)).collect())
+        };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn note_operation(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        selection: &str,
+        (actor, note): (&str, &str),
+    ) -> Result<(), LogError> {
+        let noted = async {
+            sqlx::query(&self.render(NOTE))
+                .bind(actor)
+                .bind(relay.as_str())
+                .bind(action)
+                .bind(selection)
+                .bind(note)
+                .execute(&mut self.admin().await?)
+                .await
+                .map_err(LogError::during("note an operation"))?;
+            Ok(())
+        };
+        within(self.options.call_timeout, noted).await
+    }
+}
+
+/// The outer error is the client library's, the inner one is about the content.
+fn found(row: &PgRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
+    let bytes: Option<i64> = row.try_get("payload_bytes")?;
+    let state: Option<String> = row.try_get("state")?;
+    let parked = match state.as_deref().map(ExceptionState::stored) {
+        None => None,
+        Some(Err(error)) => return Ok(Err(error)),
+        Some(Ok(state)) => {
+            let behind: Option<i64> = row.try_get("behind_id")?;
+            let behind = match behind {
+                None => None,
+                Some(id) => Some(HeldBehind {
+                    id: EntryId(id),
+                    state: row.try_get("behind_state")?,
+                    error: row.try_get("behind_error")?,
+                }),
+            };
+            Some(ParkedState {
+                state,
+                attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or_default(),
+                due_at: row.try_get("due_at")?,
+                fault: row.try_get("fault")?,
+                error: row.try_get("error")?,
+                since: row.try_get("created_at")?,
+                changed_at: row.try_get("updated_at")?,
+                is_edited: row.try_get("edited")?,
+                behind,
+            })
+        }
+    };
+    Ok(Ok(FoundEntry {
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
+        content_type: row.try_get("content_type")?,
+        traceparent: row.try_get("traceparent")?,
+        payload_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
+        enqueued_at: row.try_get("enqueued_at")?,
+        transaction: row.try_get("transaction")?,
+        deliver_at: row.try_get("deliver_at")?,
+        is_in_log: row.try_get("is_in_log")?,
+        is_passed: row.try_get("passed")?,
+        is_discarded: row.try_get("was_discarded")?,
+        is_edited: row.try_get("was_edited")?,
+        parked,
+    }))
+}
+
+fn selected(row: &PgRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Error> {
+    let state: Option<String> = row.try_get("state")?;
+    let state = match state.as_deref().map(ExceptionState::stored).transpose() {
+        Ok(state) => state,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (is_passed, is_discarded, is_edited) =
+        (row.try_get("passed")?, row.try_get("discarded")?, row.try_get("edited")?);
+    let enqueued_at: OffsetDateTime = row.try_get("enqueued_at")?;
+    Ok(Ok(SelectedEntry {
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
+        payload_bytes: u64::try_from(row.try_get::<i64, _>("payload_bytes")?).unwrap_or_default(),
+        enqueued_at,
+        standing: Standing::of(is_passed, state, is_discarded, is_edited),
+    }))
+}

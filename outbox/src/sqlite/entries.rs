@@ -1,0 +1,332 @@
+//! Single entries of the log, in SQLite.
+
+use std::sync::LazyLock;
+
+use async_trait::async_trait;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::admin::entry::at_micros;
+use crate::admin::status::COUNTED_MAX;
+use crate::entries::lag::{LagRow, by_topic};
+use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
+use crate::entries::{
+    EntryRef, Extent, FoundEntry, HeldBehind, Labels, LogEntries, ParkedState, SelectedEntry, SelectedPage,
+    Selection, Standing, TopicLag, UNREAD_COUNTED_MAX,
+};
+use crate::log::row::Names;
+use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName};
+use crate::sqlite::pause::NOTE;
+use crate::sqlite::reader::columns;
+use crate::sqlite::reconcile::{passed, uuid};
+use crate::sqlite::statements::NOW;
+use crate::sqlite::store::SqliteLog;
+
+const FIRST: &str = "SELECT id FROM outbox_message WHERE message_id >= ?1 ORDER BY message_id LIMIT 1";
+
+migrations::statements! {
+    parts { now = NOW; }
+
+    extent = "
+        SELECT {now} AS now, (SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0) AS cursor,
+            (SELECT checkpoint_at FROM outbox_relay WHERE relay = ?1 AND shard = 0) AS checkpoint_at,
+            (SELECT expired_through FROM outbox_retention) AS expired_through,
+            (SELECT min(id) FROM outbox_message) AS oldest_id,
+            (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS oldest_at,
+            (SELECT max(id) FROM outbox_message) AS newest_id";
+    /// ?1 relay, ?2 passed up to here, ?3 id or null, ?4 message id or null. A parked entry has a
+    /// copy of its content, which an operator may have edited.
+    find = "
+        WITH named AS (
+                SELECT id, message_id FROM outbox_message
+                WHERE (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)
+                UNION SELECT id, message_id FROM outbox_exception
+                WHERE relay = ?1 AND shard = 0 AND (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR message_id = ?4)),
+        whole AS (
+                SELECT n.id, n.message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
+                    coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
+                    coalesce(m.content_type, p.content_type) AS content_type,
+                    coalesce(p.headers, m.headers) AS headers,
+                    coalesce(m.traceparent, p.traceparent) AS traceparent,
+                    octet_length(coalesce(p.payload, m.payload)) AS payload_bytes,
+                    coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.deliver_at, m.id IS NOT NULL AS is_in_log,
+                    n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
+                    p.edited_at IS NOT NULL AS edited,
+                    EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
+                        AND a.message_id = n.message_id AND a.action = 'discard') AS was_discarded,
+                    EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
+                        AND a.message_id = n.message_id AND a.action = 'edit') AS was_edited,
+                    (SELECT o.id FROM outbox_exception AS o
+                        WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
+                        AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
+                        ORDER BY o.id LIMIT 1) AS behind_id
+                FROM named AS n LEFT JOIN outbox_message AS m ON m.id = n.id AND m.message_id = n.message_id
+                LEFT JOIN outbox_exception AS e
+                    ON e.relay = ?1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id
+                LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id)
+        SELECT w.*, b.state AS behind_state, b.error AS behind_error FROM whole AS w
+        LEFT JOIN outbox_exception AS b ON b.relay = ?1 AND b.shard = 0 AND b.id = w.behind_id ORDER BY w.id";
+    /// ?1 relay, ?2 passed up to here, ?3 above this id, ?4 up to this one, ?5 ids or null, ?6
+    /// topic, ?7 key, ?8 and ?9 when enqueued, ?10 rows.
+    select = "
+        SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, m.headers,
+                octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
+                (m.id, m.message_id) IN (SELECT a.id, a.message_id FROM outbox_audit AS a
+                    WHERE a.relay = ?1 AND a.action = 'discard') AS discarded,
+                (m.id, m.message_id) IN (SELECT a.id, a.message_id FROM outbox_audit AS a
+                    WHERE a.relay = ?1 AND a.action = 'edit') AS edited
+        FROM outbox_message AS m
+        LEFT JOIN outbox_exception AS e ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
+        WHERE m.id > ?3 AND m.id <= ?4 AND (?5 IS NULL OR m.id IN (SELECT value FROM json_each(?5)))
+                AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
+                AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)
+        ORDER BY m.id LIMIT ?10";
+    /// ?1 ids, ?2 message ids.
+    contents = "
+        SELECT id, message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at,
+            (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
+            AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
+    /// ?1 relay, ?2 passed up to here, ?3 unread and ?4 parked entries that are counted.
+    lag = "
+        SELECT topic, NULL, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
+        FROM (SELECT topic, enqueued_at FROM outbox_message WHERE id > ?2 ORDER BY id LIMIT ?3) GROUP BY topic
+        UNION ALL SELECT topic, state, count(*), coalesce(max(({now} - created_at) / 1e6), 0.0)
+        FROM (SELECT topic, state, created_at FROM outbox_exception
+                WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?4) GROUP BY topic, state";
+}
+
+/// Without a schema.
+static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
+
+/// The id up to which the relay has passed.
+fn passed_to(extent: &Extent) -> Result<i64, LogError> {
+    extent.cursor.as_deref().map_or(Ok(0), passed)
+}
+
+#[async_trait]
+impl LogEntries for SqliteLog {
+    async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
+        let failed = || LogError::during("look the entry up");
+        let passed = passed_to(&self.extent(relay).await?)?;
+        let (id, message_id) = match which {
+            EntryRef::Id(id) => (Some(id.0), None),
+            EntryRef::MessageId(id) => (None, Some(id.to_string())),
+        };
+        let rows = sqlx::query(&SQL.find)
+            .bind(relay.as_str())
+            .bind(passed)
+            .bind(id)
+            .bind(message_id)
+            .fetch_all(&mut self.connect().await?)
+            .await
+            .map_err(failed())?;
+        rows.iter().map(|row| found(row).map_err(failed())?).collect()
+    }
+
+    async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
+        let failed = || LogError::during("tell how far the log reaches");
+        let row = sqlx::query(&SQL.extent)
+            .bind(relay.as_str())
+            .fetch_one(&mut self.connect().await?)
+            .await
+            .map_err(failed())?;
+        let extent = || -> Result<Extent, sqlx::Error> {
+            let time = |name| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(name)?.map(at_micros));
+            let oldest = row.try_get::<Option<i64>, _>("oldest_id")?.map(EntryId);
+            let expired: Option<String> = row.try_get("expired_through")?;
+            Ok(Extent {
+                now: at_micros(row.try_get("now")?),
+                cursor: row.try_get("cursor")?,
+                checkpoint_at: time("checkpoint_at")?,
+                is_of_this_server: true,
+                oldest: oldest.zip(time("oldest_at")?),
+                newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
+                expired_through: expired.and_then(|id| Uuid::parse_str(&id).ok()).and_then(made_at),
+            })
+        };
+        extent().map_err(failed())
+    }
+
+    async fn select(
+        &self,
+        relay: &RelayName,
+        extent: &Extent,
+        selection: &Selection,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        let failed = || LogError::during("choose entries");
+        let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
+        let ids: Vec<i64> = selection.ids.iter().map(|id| id.0).collect();
+        let micros = |at: OffsetDateTime| i64::try_from(at.unix_timestamp_nanos() / 1_000).ok();
+        let rows = sqlx::query(&SQL.select)
+            .bind(relay.as_str())
+            .bind(passed_to(extent)?)
+            .bind(range.0)
+            .bind(range.1)
+            .bind((!ids.is_empty()).then(|| serde_json::Value::from(ids).to_string()))
+            .bind(&selection.topic)
+            .bind(&selection.key)
+            .bind(selection.since.and_then(micros))
+            .bind(selection.until.and_then(micros))
+            .bind(ENTRIES_PER_CALL)
+            .fetch_all(&mut self.connect().await?)
+            .await
+            .map_err(failed())?;
+        let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
+        Ok(SelectedPage::of(entries?, range))
+    }
+
+    async fn passed_between(
+        &self,
+        relay: &RelayName,
+        before: &Extent,
+        now: &Extent,
+        after: EntryId,
+    ) -> Result<SelectedPage, LogError> {
+        // Ids ascend in the order of commits, and the cursor is one of them.
+        let first = passed_to(before)?.max(after.0);
+        let last = passed_to(now)?;
+        let selection = Selection {
+            first: Some(EntryId(first.saturating_add(1))),
+            last: Some(EntryId(last)),
+            ..Selection::default()
+        };
+        self.select(relay, now, &selection, EntryId(first)).await
+    }
+
+    async fn contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError> {
+        let ids: Vec<i64> = entries.iter().map(|(id, _)| id.0).collect();
+        let message_ids: Vec<String> = entries.iter().map(|(_, id)| id.to_string()).collect();
+        let rows = sqlx::query(&SQL.contents)
+            .bind(serde_json::Value::from(ids).to_string())
+            .bind(serde_json::Value::from(message_ids).to_string())
+            .fetch_all(&mut self.connect().await?)
+            .await
+            .map_err(LogError::during("read entries"))?;
+        let mut names = Names::default();
+        rows.iter().map(|row| Ok(columns(row)?.into_entry(&mut names, &self.source))).collect()
+    }
+
+    async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
+        let passed = passed_to(&self.extent(relay).await?)?;
+        let rows: Vec<LagRow> = sqlx::query_as(&SQL.lag)
+            .bind(relay.as_str())
+            .bind(passed)
+            .bind(UNREAD_COUNTED_MAX)
+            .bind(COUNTED_MAX)
+            .fetch_all(&mut self.connect().await?)
+            .await
+            .map_err(LogError::during("count what has not left"))?;
+        Ok(by_topic(rows))
+    }
+
+    async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
+        let mut connection = self.connect().await?;
+        let mut found = Vec::with_capacity(moments.len());
+        for at in moments {
+            let first: Option<i64> = sqlx::query_scalar(FIRST)
+                .bind(smallest_id(*at).hyphenated().to_string())
+                .fetch_optional(&mut connection)
+                .await
+                .map_err(LogError::during("look for the first entries"))?;
+            found.push(first.map(EntryId));
+        }
+        Ok(found)
+    }
+
+    async fn note_operation(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        selection: &str,
+        (actor, note): (&str, &str),
+    ) -> Result<(), LogError> {
+        sqlx::query(NOTE)
+            .bind(actor)
+            .bind(relay.as_str())
+            .bind(action)
+            .bind(selection)
+            .bind(note)
+            .execute(&mut self.connect().await?)
+            .await
+            .map_err(LogError::during("note an operation"))?;
+        Ok(())
+    }
+}
+
+/// The outer error is the client library's, the inner one is about the content.
+fn found(row: &SqliteRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
+    let time = |name| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(name)?.map(at_micros));
+    let state: Option<String> = row.try_get("state")?;
+    let parked = match state.as_deref().map(ExceptionState::stored) {
+        None => None,
+        Some(Err(error)) => return Ok(Err(error)),
+        Some(Ok(state)) => {
+            let behind: Option<i64> = row.try_get("behind_id")?;
+            let behind = match behind {
+                None => None,
+                Some(id) => Some(HeldBehind {
+                    id: EntryId(id),
+                    state: row.try_get("behind_state")?,
+                    error: row.try_get("behind_error")?,
+                }),
+            };
+            Some(ParkedState {
+                state,
+                attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or_default(),
+                due_at: time("due_at")?,
+                fault: row.try_get("fault")?,
+                error: row.try_get("error")?,
+                since: at_micros(row.try_get("created_at")?),
+                changed_at: at_micros(row.try_get("updated_at")?),
+                is_edited: row.try_get("edited")?,
+                behind,
+            })
+        }
+    };
+    let bytes: Option<i64> = row.try_get("payload_bytes")?;
+    Ok(Ok(FoundEntry {
+        id: EntryId(row.try_get("id")?),
+        message_id: row.try_get("message_id")?,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
+        content_type: row.try_get("content_type")?,
+        traceparent: row.try_get("traceparent")?,
+        payload_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
+        enqueued_at: time("enqueued_at")?,
+        transaction: None,
+        deliver_at: time("deliver_at")?,
+        is_in_log: row.try_get("is_in_log")?,
+        is_passed: row.try_get("passed")?,
+        is_discarded: row.try_get("was_discarded")?,
+        is_edited: row.try_get("was_edited")?,
+        parked,
+    }))
+}
+
+fn selected(row: &SqliteRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Error> {
+    let state: Option<String> = row.try_get("state")?;
+    let state = match state.as_deref().map(ExceptionState::stored).transpose() {
+        Ok(state) => state,
+        Err(error) => return Ok(Err(error)),
+    };
+    let message_id = match uuid(row.try_get("message_id")?) {
+        Ok(id) => id,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (is_passed, is_discarded, is_edited) =
+        (row.try_get("passed")?, row.try_get("discarded")?, row.try_get("edited")?);
+    Ok(Ok(SelectedEntry {
+        id: EntryId(row.try_get("id")?),
+        message_id,
+        topic: row.try_get("topic")?,
+        key: row.try_get("key")?,
+        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
+        payload_bytes: u64::try_from(row.try_get::<i64, _>("payload_bytes")?).unwrap_or_default(),
+        enqueued_at: at_micros(row.try_get("enqueued_at")?),
+        standing: Standing::of(is_passed, state, is_discarded, is_edited),
+    }))
+}

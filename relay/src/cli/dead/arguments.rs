@@ -1,0 +1,162 @@
+//! Arguments that the commands share: where to look, which messages are meant, who decides.
+
+use std::time::Duration;
+
+use clap::Args;
+use inbox::ConsumerName;
+use migrations::Identifier;
+use secrecy::SecretString;
+
+use super::super::config::{ConfigFile, find};
+use super::super::failure::Failure;
+use crate::config::Config;
+use crate::config::units::Time;
+use crate::operate::dead::{DeadSource, Filter, MessageRef};
+use crate::operate::{Operator, Places, Role, Signed};
+
+/// Where to look: the pipelines and inboxes of the configuration, or one inbox that stands in none.
+#[derive(Debug, Args)]
+pub(crate) struct Where {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline, and the inboxes that apply its messages.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+
+    /// Only outboxes (relays could not publish), or only inboxes (consumers could not apply).
+    #[arg(long, value_name = "outbox|inbox")]
+    source: Option<DeadSource>,
+
+    /// Only the inboxes of this database: postgres://user@host/database or sqlite:file.db. Needs no
+    /// configuration. Better given by the variable, where it holds a password.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RELAY_INBOX_URL",
+        hide_env_values = true,
+        conflicts_with_all = ["pipeline", "source"]
+    )]
+    inbox: Option<String>,
+
+    /// The PostgreSQL schema of its tables (with --inbox). Default: the search_path's.
+    #[arg(long, value_name = "NAME", requires = "inbox")]
+    schema: Option<Identifier>,
+
+    /// Accept an unencrypted connection to another machine (with --inbox).
+    #[arg(long, requires = "inbox")]
+    allow_plaintext: bool,
+}
+
+impl Where {
+    /// The places; connects to the inboxes.
+    pub(crate) async fn open(&self) -> Result<Places, Failure> {
+        if let Some(url) = &self.inbox {
+            let url = SecretString::from(url.as_str());
+            return Ok(Places::new().inbox_at(&url, self.schema.clone(), self.allow_plaintext).await);
+        }
+        let config: Config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let mut places = Places::new();
+        if self.source != Some(DeadSource::Inbox) {
+            places = pipelines.iter().fold(places, |places, pipeline| places.outbox(pipeline));
+        }
+        if self.source != Some(DeadSource::Outbox) {
+            let is_of = |inbox: &&crate::config::InboxConfig| {
+                self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
+            };
+            for inbox in config.verify.iter().filter(is_of) {
+                places = places.inbox(inbox).await;
+            }
+        }
+        Ok(places)
+    }
+}
+
+/// The conditions that messages must meet.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Conditions {
+    /// Only messages of this topic or queue.
+    #[arg(long, value_name = "TOPIC")]
+    topic: Option<String>,
+
+    /// Only messages with this ordering key.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// Only messages of this event type.
+    #[arg(long, value_name = "TYPE")]
+    kind: Option<String>,
+
+    /// Only with this cause: message, broker or operator in an outbox; poison, rejected, too_old, …
+    /// in an inbox.
+    #[arg(long, value_name = "CAUSE")]
+    cause: Option<String>,
+
+    /// Only dead letters of this consumer.
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<ConsumerName>,
+
+    /// Only those that have waited longer than this; for example 1h.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    older_than: Option<Duration>,
+
+    /// Only those that have waited no longer than this.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    newer_than: Option<Duration>,
+}
+
+/// The names of the conditions, for groups of arguments.
+pub(crate) const CONDITIONS: [&str; 7] =
+    ["topic", "key", "kind", "cause", "consumer", "older_than", "newer_than"];
+
+impl Conditions {
+    /// The filter of these conditions and ids, at these places.
+    pub(crate) fn filter(&self, ids: &[MessageRef], place: &Where) -> Filter {
+        Filter {
+            source: place.source,
+            ids: ids.to_vec(),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            kind: self.kind.clone(),
+            cause: self.cause.clone(),
+            consumer: self.consumer.clone(),
+            older_than: self.older_than,
+            newer_than: self.newer_than,
+        }
+    }
+}
+
+/// Who decides, and why.
+#[derive(Debug, Args)]
+pub(crate) struct Signature {
+    /// Who decides, for the audit.
+    #[arg(long, value_name = "NAME", env = "USER", required_unless_present = "dry_run")]
+    actor: Option<String>,
+
+    /// Why, for the audit.
+    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
+    note: Option<String>,
+}
+
+impl Signature {
+    /// As the layer below takes it. Who runs this program holds the databases' credentials, and so
+    /// may decide.
+    pub(crate) fn signed(&self) -> Signed {
+        let name = self.actor.clone().unwrap_or_default();
+        let reason = self.note.clone().unwrap_or_default();
+        Signed { operator: Operator::new(name, Role::Operator), reason }
+    }
+}
+
+/// Who looks: nothing of that is kept.
+pub(crate) fn viewer() -> Operator {
+    Operator::new("the command line", Role::Viewer)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse::<Time>().map(|time| time.0).map_err(|error| error.to_string())
+}

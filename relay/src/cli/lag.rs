@@ -1,0 +1,59 @@
+//! `relay lag`: how far topics are behind.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::config::ConfigFile;
+use super::dead::viewer;
+use super::exit::Exit;
+use super::failure::{Failure, first};
+use super::output::{Format, age, or_dash, table};
+use crate::operate::Places;
+use crate::operate::lag::{LagLine, lag};
+
+/// The arguments of `relay lag`.
+#[derive(Debug, Args)]
+pub struct Lag {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// Only this pipeline.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+}
+
+impl Lag {
+    pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
+        let config = self.config.read()?;
+        let pipelines = match &self.pipeline {
+            Some(name) => vec![super::config::find(&config, name)?],
+            None => config.pipelines.iter().collect(),
+        };
+        let places = pipelines.into_iter().fold(Places::new(), Places::outbox);
+        let (lines, away) = lag(&places, &viewer()).await?;
+        format.print(&lines, |lines| text(lines))?;
+        let failure = away.into_iter().map(Failure::from).fold(None, first);
+        failure.map_or(Ok(Exit::Success), Err)
+    }
+}
+
+fn text(lines: &[LagLine]) -> String {
+    if lines.is_empty() {
+        return String::from("nothing waits");
+    }
+    let rows = lines.iter().map(|line| {
+        let parked = |state: &str| line.parked.get(state).copied().unwrap_or_default().to_string();
+        [
+            line.pipeline.clone(),
+            line.topic.clone(),
+            line.unread.to_string(),
+            parked("held"),
+            parked("retrying"),
+            parked("scheduled"),
+            parked("dead"),
+            or_dash(line.oldest_age_seconds.map(|seconds| age(Duration::from_secs_f64(seconds)))),
+        ]
+    });
+    table(["pipeline", "topic", "unread", "held", "retrying", "scheduled", "dead", "oldest"], rows)
+}

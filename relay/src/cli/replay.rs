@@ -1,0 +1,209 @@
+//! `relay replay`: publish again what was published before.
+
+use std::io::IsTerminal as _;
+use std::num::NonZeroU32;
+
+use clap::{ArgGroup, Args};
+use indicatif::{ProgressBar, ProgressStyle};
+use message::{OrderingKey, Topic};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::config::OnePipeline;
+use super::dead::{Signature, confirm};
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{Format, table};
+use crate::operate::Places;
+use crate::operate::dead::MessageRef;
+use crate::operate::replay::plan::Edge;
+use crate::operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
+use crate::operate::seconds;
+
+/// Which messages are sent again, and who decides.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true)
+    .args(["ids", "topic", "key", "from_id", "to_id", "since", "until", "all"]))]
+pub struct Replay {
+    #[command(flatten)]
+    pipeline: OnePipeline,
+
+    /// The message: its place in the log, or its message id. May be repeated.
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until", "all"])]
+    ids: Vec<MessageRef>,
+
+    /// Only messages of this topic.
+    #[arg(long, value_name = "TOPIC")]
+    topic: Option<Topic>,
+
+    /// Only messages with this ordering key.
+    #[arg(long, value_name = "KEY")]
+    key: Option<OrderingKey>,
+
+    /// Only from this place in the log on. Default: from the oldest that is kept.
+    #[arg(long, value_name = "ID")]
+    from_id: Option<i64>,
+
+    /// Only up to this place in the log. Default: as far as the relay has come.
+    #[arg(long, value_name = "ID")]
+    to_id: Option<i64>,
+
+    /// Only what was enqueued then or later: how long ago (2h, 7d), or a time
+    /// (2026-01-31T12:00:00Z).
+    #[arg(long, value_name = "WHEN")]
+    since: Option<Moment>,
+
+    /// Only what was enqueued then or before.
+    #[arg(long, value_name = "WHEN")]
+    until: Option<Moment>,
+
+    /// Everything that is kept and was published.
+    #[arg(long, conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until"])]
+    all: bool,
+
+    /// At most so many messages a second. Default: as fast as the broker confirms.
+    #[arg(long, value_name = "MESSAGES")]
+    rate: Option<NonZeroU32>,
+
+    /// Count the messages, and send nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask before sending messages that were not named one by one.
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    signature: Signature,
+}
+
+/// The result of the command.
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    dry_run: bool,
+    #[serde(flatten)]
+    plan: &'a ReplayPlan,
+    /// How many the broker has confirmed.
+    published: u64,
+    /// Everything of the selection up to this place in the log is confirmed.
+    confirmed_to: Option<i64>,
+}
+
+impl Replay {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let pipeline = self.pipeline.read()?;
+        let places = Places::new().outbox(&pipeline);
+        let signed = self.signature.signed();
+        let planned = plan(&places, &signed.operator, &self.filter()).await?;
+        if self.dry_run || planned.chosen == 0 {
+            return shown(&planned, None, self.dry_run, format);
+        }
+        if self.ids.is_empty() && !self.yes {
+            let question = format!("publish {} messages again ({})?", planned.chosen, planned.selection);
+            if !confirm(&question)? {
+                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was sent"));
+            }
+        }
+        let options = ReplayOptions { rate: self.rate, stop: stop()? };
+        let bar = progress(planned.chosen);
+        let report = planned.carry_out(&places, &signed, &options, |sent| bar.set_position(sent)).await;
+        bar.finish_and_clear();
+        let report = report?;
+        shown(&planned, Some(&report), false, format)?;
+        report.error.map_or(Ok(Exit::Success), |error| Err(error.into()))
+    }
+
+    fn filter(&self) -> ReplayFilter {
+        ReplayFilter {
+            ids: self.ids.clone(),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            from_id: self.from_id,
+            to_id: self.to_id,
+            since: self.since,
+            until: self.until,
+        }
+    }
+}
+
+/// Cancelled by SIGINT or SIGTERM.
+fn stop() -> Result<CancellationToken, Failure> {
+    let token = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stopped = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        stopped.cancel();
+    });
+    Ok(token)
+}
+
+/// Drawn on a terminal only.
+fn progress(messages: u64) -> ProgressBar {
+    let bar =
+        if std::io::stderr().is_terminal() { ProgressBar::new(messages) } else { ProgressBar::hidden() };
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} published, {per_sec}, {eta}")
+    {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn shown(
+    plan: &ReplayPlan,
+    report: Option<&ReplayReport>,
+    dry_run: bool,
+    format: Format,
+) -> Result<Exit, Failure> {
+    let result = Shown {
+        dry_run,
+        plan,
+        published: report.map_or(0, |report| report.published),
+        confirmed_to: report.and_then(|report| report.confirmed_to),
+    };
+    format.print(&result, |result| text(result, report.is_some()))?;
+    Ok(Exit::Success)
+}
+
+fn text(Shown { plan, published, .. }: &Shown<'_>, is_sent: bool) -> String {
+    let mut lines = Vec::new();
+    if plan.chosen == 0 {
+        lines.push(format!("nothing to replay: {}", plan.selection));
+    } else {
+        let edge = |edge: &Option<Edge>| {
+            edge.map_or_else(String::new, |Edge { id, enqueued_at }| {
+                format!("{id}, enqueued {}", seconds::text(enqueued_at))
+            })
+        };
+        let (first, last) = (edge(&plan.first), edge(&plan.last));
+        lines.push(format!("{}: {} messages, {} bytes", plan.pipeline, plan.chosen, plan.bytes));
+        lines.push(format!("first  {first}\nlast   {last}"));
+        lines.push(table(
+            ["topic", "messages"],
+            plan.topics.iter().map(|(topic, count)| [topic.clone(), count.to_string()]),
+        ));
+    }
+    if !plan.skipped.is_empty() {
+        let told: Vec<String> =
+            plan.skipped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        lines.push(format!("not sent: {}", told.join(", ")));
+    }
+    if let Some(removed) = plan.removed_until {
+        let from = plan
+            .kept_from
+            .map_or_else(|| String::from("nothing is kept"), |edge| format!("kept from {} on", edge.id));
+        lines.push(format!("retention has removed messages made until {}: {from}", seconds::text(removed)));
+    }
+    if is_sent {
+        lines.push(format!("published {published} of {}, with their ids", plan.chosen));
+    } else if plan.chosen > 0 {
+        lines.push(String::from("nothing was sent: a dry run"));
+    }
+    lines.join("\n")
+}

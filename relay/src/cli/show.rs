@@ -1,0 +1,124 @@
+//! `relay show`: the whole story of a message.
+
+use clap::Args;
+
+use super::dead::{Where, viewer};
+use super::exit::Exit;
+use super::failure::{Failure, first};
+use super::output::{Format, age, or_dash, table};
+use crate::operate::dead::MessageRef;
+use crate::operate::seconds;
+use crate::operate::story::{InboxPart, OutboxPart, Story, story};
+
+/// The arguments of `relay show`.
+#[derive(Debug, Args)]
+pub struct Show {
+    #[command(flatten)]
+    place: Where,
+
+    /// The message: its message id, its place in the log, or the id of its dead letter.
+    #[arg(value_name = "ID")]
+    id: MessageRef,
+}
+
+impl Show {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let places = self.place.open().await?;
+        let told = story(&places, &viewer(), &self.id).await;
+        let away = places.away().to_vec();
+        places.close().await;
+        let told = told?;
+        format.print(&told, text)?;
+        // A place that is away does not hide what the others know.
+        let failure = away.into_iter().map(Failure::from).fold(None, first);
+        failure.map_or(Ok(Exit::Success), Err)
+    }
+}
+
+fn text(story: &Story) -> String {
+    let mut parts = vec![format!("{:<14}{}", "message id", or_dash(story.message_id.as_ref()))];
+    parts.extend(story.outboxes.iter().map(in_outbox));
+    if story.outboxes.is_empty() {
+        parts.push(String::from(
+            "in no outbox that was looked at: it came from elsewhere, or retention has removed it",
+        ));
+    }
+    if !story.inboxes.is_empty() {
+        parts.push(at_consumers(&story.inboxes));
+    }
+    if !story.decisions.is_empty() {
+        let rows = story.decisions.iter().map(|line| {
+            [
+                seconds::text(line.at),
+                line.actor.clone(),
+                line.action.clone(),
+                line.owner.clone(),
+                or_dash(line.outcome.as_ref()),
+                line.note.clone(),
+            ]
+        });
+        parts.push(table(["at", "actor", "action", "of", "outcome", "note"], rows));
+    }
+    parts.join("\n\n")
+}
+
+fn in_outbox(part: &OutboxPart) -> String {
+    let time = |at: &Option<time::OffsetDateTime>| at.map(seconds::text);
+    let state = match &part.published_by {
+        Some(by) => format!("{} by {}", part.state, seconds::text(*by)),
+        None => part.state.to_owned(),
+    };
+    let payload = match part.payload_bytes {
+        Some(bytes) => format!("{bytes} bytes{}", if part.edited { ", edited" } else { "" }),
+        None => String::from("gone"),
+    };
+    let headers = (!part.header_names.is_empty()).then(|| part.header_names.join(", "));
+    let enqueued = match (time(&part.enqueued_at), &part.transaction) {
+        (Some(at), Some(transaction)) => Some(format!("{at} by transaction {transaction}")),
+        (at, _) => at,
+    };
+    let lines = [
+        ("outbox of", Some(part.pipeline.clone())),
+        ("id", Some(part.id.to_string())),
+        ("state", Some(state)),
+        ("because", part.because.clone()),
+        ("destination", Some(part.destination.clone())),
+        ("topic", Some(part.topic.clone())),
+        ("key", Some(or_dash(part.key.as_ref()))),
+        ("kind", Some(part.kind.clone())),
+        ("enqueued", enqueued),
+        ("deliver at", time(&part.deliver_at)),
+        ("parked since", time(&part.parked_since)),
+        ("attempts", part.attempts.map(|attempts| attempts.to_string())),
+        ("error", part.error.clone()),
+        ("content type", part.content_type.clone()),
+        ("headers", headers),
+        ("traceparent", part.traceparent.clone()),
+        ("payload", Some(payload)),
+        ("replay", (!part.in_log).then(|| String::from("not possible: its row is gone from the log"))),
+    ];
+    let told = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<14}{}", value?)));
+    told.collect::<Vec<_>>().join("\n")
+}
+
+fn at_consumers(parts: &[InboxPart]) -> String {
+    let rows = parts.iter().map(|part| {
+        [
+            part.consumer.clone(),
+            or_dash(part.scope.as_ref()),
+            part.state.clone(),
+            or_dash(part.at.map(seconds::text)),
+            or_dash(part.result_bytes.map(|bytes| format!("{bytes} bytes"))),
+            or_dash(part.attempts),
+            or_dash(part.next_at.map(until)),
+            or_dash(part.dead_letter.as_ref()),
+            or_dash(part.error.as_ref()),
+        ]
+    });
+    table(["consumer", "scope", "state", "at", "result", "attempts", "next in", "dead letter", "error"], rows)
+}
+
+/// How long it is until then.
+fn until(at: time::OffsetDateTime) -> String {
+    age((at - time::OffsetDateTime::now_utc()).try_into().unwrap_or_default())
+}

@@ -1,0 +1,335 @@
+//! The section `[page]`: where the page for operators is served, to whom, and behind what.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use brokers::Secret;
+use schemars::JsonSchema;
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use super::check::Problems;
+use crate::operate::Role;
+
+/// The section as it is written.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PageSection {
+    listen: Option<String>,
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    behind_proxy: bool,
+    tls: Option<PageTlsSection>,
+    #[serde(default)]
+    user: Vec<PageUserSection>,
+}
+
+/// The section `[page.tls]` as it is written.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PageTlsSection {
+    cert_file: PathBuf,
+    key_file: PathBuf,
+}
+
+/// One `[[page.user]]` as it is written.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PageUserSection {
+    name: String,
+    role: RoleWord,
+    #[schemars(with = "Option<String>")]
+    password: Option<SecretString>,
+    password_file: Option<PathBuf>,
+    #[schemars(with = "Option<String>")]
+    token: Option<SecretString>,
+    token_file: Option<PathBuf>,
+}
+
+/// A role, as it is written.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum RoleWord {
+    Viewer,
+    Operator,
+}
+
+/// Where the page is served, and who may use it. `Debug` prints no secret.
+#[derive(Debug, Clone)]
+pub struct PageConfig {
+    /// The address.
+    pub listen: SocketAddr,
+    /// Names under which browsers reach it, besides those of this machine; a port is optional.
+    pub hosts: Vec<String>,
+    /// Whether a proxy in front of it ends TLS.
+    pub behind_proxy: bool,
+    /// Its certificate.
+    pub tls: Option<PageTls>,
+    /// Who may use it. Without any, people of this machine may look.
+    pub users: Vec<PageUser>,
+}
+
+/// The certificate of the page: PEM files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageTls {
+    /// The certificate, then those of the authorities between it and the root.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+}
+
+/// Somebody who may use the page. `Debug` prints no secret.
+#[derive(Debug, Clone)]
+pub struct PageUser {
+    /// The name, which the audit keeps.
+    pub name: String,
+    /// The rights.
+    pub role: Role,
+    /// The proof of who it is.
+    pub credential: PageCredential,
+}
+
+/// A user's proof.
+#[derive(Debug, Clone)]
+pub enum PageCredential {
+    /// With the name: HTTP's basic authentication, or the form.
+    Password(Secret),
+    /// Alone: HTTP's bearer authentication; or in the form, with the name.
+    Token(Secret),
+}
+
+/// The longest name of a user, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// More users than this are a directory's work: put a proxy in front.
+const USERS_MAX: usize = 200;
+
+impl PageConfig {
+    pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Self> {
+        let users = users(section.user, problems);
+        let hosts: Vec<String> = section.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        for (index, host) in hosts.iter().enumerate().filter(|(_, host)| !is_host(host)) {
+            let help = "write a name with or without a port: \"relay.internal\", \"relay.internal:8443\"";
+            problems.add(format!("page.hosts[{index}]"), format!("{host:?} is no host"), Some(help));
+        }
+        let listen = match &section.listen {
+            Some(text) => match text.parse::<SocketAddr>() {
+                Ok(address) => address,
+                Err(_) => {
+                    let help =
+                        "write an IP address and a port, for example \"127.0.0.1:9465\" or \"[::1]:9465\"";
+                    problems.add(String::from("page.listen"), format!("{text:?} is no address"), Some(help));
+                    return None;
+                }
+            },
+            None => {
+                let is_given = section.behind_proxy || section.tls.is_some() || !hosts.is_empty();
+                if is_given || !users.is_empty() {
+                    let help = "add listen = \"127.0.0.1:9465\", or remove the section";
+                    problems.add(String::from("page"), "the page has no address", Some(help));
+                }
+                return None;
+            }
+        };
+        if cfg!(not(feature = "page")) {
+            let help = "build the relay with its feature `page`, or remove the setting";
+            problems.add(String::from("page.listen"), "this relay was built without the page", Some(help));
+        }
+        let tls = section.tls.map(|PageTlsSection { cert_file, key_file }| PageTls { cert_file, key_file });
+        let page = Self { listen, hosts, behind_proxy: section.behind_proxy, tls, users };
+        page.check_reach(problems);
+        Some(page)
+    }
+
+    /// Whether it can be reached from other machines.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        !self.listen.ip().is_loopback() || self.behind_proxy || self.foreign_host().is_some()
+    }
+
+    /// The first configured name that is not this machine's own: something passes on what is asked
+    /// under it, whether or not the configuration says so.
+    fn foreign_host(&self) -> Option<&str> {
+        self.hosts.iter().map(String::as_str).find(|host| !is_of_loopback(host))
+    }
+
+    /// Whether browsers speak TLS, to it or to the proxy.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some() || self.behind_proxy
+    }
+
+    /// Refuses what would give the page to a network.
+    fn check_reach(&self, problems: &mut Problems) {
+        if !self.is_remote() {
+            return;
+        }
+        let why = match self.foreign_host() {
+            _ if !self.listen.ip().is_loopback() => {
+                format!("{} can be reached from other machines", self.listen.ip())
+            }
+            Some(host) if !self.behind_proxy => {
+                format!("others ask for {host:?}, which page.hosts names")
+            }
+            _ => String::from("a proxy passes on requests of other machines"),
+        };
+        if self.users.is_empty() {
+            let help = "add [[page.user]] with name, role and token_file or password_file; or listen at \
+                        127.0.0.1 without a proxy";
+            problems.add(String::from("page.user"), format!("{why}, and nobody would log in"), Some(help));
+        }
+        if !self.is_encrypted() {
+            let help = "add [page.tls] with cert_file and key_file, or behind_proxy = true where a proxy \
+                        speaks TLS";
+            let message = format!("{why}, and credentials would cross the network unencrypted");
+            problems.add(String::from("page.tls"), message, Some(help));
+        }
+        if self.hosts.is_empty() && (self.behind_proxy || self.listen.ip().is_unspecified()) {
+            let help = "add hosts = [\"relay.internal\"]: the names in the addresses that people type";
+            let message = format!("{why}, under names that are not known");
+            problems.add(String::from("page.hosts"), message, Some(help));
+        }
+    }
+}
+
+/// Whether a host is a name or an address that leads from a machine to itself.
+fn is_of_loopback(host: &str) -> bool {
+    let is_port = |(_, port): &(&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':').filter(is_port) {
+        // The last colon of a bare IPv6 address is its own.
+        Some((name, _)) if host.parse::<IpAddr>().is_err() => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn users(sections: Vec<PageUserSection>, problems: &mut Problems) -> Vec<PageUser> {
+    let mut names = BTreeSet::new();
+    if sections.len() > USERS_MAX {
+        let message = format!("{} users are more than {USERS_MAX}", sections.len());
+        problems.add(String::from("page.user"), message, Some("let a proxy log people in"));
+    }
+    let sections =
+        sections.into_iter().enumerate().map(|(index, user)| (format!("page.user[{index}]"), user));
+    sections
+        .filter_map(|(path, user)| {
+            let name = user.name;
+            let printable = name.chars().all(|c| !c.is_control() && c != ':');
+            if name.trim() != name || name.is_empty() || name.len() > NAME_BYTES_MAX || !printable {
+                let help = format!("1 to {NAME_BYTES_MAX} bytes without colons, or spaces around it");
+                problems.add(format!("{path}.name"), format!("{name:?} is no name"), Some(&help));
+            }
+            if !names.insert(name.clone()) {
+                problems.add(format!("{path}.name"), format!("{name:?} is the name of two users"), None);
+            }
+            let is_given =
+                |text: &Option<SecretString>, file: &Option<PathBuf>| text.is_some() || file.is_some();
+            let has_password = is_given(&user.password, &user.password_file);
+            let credential = match (has_password, is_given(&user.token, &user.token_file)) {
+                (true, false) => Secret::from_pair("password", user.password, user.password_file)
+                    .map(PageCredential::Password),
+                (false, true) => {
+                    Secret::from_pair("token", user.token, user.token_file).map(PageCredential::Token)
+                }
+                (both, _) => {
+                    let message =
+                        if both { "has a password and a token" } else { "has no password and no token" };
+                    let help = "set one of token_file, password_file, token and password";
+                    problems.add(path, format!("the user {name:?} {message}"), Some(help));
+                    return None;
+                }
+            };
+            let credential = credential.map_err(|error| problems.add(path, error.to_string(), None)).ok()?;
+            let role = match user.role {
+                RoleWord::Viewer => Role::Viewer,
+                RoleWord::Operator => Role::Operator,
+            };
+            Some(PageUser { name, role, credential })
+        })
+        .collect()
+}
+
+/// A name or address, with or without a port.
+fn is_host(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    !text.is_empty() && text.len() <= 255 && text.chars().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Config, Overrides};
+
+    const PIPELINE: &str = "[[pipeline]]\nname = 'orders'\n[pipeline.database]\nurl = 'sqlite:orders.db'\n\
+                            [pipeline.sqs]\nregion = 'eu-central-1'\nendpoint_url = 'http://127.0.0.1:1'\n";
+    const USER: &str = "[[page.user]]\nname = 'ann'\nrole = 'operator'\ntoken = 'a-token-of-some-length'\n";
+
+    fn problem(page: &str) -> Option<String> {
+        let text = format!("{PIPELINE}{page}");
+        let error = Config::read(Path::new("relay.toml"), &text, &Overrides::default()).err()?;
+        // As it is shown, but for the breaks of lines.
+        let shown = format!("{:?}", miette::Report::new(error)).replace('│', " ");
+        Some(shown.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    #[cfg(all(feature = "page", feature = "sqs"))]
+    fn a_page_that_others_reach_needs_users_and_tls() {
+        assert_eq!(problem("[page]\nlisten = '127.0.0.1:0'\n"), None);
+        assert_eq!(problem(&format!("[page]\nlisten = '[::1]:0'\n{USER}")), None);
+        let own = "hosts = ['localhost:9465', 'relay.localhost', '127.0.0.2', '[::1]:9465', '[::1]']\n";
+        assert_eq!(problem(&format!("[page]\nlisten = '127.0.0.1:0'\n{own}")), None);
+        let tls = "tls = { cert_file = 'a', key_file = 'b' }\n";
+        let open = "[page]\nlisten = '10.1.2.3:9465'\n";
+        assert_eq!(problem(&format!("{open}{tls}{USER}")), None);
+        let proxy = "behind_proxy = true\nhosts = ['relay.internal']\n";
+        assert_eq!(problem(&format!("{open}{proxy}{USER}")), None);
+        for (page, told) in [
+            (open.to_owned(), "nobody would log in"),
+            (format!("{open}{tls}"), "nobody would log in"),
+            (format!("{open}{USER}"), "unencrypted"),
+            (format!("[page]\nlisten = '127.0.0.1:0'\n{proxy}"), "nobody would log in"),
+            (
+                String::from("[page]\nlisten = '127.0.0.1:0'\nhosts = ['localhost', 'relay.internal:80']\n"),
+                "\"relay.internal:80\", which page.hosts names, and nobody would log in",
+            ),
+            (format!("[page]\nlisten = '127.0.0.1:0'\nhosts = ['relay.internal']\n{USER}"), "unencrypted"),
+            (
+                format!("[page]\nlisten = '127.0.0.1:0'\nbehind_proxy = true\n{USER}"),
+                "names that are not known",
+            ),
+            (format!("[page]\nlisten = '0.0.0.0:0'\n{tls}{USER}"), "names that are not known"),
+        ] {
+            let problem = problem(&page).unwrap_or_else(|| panic!("accepted: {page}"));
+            assert!(problem.contains(told), "{page}: {problem}");
+        }
+    }
+
+    #[test]
+    #[cfg(all(feature = "page", feature = "sqs"))]
+    fn each_user_has_one_name_one_role_and_one_proof() {
+        let page = "[page]\nlisten = '127.0.0.1:0'\n[[page.user]]\n";
+        for (user, told) in [
+            ("name = 'a'\nrole = 'viewer'\n", "no password and no token"),
+            (
+                "name = 'a'\nrole = 'viewer'\ntoken = 's3cret'\npassword = 's3cret'\n",
+                "a password and a token",
+            ),
+            ("name = 'a'\nrole = 'viewer'\ntoken = 's3cret'\ntoken_file = '/x'\n", "either it or"),
+            ("name = 'a:b'\nrole = 'viewer'\ntoken = 's3cret'\n", "is no name"),
+            ("name = 'a'\nrole = 'root'\ntoken = 's3cret'\n", "viewer, operator"),
+            ("name = 'ann'\nrole = 'viewer'\ntoken = 's3cret'\n", "the name of two users"),
+        ] {
+            let problem =
+                problem(&format!("{page}{user}{USER}")).unwrap_or_else(|| panic!("accepted: {user}"));
+            assert!(problem.contains(told), "{user}: {problem}");
+            assert!(!problem.contains("s3cret"), "{problem}");
+        }
+        assert!(problem(USER).unwrap_or_default().contains("no address"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Checks of what publishing to Kafka in transactions rests on. Pure.
+
+use std::time::Duration;
+
+use brokers::Inspected;
+use brokers::kafka::{STATE_TOPIC, TopicFacts, TransactionFacts, TransactionalConnector};
+
+use super::kafka::replication;
+use super::report::{CheckState, Finding};
+
+/// All checks, for a relay with leases of this length.
+#[must_use]
+pub fn check(facts: &TransactionFacts, lease: Duration, nodes: usize) -> Vec<Finding> {
+    let mut findings =
+        vec![time(&facts.timeout_max, TransactionalConnector::timeout(lease)), state(facts, nodes)];
+    if facts.marks.is_empty() {
+        let measured = "no topic of marks yet: the relay makes it at its first start with transactions";
+        findings.push(Finding::pass("marks", "transactions", measured));
+    }
+    findings.extend(several(facts));
+    findings.extend(facts.marks.iter().flat_map(|asked| marks(asked, nodes)));
+    findings
+}
+
+fn time(most: &Result<Duration, String>, needed: Duration) -> Finding {
+    let (check, subject) = ("transaction-time", "transactions");
+    match most {
+        Ok(most) => {
+            let measured = format!(
+                "transaction.max.timeout.ms={}, engine.lease_ttl asks for {}",
+                most.as_millis(),
+                needed.as_millis()
+            );
+            let problem = (*most < needed).then(|| {
+                let remedy = "the cluster refuses transactions as long as the lease: raise \
+                              transaction.max.timeout.ms, or shorten engine.lease_ttl";
+                (CheckState::Fail, remedy.to_owned())
+            });
+            Finding::unless(check, subject, measured, problem)
+        }
+        Err(problem) => {
+            let remedy = "grant this user DESCRIBE_CONFIGS on the cluster";
+            Finding::unknown(check, subject, problem.clone(), remedy)
+        }
+    }
+}
+
+fn state(facts: &TransactionFacts, nodes: usize) -> Finding {
+    match &facts.state {
+        Some(topic) => replication(&format!("topic {STATE_TOPIC}"), topic, nodes),
+        None => Finding::unknown(
+            "replication",
+            format!("topic {STATE_TOPIC}"),
+            "the cluster has had no transaction yet, or does not show this topic",
+            "set transaction.state.log.replication.factor=3 and transaction.state.log.min.isr=2 before the first one",
+        ),
+    }
+}
+
+/// A relay has one topic for each time that it began anew. The cluster does not tell whether that
+/// was on purpose.
+fn several(facts: &TransactionFacts) -> Option<Finding> {
+    let topics: Vec<_> = facts.marks.iter().map(|asked| asked.topic.as_str()).collect();
+    (topics.len() > 1).then(|| {
+        let remedy = "a relay of this name publishes from another database, or it began anew: on purpose, or because \
+                      its database was restored to a time before its first transaction; docs/kafka-exactly-once.md \
+                      says what readers may have seen. Remove the topics that no relay uses";
+        Finding::warn("marks", "transactions", topics.join(", "), remedy)
+    })
+}
+
+fn marks(asked: &Inspected<TopicFacts>, nodes: usize) -> Vec<Finding> {
+    let subject = format!("topic {}", asked.topic);
+    let facts = match &asked.facts {
+        Ok(facts) => facts,
+        Err(error) => {
+            let remedy = "grant this user DESCRIBE and DESCRIBE_CONFIGS on it";
+            return vec![Finding::fail("marks", subject, error.reason.clone(), remedy)];
+        }
+    };
+    let compacted = facts.cleanup_policy.as_deref() == Some("compact");
+    let problem = (facts.partitions != 1 || !compacted).then(|| {
+        let remedy = "the relay needs one partition and cleanup.policy=compact, or the mark is lost: correct the \
+                      topic's settings";
+        (CheckState::Fail, remedy.to_owned())
+    });
+    let policy = facts.cleanup_policy.as_deref().unwrap_or("not told");
+    let measured = format!("partitions: {}, cleanup.policy: {policy}", facts.partitions);
+    vec![Finding::unless("marks", subject.as_str(), measured, problem), replication(&subject, facts, nodes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic(replicas: usize, policy: &str) -> TopicFacts {
+        let cleanup_policy = Some(policy.to_owned());
+        TopicFacts { partitions: 1, replicas, in_sync: replicas, cleanup_policy, ..TopicFacts::default() }
+    }
+
+    fn healthy() -> TransactionFacts {
+        let marks =
+            Inspected { topic: String::from("outbox-marks.0a.orders"), facts: Ok(topic(3, "compact")) };
+        TransactionFacts {
+            state: Some(topic(3, "compact")),
+            marks: vec![marks],
+            timeout_max: Ok(Duration::from_secs(900)),
+        }
+    }
+
+    fn states(facts: &TransactionFacts) -> Vec<(&'static str, CheckState)> {
+        let findings = check(facts, Duration::from_secs(15), 3);
+        findings.iter().map(|finding| (finding.check, finding.state)).collect()
+    }
+
+    #[test]
+    fn each_setting_that_risks_transactions_is_told() {
+        use CheckState::{Fail, Pass, Unknown};
+        assert!(states(&healthy()).iter().all(|(_, state)| *state == Pass));
+        type Break = fn(&mut TransactionFacts);
+        let table: [(&str, CheckState, Break); 7] = [
+            ("transaction-time", Fail, |facts| facts.timeout_max = Ok(Duration::from_secs(14))),
+            ("transaction-time", Unknown, |facts| facts.timeout_max = Err(String::from("not permitted"))),
+            ("replication", Fail, |facts| facts.state = Some(topic(1, "compact"))),
+            ("replication", Unknown, |facts| facts.state = None),
+            ("marks", Fail, |facts| facts.marks[0].facts = Ok(topic(3, "compact,delete"))),
+            ("marks", CheckState::Warn, |facts| facts.marks.push(facts.marks[0].clone())),
+            ("replication", Fail, |facts| facts.marks[0].facts = Ok(topic(1, "compact"))),
+        ];
+        for (name, expected, spoil) in table {
+            let mut facts = healthy();
+            spoil(&mut facts);
+            let found = states(&facts);
+            assert!(found.contains(&(name, expected)), "{name}: {found:?}");
+        }
+    }
+}

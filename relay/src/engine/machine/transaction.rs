@@ -1,0 +1,50 @@
+//! The checkpoint that is committed together with the messages of a transaction.
+
+use std::collections::BTreeSet;
+
+use message::MessageId;
+use outbox::log::{EntryId, ExceptionChange};
+
+use super::{Checkpoint, Machine};
+
+/// A checkpoint, and the entries that have left although its cursor has not passed them. Together
+/// they name everything that has left, and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransactionCheckpoint {
+    /// The database stores it afterwards.
+    pub checkpoint: Checkpoint,
+    /// A successor passes these when it reads them again.
+    pub settled: BTreeSet<EntryId>,
+    /// The entry that was read last, if anything was that earlier checkpoints have not passed: a
+    /// database that has it not is of another history.
+    pub last_read: Option<(EntryId, MessageId)>,
+}
+
+impl Machine {
+    /// Returns the checkpoint to commit with the messages that were confirmed since the last one.
+    /// To be called while nothing is in flight. Unlike [`Machine::checkpoint`] it has every removal
+    /// of an exception: each of these entries may have left with this transaction. As there, one
+    /// may be on its way at a time.
+    ///
+    /// Without `has_messages` it is `None` when nothing has changed.
+    pub fn transaction_checkpoint(&mut self, has_messages: bool) -> Option<TransactionCheckpoint> {
+        let (cursor, passed, mut settled) = self.window.take_settled();
+        let is_same = self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored;
+        if is_same && !has_messages {
+            return None;
+        }
+        let behind = self.changes.iter().filter(|(id, _)| !self.ahead.contains(id));
+        let (left, parked): (Vec<_>, Vec<_>) =
+            behind.partition(|(_, change)| matches!(change, ExceptionChange::Resolve(_)));
+        let parked = parked.into_iter().take(self.settings.checkpoint_changes);
+        let others = left.into_iter().chain(parked).map(|(id, _)| *id).collect();
+        settled.extend(&self.left_before);
+        let checkpoint = self.take_checkpoint(cursor, passed, others);
+        let last_read = self.last_read;
+        if self.window.is_empty() {
+            // It is passed, and retention may remove it once this is stored.
+            self.last_read = None;
+        }
+        Some(TransactionCheckpoint { checkpoint, settled, last_read })
+    }
+}

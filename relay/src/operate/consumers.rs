@@ -1,0 +1,57 @@
+//! How consumers are doing, as far as their inboxes tell. Duplicates are not stored: each consumer
+//! counts them in its metrics.
+
+use std::time::Duration;
+
+use inbox::Activity;
+use time::OffsetDateTime;
+
+use super::error::OperateError;
+use super::operator::{Operator, Role};
+use super::places::Places;
+
+/// One consumer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConsumerLine {
+    /// Its name.
+    pub consumer: String,
+    /// Its work and what waits; nothing when its inbox knows nothing of it.
+    pub activity: Option<Activity>,
+    /// Messages that were made earlier are not remembered, so they are refused.
+    pub remembers_from: OffsetDateTime,
+}
+
+/// The period in which applied messages are counted.
+pub const PERIOD: Duration = Duration::from_secs(3_600);
+
+/// Tells what the consumers of all inboxes did within the last hour, what waits there, and which
+/// places are away. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not look.
+pub async fn consumers(
+    places: &Places,
+    operator: &Operator,
+) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
+    operator.permit(Role::Viewer, "look at consumers")?;
+    let (mut lines, mut away) = (Vec::new(), places.away.clone());
+    for place in &places.inboxes {
+        let remembers_from = place.database.remembers_from();
+        match (place.database.activity(PERIOD).await, &place.consumer) {
+            (Ok(all), Some(name)) => {
+                let activity = all.into_iter().find(|activity| activity.consumer == name.as_str());
+                lines.push(ConsumerLine { consumer: name.to_string(), activity, remembers_from });
+            }
+            (Ok(all), None) => lines.extend(all.into_iter().map(|activity| {
+                let consumer = activity.consumer.clone();
+                ConsumerLine { consumer, activity: Some(activity), remembers_from }
+            })),
+            (Err(error), name) => {
+                let whose = name.as_ref().map_or(String::from("inbox"), |name| format!("inbox of {name}"));
+                away.push(error.about(whose));
+            }
+        }
+    }
+    lines.dedup();
+    Ok((lines, away))
+}

@@ -1,0 +1,223 @@
+//! Which messages are meant.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use inbox::ConsumerName;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::message::{DeadMessage, DeadSource};
+use crate::config::units::Time;
+
+/// A message, by its place in the log, its message id, or the id of its dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageRef(String);
+
+impl MessageRef {
+    /// Whether it names this message.
+    #[must_use]
+    pub fn names(&self, message: &DeadMessage) -> bool {
+        self.is(&message.id, message.message_id.as_deref().unwrap_or_default())
+    }
+
+    /// Whether it is this id or this message id.
+    pub(crate) fn is(&self, id: &str, message_id: &str) -> bool {
+        self.0 == id || self.0 == message_id
+    }
+
+    /// The place in the log that it may be.
+    pub(crate) fn place(&self) -> Option<i64> {
+        self.0.parse().ok()
+    }
+
+    /// The id of a message or dead letter that it may be.
+    pub(crate) fn uuid(&self) -> Option<Uuid> {
+        Uuid::parse_str(&self.0).ok()
+    }
+}
+
+impl FromStr for MessageRef {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text.trim().is_empty() {
+            return Err("it is empty: give the place in the log, the message id or the dead letter's id");
+        }
+        // As the tables write them: without leading zeros, with hyphens.
+        Ok(Self(match (text.trim().parse::<i64>(), Uuid::parse_str(text.trim())) {
+            (Ok(place), _) => place.to_string(),
+            (Err(_), Ok(uuid)) => uuid.to_string(),
+            (Err(_), Err(_)) => text.trim().to_lowercase(),
+        }))
+    }
+}
+
+impl fmt::Display for MessageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which messages are meant: those that meet every condition. Without any, all.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only in outboxes, or only in inboxes.
+    pub source: Option<DeadSource>,
+    /// Only these; all where there is none.
+    pub ids: Vec<MessageRef>,
+    /// Only of this topic or queue.
+    pub topic: Option<String>,
+    /// Only with this ordering key.
+    pub key: Option<String>,
+    /// Only of this event type.
+    pub kind: Option<String>,
+    /// Only with this cause: see [`DeadMessage::cause`].
+    pub cause: Option<String>,
+    /// Only dead letters of this consumer.
+    pub consumer: Option<ConsumerName>,
+    /// Only those that have waited longer than this.
+    pub older_than: Option<Duration>,
+    /// Only those that have waited no longer than this.
+    pub newer_than: Option<Duration>,
+}
+
+impl Filter {
+    /// Whether a message in the outbox can be meant.
+    pub(crate) fn takes_outboxes(&self) -> bool {
+        self.source != Some(DeadSource::Inbox) && self.consumer.is_none()
+    }
+
+    /// Whether a message in an inbox can be meant.
+    pub(crate) fn takes_inboxes(&self) -> bool {
+        self.source != Some(DeadSource::Outbox)
+    }
+
+    /// Whether the message is meant.
+    pub(crate) fn takes(&self, message: &DeadMessage, now: OffsetDateTime) -> bool {
+        let age = Duration::try_from(now - message.since).unwrap_or_default();
+        let is = |asked: &Option<String>, value: Option<&str>| {
+            asked.as_deref().is_none_or(|asked| value == Some(asked))
+        };
+        self.source.is_none_or(|source| source == message.source)
+            && (self.ids.is_empty() || self.ids.iter().any(|id| id.names(message)))
+            && is(&self.topic, Some(&message.topic))
+            && is(&self.key, message.key.as_deref())
+            && is(&self.kind, message.kind.as_deref())
+            && is(&self.cause, message.cause.as_deref())
+            && self
+                .consumer
+                .as_ref()
+                .is_none_or(|consumer| message.consumer.as_deref() == Some(consumer.as_str()))
+            && self.older_than.is_none_or(|bound| age > bound)
+            && self.newer_than.is_none_or(|bound| age <= bound)
+    }
+}
+
+impl fmt::Display for Filter {
+    /// As the audit keeps it: `topic=orders older_than=1h`; `all` without any condition.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let age = |age: Option<Duration>| age.map(|age| Time(age).to_string());
+        let ids: Vec<String> = self.ids.iter().map(MessageRef::to_string).collect();
+        let parts = [
+            ("source", self.source.map(|source| source.to_string())),
+            ("id", (!ids.is_empty()).then(|| ids.join(","))),
+            ("topic", self.topic.clone()),
+            ("key", self.key.clone()),
+            ("kind", self.kind.clone()),
+            ("cause", self.cause.clone()),
+            ("consumer", self.consumer.as_ref().map(|consumer| consumer.as_str().to_owned())),
+            ("older_than", age(self.older_than)),
+            ("newer_than", age(self.newer_than)),
+        ];
+        let told: Vec<String> =
+            parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
+        f.write_str(if told.is_empty() { "all" } else { "" })?;
+        f.write_str(&told.join(" "))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use outbox::log::EntryId;
+
+    use super::super::message::Row;
+    use super::*;
+
+    /// An entry of an outbox that has waited for an hour.
+    pub(crate) fn entry(id: i64) -> DeadMessage {
+        DeadMessage {
+            source: DeadSource::Outbox,
+            pipeline: Some("orders".into()),
+            consumer: None,
+            scope: None,
+            id: id.to_string(),
+            message_id: Some("0190aaaa-0000-7000-8000-000000000001".into()),
+            state: "dead",
+            topic: "orders".into(),
+            key: Some("order-7".into()),
+            kind: Some("order.placed".into()),
+            cause: Some("message".into()),
+            error: None,
+            attempts: 10,
+            deliveries: None,
+            due_in_seconds: None,
+            origin: None,
+            header_names: Vec::new(),
+            payload_bytes: 2,
+            edited: false,
+            since: OffsetDateTime::UNIX_EPOCH,
+            changed_at: OffsetDateTime::UNIX_EPOCH,
+            row: Row::Outbox(0, EntryId(id)),
+        }
+    }
+
+    fn takes(filter: Filter) -> bool {
+        filter.takes(&entry(7), OffsetDateTime::UNIX_EPOCH + Duration::from_secs(3_600))
+    }
+
+    #[test]
+    fn every_condition_counts() {
+        let all = Filter::default;
+        let text = |text: &str| Some(text.to_owned());
+        let ids = |text: &str| vec![text.parse().unwrap()];
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for meant in [
+            all(),
+            Filter { ids: ids("7"), ..all() },
+            Filter { ids: ids("007"), ..all() },
+            Filter { ids: ids("0190aaaa000070008000000000000001"), ..all() },
+            Filter { ids: ids("0190AAAA-0000-7000-8000-000000000001"), ..all() },
+            Filter { topic: text("orders"), key: text("order-7"), ..all() },
+            Filter { kind: text("order.placed"), cause: text("message"), ..all() },
+            Filter { source: Some(DeadSource::Outbox), older_than: seconds(3_599), ..all() },
+            Filter { newer_than: seconds(3_600), ..all() },
+        ] {
+            assert!(takes(meant.clone()), "{meant}");
+        }
+        for other in [
+            Filter { ids: ids("8"), ..all() },
+            Filter { topic: text("orders"), key: text("order-8"), ..all() },
+            Filter { kind: text("order.paid"), ..all() },
+            Filter { cause: text("broker"), ..all() },
+            Filter { consumer: Some(ConsumerName::new("billing").unwrap()), ..all() },
+            Filter { source: Some(DeadSource::Inbox), ..all() },
+            Filter { older_than: seconds(3_600), ..all() },
+            Filter { newer_than: seconds(3_599), ..all() },
+        ] {
+            assert!(!takes(other.clone()), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_audit_reads_as_what_was_asked() {
+        assert_eq!(Filter::default().to_string(), "all");
+        let filter = Filter {
+            topic: Some("orders".into()),
+            older_than: Some(Duration::from_secs(3_600)),
+            ..Filter::default()
+        };
+        assert_eq!(filter.to_string(), "topic=orders older_than=1h");
+    }
+}

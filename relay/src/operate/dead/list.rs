@@ -1,0 +1,511 @@
+//! Finds messages that wait.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::num::NonZeroU32;
+use std::ops::Bound;
+use std::str::FromStr;
+
+use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, KnownState};
+use outbox::entries::EntryRef;
+use outbox::log::{EntryId, ExceptionState};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::filter::Filter;
+use super::message::{DeadMessage, Row};
+use crate::operate::error::OperateError;
+use crate::operate::operator::{Operator, Role};
+use crate::operate::places::{InboxPlace, OutboxPlace, Places};
+
+/// Entries of an outbox read at once.
+const PAGE_ENTRIES: u32 = 500;
+/// Dead letters read at once.
+const PAGE_LETTERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(499);
+
+/// In which states messages are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum States {
+    /// Those that an operator decides about: dead entries, open dead letters.
+    Dead,
+    /// Entries of outboxes in one other state; no dead letters.
+    Parked(ExceptionState),
+    /// Dead letters that are closed, too.
+    Closed,
+    /// Everything that is parked, and closed dead letters.
+    Any,
+}
+
+const ALL_STATES: [ExceptionState; 5] = [
+    ExceptionState::Dead,
+    ExceptionState::Held,
+    ExceptionState::Retrying,
+    ExceptionState::Scheduled,
+    ExceptionState::Discarded,
+];
+
+impl States {
+    fn of_outbox(self) -> Vec<ExceptionState> {
+        match self {
+            Self::Dead | Self::Closed => vec![ExceptionState::Dead],
+            Self::Parked(state) => vec![state],
+            Self::Any => ALL_STATES.to_vec(),
+        }
+    }
+
+    /// Whether open letters, and whether closed ones.
+    fn of_inbox(self) -> Option<bool> {
+        match self {
+            Self::Dead => Some(false),
+            Self::Parked(state) => (state == ExceptionState::Dead).then_some(false),
+            Self::Closed | Self::Any => Some(true),
+        }
+    }
+}
+
+/// Messages that were found, and the places that could not be asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// The messages: those of outboxes in the order of the log, then dead letters, oldest first. So
+    /// messages of one key stand in their order.
+    pub messages: Vec<DeadMessage>,
+    /// Whether there are more than were asked for.
+    pub more: bool,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<Bookmark>,
+    /// Why places could not be asked; their messages are missing.
+    pub away: Vec<OperateError>,
+}
+
+/// Lists messages that wait, at most `limit`. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not look. [`Listed::away`] tells which places are away.
+pub async fn list(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+    states: States,
+    limit: usize,
+) -> Result<Listed, OperateError> {
+    operator.permit(Role::Viewer, "look at parked messages")?;
+    let mut listed = find(places, filter, states, limit.saturating_add(1)).await;
+    listed.more = listed.messages.len() > limit || listed.next.is_some();
+    listed.messages.truncate(limit);
+    Ok(listed)
+}
+
+/// Lists messages that wait, one page of at most `limit` from a bookmark on. It looks at a bounded
+/// number of rows, so a page can have fewer, or none, and still have a next one. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not look. [`Listed::away`] tells which places are away.
+pub async fn page(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+    states: States,
+    from: Option<Bookmark>,
+    limit: usize,
+) -> Result<Listed, OperateError> {
+    operator.permit(Role::Viewer, "look at parked messages")?;
+    let mut reading = Reading::new(filter, states, limit.saturating_add(1), SCANNED_MAX);
+    let mut listed = reading.all(places, from).await;
+    if listed.messages.len() > limit {
+        listed.messages.truncate(limit);
+        listed.next = listed.messages.last().map(Bookmark::after);
+    }
+    listed.more = listed.next.is_some();
+    Ok(listed)
+}
+
+/// Finds single messages in whatever state they are. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] names those that are not there, or the place that could not be asked.
+pub async fn show(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+) -> Result<Vec<DeadMessage>, OperateError> {
+    operator.permit(Role::Viewer, "look at parked messages")?;
+    let Listed { messages, away, next, .. } = find(places, filter, States::Any, usize::MAX).await;
+    let missing: Vec<String> = filter
+        .ids
+        .iter()
+        .filter(|id| !messages.iter().any(|message| id.names(message)))
+        .map(ToString::to_string)
+        .collect();
+    match away.into_iter().next() {
+        _ if missing.is_empty() => Ok(messages),
+        Some(error) => Err(error),
+        None => {
+            let text = format!("not parked: {}", missing.join(", "));
+            let help = match next {
+                Some(_) => NOT_ALL_LOOKED_AT,
+                None => {
+                    "it has left, or never was here; `relay dead list` shows what is dead, with --state what \
+                     else is parked"
+                }
+            };
+            Err(OperateError::refused(text, help))
+        }
+    }
+}
+
+/// Finds messages in all places, at most `limit`. Where ids are given, they are looked up, and dead
+/// letters that no index finds by them are looked for in a bounded number of rows:
+/// [`Listed::next`] tells that there are others.
+pub(crate) async fn find(places: &Places, filter: &Filter, states: States, limit: usize) -> Listed {
+    Reading::new(filter, states, limit, usize::MAX).all(places, None).await
+}
+
+/// Rows that are looked at for one page, whatever the filter leaves of them.
+const SCANNED_MAX: usize = 10_000;
+
+/// Dead letters in which closed ones about a message are looked for, which no index finds.
+pub(crate) const NAMED_SCANNED_MAX: usize = 5_000;
+
+/// Clocks of producers and consumers differ by less.
+const CLOCK_SKEW_SECONDS: u64 = 86_400;
+
+/// The place in the list of dead letters before which none is about this message, by the time in
+/// its id.
+fn earliest(message_id: Uuid) -> Option<DeadLetterId> {
+    let (seconds, _) = message_id.get_timestamp()?.to_unix();
+    let millis = seconds.saturating_sub(CLOCK_SKEW_SECONDS).saturating_mul(1_000);
+    Some(DeadLetterId(Uuid::from_u128(u128::from(millis) << 80)))
+}
+
+/// The help where an id was not found, and not everything was looked at.
+pub(crate) const NOT_ALL_LOOKED_AT: &str =
+    "there are more dead letters than are looked through for a message id: give the id of the dead letter";
+
+/// Where to begin and how many rows to read, so that the ids from one to another are read.
+fn up_to(first: EntryId, last: EntryId) -> (EntryId, u32) {
+    let rows = last.0.saturating_sub(first.0).saturating_add(1);
+    (EntryId(first.0.saturating_sub(1)), u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, PAGE_ENTRIES))
+}
+
+/// A place in the list of messages that wait. As a text it goes through addresses and forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bookmark(Row, ExceptionState);
+
+impl Bookmark {
+    fn after(message: &DeadMessage) -> Self {
+        Self(message.row, message.state.parse().unwrap_or(ExceptionState::Dead))
+    }
+}
+
+impl fmt::Display for Bookmark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Row::Outbox(place, id) => write!(f, "outbox-{place}-{}-{id}", self.1),
+            Row::Inbox(place, id) => write!(f, "inbox-{place}-dead-{id}"),
+        }
+    }
+}
+
+impl FromStr for Bookmark {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let read = || {
+            let mut parts = text.splitn(4, '-');
+            let (source, place, state, id) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+            let place = place.parse().ok()?;
+            let row = match source {
+                "outbox" => Row::Outbox(place, EntryId(id.parse().ok()?)),
+                "inbox" => Row::Inbox(place, id.parse().ok()?),
+                _ => return None,
+            };
+            Some(Self(row, state.parse().ok()?))
+        };
+        read().ok_or("it is no place in the list: begin with the first page")
+    }
+}
+
+/// One pass over all places.
+struct Reading<'a> {
+    filter: &'a Filter,
+    now: OffsetDateTime,
+    states: States,
+    limit: usize,
+    /// Rows that may still be looked at.
+    budget: usize,
+    found: Vec<DeadMessage>,
+    next: Option<Bookmark>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(filter: &'a Filter, states: States, limit: usize, budget: usize) -> Self {
+        let now = OffsetDateTime::now_utc();
+        Self { filter, now, states, limit, budget, found: Vec::new(), next: None }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found.len() >= self.limit || self.budget == 0
+    }
+
+    /// Whether the page ends before this place in the list. Where that is for the rows that may be
+    /// looked at, the next page begins there: there may be more, although none was seen.
+    fn ends_before(&mut self, place: Bookmark) -> bool {
+        if self.budget == 0 {
+            self.next.get_or_insert(place);
+        }
+        self.is_full()
+    }
+
+    async fn all(&mut self, places: &Places, from: Option<Bookmark>) -> Listed {
+        let mut away = places.away.clone();
+        let filter = self.filter;
+        let from_inbox = match from {
+            Some(Bookmark(Row::Inbox(place, id), _)) => Some((place, id)),
+            _ => None,
+        };
+        let outboxes = places.outboxes.iter().enumerate();
+        for (number, place) in outboxes.filter(|_| filter.takes_outboxes() && from_inbox.is_none()) {
+            if let Err(error) = self.outbox((number, place), from).await {
+                away.push(error.about(&place.pipeline));
+            }
+        }
+        let mut seen = HashSet::new();
+        for (number, place) in places.inboxes.iter().enumerate().filter(|_| filter.takes_inboxes()) {
+            let after = match from_inbox {
+                Some((at, _)) if number < at => continue,
+                Some((at, id)) if number == at => Some(id),
+                _ => None,
+            };
+            if !filter.ids.is_empty() {
+                // Each is asked for the ids, however much the others have.
+                self.budget = NAMED_SCANNED_MAX;
+            }
+            let first = Bookmark(Row::Inbox(number, DeadLetterId(Uuid::nil())), ExceptionState::Dead);
+            if self.states.of_inbox().is_some() && self.ends_before(first) {
+                break;
+            }
+            if let Err(error) = self.inbox((number, place), after, &mut seen).await {
+                let whose = place.consumer.as_ref().map(|consumer| format!("inbox of {consumer}"));
+                away.push(error.about(whose.as_deref().unwrap_or("inbox")));
+            }
+        }
+        Listed { messages: std::mem::take(&mut self.found), more: false, next: self.next.take(), away }
+    }
+
+    async fn outbox(
+        &mut self,
+        (number, place): (usize, &OutboxPlace),
+        from: Option<Bookmark>,
+    ) -> Result<(), OperateError> {
+        if !self.filter.ids.is_empty() {
+            return self.named((number, place)).await;
+        }
+        let mut states = self.states.of_outbox();
+        let mut after = EntryId::default();
+        if let Some(Bookmark(Row::Outbox(at, id), state)) = from {
+            match number.cmp(&at) {
+                Ordering::Less => return Ok(()),
+                Ordering::Equal => {
+                    let done = states.iter().position(|one| *one == state).unwrap_or_default();
+                    states.drain(..done);
+                    after = id;
+                }
+                Ordering::Greater => {}
+            }
+        }
+        for state in states {
+            if self.ends_before(Bookmark(Row::Outbox(number, after), state)) {
+                return Ok(());
+            }
+            while !self.is_full() {
+                let page = place.log.list(&place.pipeline, state, after, PAGE_ENTRIES).await?;
+                let Some(last) = page.last() else { break };
+                after = last.id;
+                let is_last = page.len() < PAGE_ENTRIES as usize;
+                self.budget = self.budget.saturating_sub(page.len());
+                let messages = page
+                    .into_iter()
+                    .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+                let (filter, now) = (self.filter, self.now);
+                self.found.extend(messages.filter(|message| filter.takes(message, now)));
+                if is_last {
+                    break;
+                }
+                if self.budget == 0 {
+                    self.next = Some(Bookmark(Row::Outbox(number, after), state));
+                }
+            }
+            after = EntryId::default();
+        }
+        Ok(())
+    }
+
+    /// Looks up the entries that the filter names, and none far from them.
+    async fn named(&mut self, (number, place): (usize, &OutboxPlace)) -> Result<(), OperateError> {
+        let mut wanted = BTreeSet::new();
+        for id in &self.filter.ids {
+            wanted.extend(id.place().map(EntryId));
+            if let Some(uuid) = id.uuid() {
+                let found = place.entries.find(&place.pipeline, EntryRef::MessageId(uuid)).await?;
+                wanted.extend(found.into_iter().map(|entry| entry.id));
+            }
+        }
+        let Some(last) = wanted.last().copied() else { return Ok(()) };
+        for state in self.states.of_outbox() {
+            let mut next = wanted.first().copied();
+            while let Some(first) = next.filter(|_| !self.is_full()) {
+                let (before, limit) = up_to(first, last);
+                let page = place.log.list(&place.pipeline, state, before, limit).await?;
+                let is_last = page.len() < limit as usize;
+                next = page.last().filter(|_| !is_last).and_then(|seen| {
+                    wanted.range((Bound::Excluded(seen.id), Bound::Unbounded)).next().copied()
+                });
+                let messages = page
+                    .into_iter()
+                    .map(|entry| DeadMessage::of_entry((number, place.pipeline.as_str()), state, entry));
+                let (filter, now) = (self.filter, self.now);
+                self.found.extend(messages.filter(|message| filter.takes(message, now)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn inbox(
+        &mut self,
+        (number, place): (usize, &InboxPlace),
+        after: Option<DeadLetterId>,
+        seen: &mut HashSet<DeadLetterId>,
+    ) -> Result<(), OperateError> {
+        let Some(resolved_too) = self.states.of_inbox() else { return Ok(()) };
+        let (filter, now) = (self.filter, self.now);
+        let consumer = place.consumer.as_ref().or(filter.consumer.as_ref()).cloned();
+        let found = &mut self.found;
+        let mut take = |letter: DeadLetter| {
+            let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
+                && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.scope)
+                && (resolved_too || letter.resolved.is_none());
+            let id = letter.id;
+            let message = DeadMessage::of_letter(number, letter);
+            // One database may stand in the configuration several times.
+            if is_here && filter.takes(&message, now) && seen.insert(id) {
+                found.push(message);
+            }
+            found.len()
+        };
+        let mut left = Vec::new();
+        for id in &filter.ids {
+            // Nothing in an inbox has a number.
+            let Some(uuid) = id.uuid() else { continue };
+            if let Some(letter) = place.database.letter(DeadLetterId(uuid)).await? {
+                take(letter);
+                continue;
+            }
+            // It may be a message id: the message tells of its open letters.
+            for known in place.database.known(uuid).await? {
+                let KnownState::Dead(id) = known.state else { continue };
+                if let Some(letter) = place.database.letter(id).await? {
+                    take(letter);
+                }
+            }
+            left.push(uuid);
+        }
+        if !filter.ids.is_empty() && left.is_empty() {
+            return Ok(());
+        }
+        let after = after.or_else(|| left.into_iter().map(earliest).min().flatten());
+        let mut query = DeadLetterQuery {
+            consumer: consumer.clone(),
+            resolved_too,
+            after,
+            limit: PAGE_LETTERS,
+            with_payloads: false,
+        };
+        loop {
+            let page = place.database.dead_letters(&query).await?;
+            let Some(last) = page.last().map(|letter| letter.id) else { return Ok(()) };
+            query.after = Some(last);
+            let is_last = page.len() < PAGE_LETTERS.get() as usize;
+            self.budget = self.budget.saturating_sub(page.len());
+            for letter in page {
+                if take(letter) >= self.limit {
+                    return Ok(());
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+            if self.budget == 0 {
+                self.next = Some(Bookmark(Row::Inbox(number, last), ExceptionState::Dead));
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_has_looked_enough_begins_again_at_the_next_place() {
+        let filter = Filter::default();
+        let mut reading = Reading::new(&filter, States::Dead, 50, 10);
+        let [other, inbox] = [
+            Bookmark(Row::Outbox(1, EntryId::default()), ExceptionState::Dead),
+            Bookmark(Row::Inbox(0, DeadLetterId(Uuid::nil())), ExceptionState::Dead),
+        ];
+        assert!(!reading.ends_before(other));
+        assert_eq!(reading.next, None);
+        // The last page of a place takes what was left.
+        reading.budget = 0;
+        assert!(reading.ends_before(other) && reading.ends_before(inbox));
+        assert_eq!(reading.next, Some(other), "the first place that was not looked at");
+        assert_eq!(inbox.to_string().parse(), Ok(inbox));
+    }
+
+    #[test]
+    fn dead_letters_about_a_message_are_looked_for_from_its_time_on() {
+        let message = "0190aaaa-0000-7000-8000-000000000001".parse().unwrap();
+        let from = earliest(message).unwrap().0;
+        let long_before: Uuid = "0190a000-0000-7000-8000-000000000001".parse().unwrap();
+        assert!(long_before < from && from < message);
+        assert_eq!(earliest("b4a0c3a6-0d6c-4c1e-9d57-0d3e0c4f1b2a".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn ids_are_looked_up_and_not_read_up_to() {
+        assert_eq!(up_to(EntryId(900_000), EntryId(900_000)), (EntryId(899_999), 1));
+        assert_eq!(up_to(EntryId(3), EntryId(7)), (EntryId(2), 5));
+        assert_eq!(up_to(EntryId(1), EntryId(i64::MAX)), (EntryId(0), PAGE_ENTRIES));
+    }
+
+    #[cfg(feature = "sqs")]
+    #[tokio::test]
+    async fn no_place_is_skipped_when_the_rows_of_a_page_are_used_up() {
+        let text = "[[pipeline]]\nname = 'orders'\n[pipeline.database]\nurl = 'sqlite:nowhere.db'\n\
+                    [pipeline.sqs]\nregion = 'eu-central-1'\nendpoint_url = 'http://127.0.0.1:1'\n";
+        let overrides = crate::config::Overrides::default();
+        let read = crate::config::Config::read(std::path::Path::new("relay.toml"), text, &overrides);
+        let (config, _) = read.unwrap();
+        let places = config.pipelines.iter().fold(Places::new(), Places::outbox);
+        let filter = Filter::default();
+        let listed = Reading::new(&filter, States::Dead, 50, 0).all(&places, None).await;
+        let first = Bookmark(Row::Outbox(0, EntryId::default()), ExceptionState::Dead);
+        assert_eq!((listed.next, listed.away.len()), (Some(first), 0));
+    }
+
+    #[test]
+    fn a_bookmark_goes_through_an_address() {
+        let letter = "0190aaaa-0000-7000-8000-000000000001".parse().unwrap();
+        for bookmark in [
+            Bookmark(Row::Outbox(2, EntryId(77)), ExceptionState::Held),
+            Bookmark(Row::Inbox(0, letter), ExceptionState::Dead),
+        ] {
+            assert_eq!(bookmark.to_string().parse(), Ok(bookmark));
+        }
+        for broken in ["", "outbox", "outbox-1-dead-x", "outbox-1-x-1", "inbox-1-dead-1", "x-1-dead-1"] {
+            assert!(broken.parse::<Bookmark>().is_err(), "{broken}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The subject of a decision, before it is taken.
+
+use serde::Serialize;
+
+use super::decide::LOOK_BACK;
+use super::filter::{Filter, MessageRef};
+use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
+use super::message::{DeadMessage, DeadSource};
+use crate::operate::error::{OperateError, OperateErrorKind};
+use crate::operate::operator::{Operator, Role};
+use crate::operate::places::Places;
+use crate::operate::seconds;
+
+/// The messages that a decision is about, in the order in which they are decided about: messages of
+/// one key in their order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The filter, and how many it chose: as the audit keeps it.
+    pub selection: String,
+    /// The messages.
+    pub messages: Vec<DeadMessage>,
+    /// Whether the filter chose more than may be decided about at once.
+    #[serde(skip)]
+    pub more: bool,
+}
+
+/// The help where an id names no dead message.
+const NOT_DEAD: &str = "`relay dead list` shows what is dead, with --state what else is parked";
+
+/// Finds the dead messages that a decision would be about. Changes nothing. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when a place could not be asked, when a message that was named is not dead, or
+/// when an id names several.
+pub async fn plan(places: &Places, operator: &Operator, filter: &Filter) -> Result<Plan, OperateError> {
+    plan_at_most(places, operator, filter, usize::MAX).await
+}
+
+/// As [`plan`], for the first `limit` messages that the filter chooses; [`Plan::more`] tells
+/// whether there are others. Cancel-safe.
+///
+/// # Errors
+/// As for [`plan`].
+pub async fn plan_at_most(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Plan, OperateError> {
+    operator.permit(Role::Viewer, "look at parked messages")?;
+    let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
+    let Listed { mut messages, away, next, .. } = found;
+    if let Some(error) = away.into_iter().next() {
+        let help = "a decision needs every place; choose one with --source, --pipeline or --inbox";
+        return Err(error.with_help(help));
+    }
+    let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
+    check_named(places, filter, &messages, help).await?;
+    let more = messages.len() > limit;
+    messages.truncate(limit);
+    let first = if more { "the first " } else { "" };
+    let selection = format!("{filter}: {first}{} chosen", messages.len());
+    Ok(Plan { selection, messages, more })
+}
+
+/// Refuses ids that name no dead message, or several.
+async fn check_named(
+    places: &Places,
+    filter: &Filter,
+    found: &[DeadMessage],
+    help: &str,
+) -> Result<(), OperateError> {
+    let mut missing = Vec::new();
+    for id in &filter.ids {
+        let named: Vec<&DeadMessage> = found.iter().filter(|message| id.names(message)).collect();
+        if let [first, second, ..] = named[..] {
+            let told = |message: &DeadMessage| format!("{} of {}", message.id, message.owner());
+            let text = format!("{id} names {} messages: {}, {}", named.len(), told(first), told(second));
+            return Err(OperateError::refused(text, "add --source, --pipeline or --consumer"));
+        }
+        if named.is_empty() {
+            missing.push(id.clone());
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    // In which other state they are tells what to do.
+    let elsewhere = Filter { ids: missing.clone(), ..filter.clone() };
+    let others = find(places, &elsewhere, States::Any, usize::MAX).await.messages;
+    let mut told = Vec::with_capacity(missing.len());
+    for id in &missing {
+        told.push(match others.iter().find(|message| id.names(message)) {
+            Some(message) => format!("{id} ({})", meaning(message)),
+            None => match last_decision(places, id).await? {
+                Some(decision) => format!("{id} ({decision})"),
+                None => id.to_string(),
+            },
+        });
+    }
+    let text = format!("not dead: {}", told.join(", "));
+    let kind = if others.is_empty() { OperateErrorKind::Refused } else { OperateErrorKind::Conflict };
+    Err(OperateError::new(kind, text).with_help(help))
+}
+
+/// Who decided last about an entry that is not parked any more, as far back as the audit is read.
+async fn last_decision(places: &Places, id: &MessageRef) -> Result<Option<String>, OperateError> {
+    for place in &places.outboxes {
+        let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
+        if let Some(record) = audit.iter().find(|record| id.is(&record.id.to_string(), &record.message_id)) {
+            let at = seconds::text(record.at);
+            return Ok(Some(format!("{} decided {} at {at}, and it has left", record.actor, record.action)));
+        }
+    }
+    Ok(None)
+}
+
+/// Why nothing can be decided about a message.
+fn meaning(message: &DeadMessage) -> String {
+    let closed = |state: &str| format!("closed as {state} at {}", seconds::text(message.changed_at));
+    if message.source == DeadSource::Inbox {
+        return closed(message.state);
+    }
+    match message.state {
+        "retrying" => String::from("retrying: the relay tries it again by itself"),
+        "held" => String::from("held: it leaves once what is before it has left"),
+        "scheduled" => String::from("scheduled: it leaves at its time"),
+        "discarded" => String::from("discarded: it was given up"),
+        state => closed(state),
+    }
+}

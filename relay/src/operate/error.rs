@@ -1,0 +1,127 @@
+//! Why something that an operator asked for was not done.
+
+use std::fmt::Display;
+
+use brokers::InvalidSetting;
+use inbox::{OpenError, RedriveError, StoreError};
+use message::{Fault, error_text};
+use outbox::admin::DecideError;
+use outbox::log::LogError;
+
+/// The kind of remedy that an [`OperateError`] has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperateErrorKind {
+    /// The operator's role does not permit it.
+    Forbidden,
+    /// It makes no sense as it was asked: ask for something else.
+    Refused,
+    /// Somebody else, or the relay, was faster: look again.
+    Conflict,
+    /// A database is away: try again later.
+    Unavailable,
+}
+
+/// Why something was not done. Holds no payload and no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct OperateError {
+    kind: OperateErrorKind,
+    message: String,
+    help: Option<String>,
+}
+
+impl OperateError {
+    /// An error with its text.
+    pub(crate) fn new(kind: OperateErrorKind, message: impl Display) -> Self {
+        Self { kind, message: message.to_string(), help: None }
+    }
+
+    /// Something that makes no sense as it was asked, and what to do instead.
+    pub(crate) fn refused(message: impl Display, help: impl Display) -> Self {
+        Self::new(OperateErrorKind::Refused, message).with_help(help)
+    }
+
+    /// The same error with what to do next.
+    #[must_use]
+    pub(crate) fn with_help(self, help: impl Display) -> Self {
+        Self { help: Some(help.to_string()), ..self }
+    }
+
+    /// The same error, told with what it concerns before its text.
+    #[must_use]
+    pub(crate) fn about(self, subject: impl Display) -> Self {
+        Self { message: format!("{subject}: {}", self.message), ..self }
+    }
+
+    /// The kind of remedy.
+    #[must_use]
+    pub fn kind(&self) -> OperateErrorKind {
+        self.kind
+    }
+
+    /// The next thing to do, where there is more to say than the error itself.
+    #[must_use]
+    pub fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    pub(crate) fn by_fault(fault: Fault, message: impl Display) -> Self {
+        Self::new(kind_of(fault), message)
+    }
+}
+
+/// A broker's or database's fault can pass by itself; others need a change.
+fn kind_of(fault: Fault) -> OperateErrorKind {
+    match fault {
+        Fault::Broker => OperateErrorKind::Unavailable,
+        Fault::Operator | Fault::Message => OperateErrorKind::Refused,
+    }
+}
+
+impl From<InvalidSetting> for OperateError {
+    fn from(error: InvalidSetting) -> Self {
+        Self::new(OperateErrorKind::Refused, error)
+    }
+}
+
+impl From<LogError> for OperateError {
+    fn from(error: LogError) -> Self {
+        Self::by_fault(error.fault(), error)
+    }
+}
+
+impl From<DecideError> for OperateError {
+    fn from(error: DecideError) -> Self {
+        match error {
+            DecideError::NotDead { .. } | DecideError::NoSuchEntry { .. } => {
+                Self::new(OperateErrorKind::Conflict, error)
+            }
+            error => Self::by_fault(error.fault(), error),
+        }
+    }
+}
+
+impl From<OpenError> for OperateError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Schema(error) => Self::new(OperateErrorKind::Refused, error),
+            error => Self::by_fault(error.fault(), error_text::chain(&error)),
+        }
+    }
+}
+
+impl From<StoreError> for OperateError {
+    fn from(error: StoreError) -> Self {
+        Self::by_fault(error.fault(), error_text::chain(&error))
+    }
+}
+
+impl From<RedriveError> for OperateError {
+    fn from(error: RedriveError) -> Self {
+        match error {
+            RedriveError::Store(error) => error.into(),
+            error => Self::new(OperateErrorKind::Refused, error.report()),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! How far topics are behind: entries that have not left, by topic.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::error::OperateError;
+use super::operator::{Operator, Role};
+use super::places::Places;
+
+/// The lag of one topic in one pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LagLine {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The topic.
+    pub topic: String,
+    /// Messages that the relay has not passed; counted up to
+    /// [`UNREAD_COUNTED_MAX`](outbox::entries::UNREAD_COUNTED_MAX) over all topics.
+    pub unread: u64,
+    /// Parked messages, by their state.
+    pub parked: BTreeMap<&'static str, u64>,
+    /// The age of the oldest that waits to leave: unread, held or retrying.
+    pub oldest_age_seconds: Option<f64>,
+}
+
+/// The lag of each topic in which something has not left, and the places that are away.
+/// Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not look.
+pub async fn lag(
+    places: &Places,
+    operator: &Operator,
+) -> Result<(Vec<LagLine>, Vec<OperateError>), OperateError> {
+    operator.permit(Role::Viewer, "look at the backlog")?;
+    let (mut lines, mut away) = (Vec::new(), places.away.clone());
+    for place in &places.outboxes {
+        match place.entries.lag(&place.pipeline).await {
+            Ok(mut topics) => {
+                // Messages that the pipeline leaves to others do not lag.
+                topics.retain(|of| !of.parked.is_empty() || place.filter.can_take_topic(&of.topic));
+                lines.extend(topics.into_iter().map(|topic| LagLine {
+                    pipeline: place.pipeline.to_string(),
+                    topic: topic.topic,
+                    unread: topic.unread,
+                    parked: topic.parked,
+                    oldest_age_seconds: topic.oldest.map(|age| age.as_secs_f64()),
+                }));
+            }
+            Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
+        }
+    }
+    Ok((lines, away))
+}

@@ -1,0 +1,112 @@
+//! Who asks, and what that permits.
+
+use super::error::{OperateError, OperateErrorKind};
+
+/// The rights of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Look at everything but payloads.
+    Viewer,
+    /// Decide, too.
+    Operator,
+}
+
+impl Role {
+    /// The lower-case word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// Who asks. A skin says who that is: the command line by its user, who holds the database's
+/// credentials and so may decide; a page by its login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    name: String,
+    role: Role,
+}
+
+impl Operator {
+    /// An operator of this name. The name stands in the audit.
+    #[must_use]
+    pub fn new(name: impl Into<String>, role: Role) -> Self {
+        Self { name: name.into(), role }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The rights of this operator.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Refuses what this operator's role does not permit.
+    pub(crate) fn permit(&self, needed: Role, what: &str) -> Result<(), OperateError> {
+        if self.role >= needed {
+            return Ok(());
+        }
+        let (name, role) = (&self.name, self.role.as_str());
+        let text = format!("{name} is {role} and may not {what}: that needs the role {}", needed.as_str());
+        Err(OperateError::new(OperateErrorKind::Forbidden, text))
+    }
+}
+
+/// A decision's author and reason, for the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// Who decides.
+    pub operator: Operator,
+    /// Why.
+    pub reason: String,
+}
+
+impl Signed {
+    /// Refuses a decision that nobody signed, or that this operator may not take.
+    pub(crate) fn check(&self, what: &str) -> Result<(), OperateError> {
+        self.operator.permit(Role::Operator, what)?;
+        let missing = match () {
+            () if self.operator.name.trim().is_empty() => "who decides",
+            () if self.reason.trim().is_empty() => "why",
+            () => return Ok(()),
+        };
+        let text = format!("the audit needs to know {missing}: it is empty");
+        Err(OperateError::new(OperateErrorKind::Refused, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signed(name: &str, role: Role, reason: &str) -> Signed {
+        Signed { operator: Operator::new(name, role), reason: reason.to_owned() }
+    }
+
+    #[test]
+    fn a_viewer_may_look_and_not_decide() {
+        let viewer = signed("eve", Role::Viewer, "I can");
+        assert!(viewer.operator.permit(Role::Viewer, "look").is_ok());
+        let refused = viewer.check("requeue").unwrap_err();
+        assert_eq!(refused.kind(), OperateErrorKind::Forbidden);
+        assert!(refused.to_string().contains("eve is viewer and may not requeue"), "{refused}");
+    }
+
+    #[test]
+    fn a_decision_needs_a_name_and_a_reason() {
+        assert!(signed("ann", Role::Operator, "prices are back").check("requeue").is_ok());
+        for (name, reason, missing) in [(" ", "x", "who"), ("ann", " ", "why")] {
+            let refused = signed(name, Role::Operator, reason).check("requeue").unwrap_err();
+            assert_eq!(refused.kind(), OperateErrorKind::Refused);
+            assert!(refused.to_string().contains(missing), "{refused}");
+        }
+    }
+}

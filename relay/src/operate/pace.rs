@@ -1,0 +1,48 @@
+//! How fast databases are read, and messages are replayed.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Lets so many rows through per second, over all that is read.
+pub(crate) struct Pace {
+    rows_per_second: NonZeroU32,
+    /// When what was read so far is due.
+    due_at: Instant,
+}
+
+impl Pace {
+    pub(crate) fn new(rows_per_second: NonZeroU32) -> Self {
+        Self { rows_per_second, due_at: Instant::now() }
+    }
+
+    /// Waits until rows that were just read are due.
+    pub(crate) async fn rows(&mut self, count: usize) {
+        tokio::time::sleep_until(self.due(count, Instant::now())).await;
+    }
+
+    /// Returns when rows that were read by `now` are due. Time lost by slow reads is not caught up.
+    fn due(&mut self, count: usize, now: Instant) -> Instant {
+        let seconds = count as f64 / f64::from(self.rows_per_second.get());
+        self.due_at = self.due_at.max(now) + Duration::from_secs_f64(seconds);
+        self.due_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_take_their_time() {
+        let mut pace = Pace::new(NonZeroU32::new(1_000).unwrap());
+        let begun_at = pace.due_at;
+        let after = |seconds| begun_at + Duration::from_secs(seconds);
+        assert_eq!(pace.due(1_000, begun_at), after(1));
+        // Read at once, so the next ones come after them.
+        assert_eq!(pace.due(2_000, begun_at), after(3));
+        // A long pause is not made up for.
+        assert_eq!(pace.due(1_000, after(60)), after(61));
+    }
+}

@@ -1,0 +1,121 @@
+//! Pausing and resuming a pipeline, one of its topics, or an ordering key.
+//!
+//! A pause is a row in the outbox's database. A running relay takes it up within a second, and so
+//! does the next one that leads. Messages of a paused topic or key are held; the order of keys is
+//! kept, so later messages of a key wait behind a held one, whatever their topic.
+
+use outbox::log::{Pause, PauseScope};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::error::{OperateError, OperateErrorKind};
+use super::operator::{Operator, Role, Signed};
+use super::places::{OutboxPlace, Places};
+use super::seconds;
+
+/// A pause that is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PauseLine {
+    /// The pipeline.
+    pub pipeline: String,
+    /// `pipeline`, `topic …` or `key …`.
+    pub paused: String,
+    /// Who paused it.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// Since when, by the database's clock.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub since: OffsetDateTime,
+}
+
+impl PauseLine {
+    fn of(place: &OutboxPlace, pause: Pause) -> Self {
+        Self {
+            pipeline: place.pipeline.to_string(),
+            paused: pause.scope.to_string(),
+            actor: pause.actor,
+            reason: pause.reason,
+            since: pause.since,
+        }
+    }
+}
+
+/// The pauses in force, in all outboxes. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not look, or when a place could not be asked.
+pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLine>, OperateError> {
+    operator.permit(Role::Viewer, "look at pauses")?;
+    if let Some(error) = places.away.first() {
+        return Err(error.clone());
+    }
+    let mut lines = Vec::new();
+    for place in &places.outboxes {
+        lines.extend(in_force(place).await?);
+    }
+    Ok(lines)
+}
+
+/// Pauses a scope in every outbox of the places. Not cancel-safe: look at [`pauses`].
+///
+/// # Errors
+/// [`OperateError`] when the operator may not, or when it is paused already: by whom, and why.
+pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Result<(), OperateError> {
+    signed.check("pause")?;
+    for place in outboxes(places)? {
+        let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
+        if place.log.pause(&place.pipeline, scope, actor, reason).await.map_err(|e| about(place, e.into()))? {
+            continue;
+        }
+        let text = match in_force(place).await?.into_iter().find(|line| line.paused == scope.to_string()) {
+            Some(line) => format!(
+                "{scope} is paused already: by {} at {}, {:?}",
+                line.actor,
+                seconds::text(line.since),
+                line.reason
+            ),
+            None => format!("{scope} was paused and resumed by somebody else at this moment"),
+        };
+        let error = OperateError::new(OperateErrorKind::Conflict, text);
+        return Err(about(place, error.with_help("`relay status` shows what is paused")));
+    }
+    Ok(())
+}
+
+/// Resumes a scope in every outbox of the places. Not cancel-safe: look at [`pauses`].
+///
+/// # Errors
+/// [`OperateError`] when the operator may not, or when the scope is not paused: what is.
+pub async fn resume(places: &Places, signed: &Signed, scope: &PauseScope) -> Result<(), OperateError> {
+    signed.check("resume")?;
+    for place in outboxes(places)? {
+        let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
+        if place
+            .log
+            .resume(&place.pipeline, scope, actor, reason)
+            .await
+            .map_err(|e| about(place, e.into()))?
+        {
+            continue;
+        }
+        let others: Vec<String> = in_force(place).await?.into_iter().map(|line| line.paused).collect();
+        let others = if others.is_empty() { String::from("nothing") } else { others.join(", ") };
+        let error = OperateError::new(OperateErrorKind::Conflict, format!("{scope} is not paused"));
+        return Err(about(place, error.with_help(format_args!("paused here: {others}"))));
+    }
+    Ok(())
+}
+
+fn outboxes(places: &Places) -> Result<&[OutboxPlace], OperateError> {
+    places.away.first().map_or(Ok(&places.outboxes), |error| Err(error.clone()))
+}
+
+async fn in_force(place: &OutboxPlace) -> Result<Vec<PauseLine>, OperateError> {
+    let pauses = place.log.pauses(&place.pipeline).await.map_err(|error| about(place, error.into()))?;
+    Ok(pauses.into_iter().map(|pause| PauseLine::of(place, pause)).collect())
+}
+
+fn about(place: &OutboxPlace, error: OperateError) -> OperateError {
+    error.about(&place.pipeline)
+}

@@ -1,0 +1,159 @@
+//! The payload of one message, for an operator who says why. The audit keeps who looked before
+//! anything is shown.
+
+use inbox::DeadLetterId;
+use outbox::entries::{EntryRef, FoundEntry};
+use outbox::log::EntryId;
+use uuid::Uuid;
+
+use super::dead::MessageRef;
+use super::error::OperateError;
+use super::operator::Signed;
+use super::places::{OutboxPlace, Places};
+use super::story::check_unique;
+
+/// The largest payload that is shown: larger ones are for a program.
+pub const SHOWN_BYTES_MAX: u64 = 1 << 20;
+
+/// A payload.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload {
+    /// Where it was found: the pipeline or the consumer.
+    pub owner: String,
+    /// Its media type.
+    pub content_type: Option<String>,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads a payload from an outbox, as it was enqueued, or from a dead letter of an inbox. A line in
+/// the audit of an outbox says who looked and why, before the payload is given out.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not, gave no reason, or no place has the payload; when it
+/// is too large to be shown.
+pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Result<Payload, OperateError> {
+    signed.check("look at payloads")?;
+    let mut away = places.away.clone();
+    let mut found = Vec::new();
+    for place in &places.outboxes {
+        match entries_of(place, asked).await {
+            Ok(entries) => found.extend(entries.into_iter().map(|entry| (place, entry))),
+            Err(error) => away.push(error.about(&place.pipeline)),
+        }
+    }
+    // A place in the log means another message in each outbox: also in one that cannot be asked.
+    check_unique(asked, &found)?;
+    if let (Some(_), true, Some(error)) = (asked.place(), places.outboxes.len() > 1, away.first()) {
+        return Err(error.clone().with_help("add the pipeline, or give the message id"));
+    }
+    for (place, entry) in found.into_iter().filter(|(_, entry)| entry.is_in_log) {
+        match of_entry(place, signed, &entry).await {
+            Ok(Some(payload)) => return Ok(payload),
+            Ok(None) => {}
+            Err(error) => return Err(error.about(&place.pipeline)),
+        }
+    }
+    if let Some(payload) = of_letter(places, signed, asked).await? {
+        return Ok(payload);
+    }
+    Err(away.into_iter().next().unwrap_or_else(|| {
+        let help = "retention has removed it, or it was never here: `relay show` tells its story";
+        OperateError::refused(format_args!("no place has the payload of {asked}"), help)
+    }))
+}
+
+async fn entries_of(place: &OutboxPlace, asked: &MessageRef) -> Result<Vec<FoundEntry>, OperateError> {
+    let which = match (asked.place(), asked.uuid()) {
+        (Some(id), _) => EntryRef::Id(EntryId(id)),
+        (None, Some(id)) => EntryRef::MessageId(id),
+        (None, None) => return Ok(Vec::new()),
+    };
+    Ok(place.entries.find(&place.pipeline, which).await?)
+}
+
+async fn of_entry(
+    place: &OutboxPlace,
+    signed: &Signed,
+    entry: &FoundEntry,
+) -> Result<Option<Payload>, OperateError> {
+    check_size(entry.payload_bytes.unwrap_or_default())?;
+    note(place, signed, &format!("message {}", entry.message_id)).await?;
+    let Ok(id) = Uuid::parse_str(&entry.message_id) else { return Ok(None) };
+    let contents = place.entries.contents(&[(entry.id, id)]).await?;
+    let message = contents.into_iter().next().and_then(|content| content.message.ok());
+    Ok(message.map(|message| Payload {
+        owner: place.pipeline.to_string(),
+        content_type: Some(message.content_type.as_str().to_owned()),
+        bytes: message.payload.to_vec(),
+    }))
+}
+
+async fn of_letter(
+    places: &Places,
+    signed: &Signed,
+    asked: &MessageRef,
+) -> Result<Option<Payload>, OperateError> {
+    let Some(id) = asked.uuid() else { return Ok(None) };
+    for place in &places.inboxes {
+        // Its size comes first: what is too large is not read.
+        let Some(letter) = place.database.letter(DeadLetterId(id)).await? else { continue };
+        // One database may hold the letters of consumers whose place is not this one.
+        if !place.holds(&letter.consumer, &letter.scope) {
+            continue;
+        }
+        check_size(letter.payload_bytes)?;
+        // Inboxes keep decisions alone; looking is kept where the message came from.
+        let Some(outbox) = places.outboxes.first() else {
+            let text = "there is no outbox whose audit could keep who looked";
+            return Err(OperateError::refused(text, "name a pipeline, too"));
+        };
+        note(outbox, signed, &format!("dead letter {} of {}", letter.id, letter.consumer)).await?;
+        let Some(letter) = place.database.dead_letter(letter.id).await? else { continue };
+        let owner = letter.consumer.clone();
+        return Ok(Some(Payload {
+            owner,
+            content_type: letter.content_type,
+            bytes: letter.payload.to_vec(),
+        }));
+    }
+    Ok(None)
+}
+
+async fn note(place: &OutboxPlace, signed: &Signed, selection: &str) -> Result<(), OperateError> {
+    let signature = (signed.operator.name(), signed.reason.as_str());
+    Ok(place.entries.note_operation(&place.pipeline, "payload", selection, signature).await?)
+}
+
+fn check_size(bytes: u64) -> Result<(), OperateError> {
+    if bytes <= SHOWN_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("the payload has {bytes} bytes, and at most {SHOWN_BYTES_MAX} are shown");
+    Err(OperateError::refused(text, "read it with a program of yours"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{OperateErrorKind, Operator, Role};
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_sees_a_payload_without_the_right_and_a_reason() {
+        let id = "7".parse().unwrap();
+        for (role, reason, kind) in [
+            (Role::Viewer, "curious", OperateErrorKind::Forbidden),
+            (Role::Operator, " ", OperateErrorKind::Refused),
+        ] {
+            let signed = Signed { operator: Operator::new("eve", role), reason: reason.into() };
+            let refused = payload(&Places::new(), &signed, &id).await.err().unwrap();
+            assert_eq!(refused.kind(), kind, "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_large_payload_is_not_read() {
+        assert!(check_size(SHOWN_BYTES_MAX).is_ok());
+        assert!(check_size(64 << 20).unwrap_err().to_string().contains("67108864 bytes"));
+    }
+}

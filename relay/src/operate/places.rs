@@ -1,0 +1,163 @@
+//! The outboxes and inboxes that an operator looks at.
+
+use std::sync::Arc;
+
+use inbox::{ConsumerName, Tenant};
+use message::Connector;
+use message::chunk::Splitter;
+use migrations::Identifier;
+use outbox::admin::LogAdmin;
+use outbox::entries::{self, Labels, LogEntries};
+use outbox::log::RelayName;
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::error::OperateError;
+use super::inbox_database::InboxDatabase;
+use crate::config::{Broker, InboxConfig, PipelineConfig};
+use crate::engine::chunking::Chunking;
+use crate::engine::filter::Filter;
+
+/// The outbox of a pipeline. Each question opens a connection of its own.
+#[derive(Clone)]
+pub(crate) struct OutboxPlace {
+    pub(crate) pipeline: RelayName,
+    pub(crate) log: Arc<dyn LogAdmin>,
+    pub(crate) entries: Arc<dyn LogEntries>,
+    /// Which entries are its own.
+    pub(crate) filter: Filter,
+    broker: Broker,
+    chunking: Option<Splitter>,
+}
+
+impl OutboxPlace {
+    /// Whether the pipeline leaves an entry to others.
+    pub(crate) fn leaves_out(&self, topic: &str, labels: &Labels) -> bool {
+        !self.filter.takes(&(topic, labels))
+    }
+
+    /// A connector to its broker, which splits large messages as the relay does.
+    pub(crate) fn connector(&self) -> Result<Arc<dyn Connector>, OperateError> {
+        let connector = self.broker.connector()?;
+        Ok(match self.chunking {
+            Some(splitter) => Arc::new(Chunking::new(connector, splitter)),
+            None => connector,
+        })
+    }
+
+    /// Where it publishes to.
+    pub(crate) fn destination(&self) -> String {
+        match self.broker.connector() {
+            Ok(connector) => connector.destination().to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// The inbox of a consumer; of all consumers of a database, where none is named.
+#[derive(Clone)]
+pub(crate) struct InboxPlace {
+    pub(crate) consumer: Option<ConsumerName>,
+    pub(crate) scope: Option<Tenant>,
+    pub(crate) database: Arc<InboxDatabase>,
+}
+
+impl InboxPlace {
+    /// Whether rows of this consumer and scope are meant.
+    pub(crate) fn holds(&self, consumer: &str, scope: &str) -> bool {
+        self.consumer.as_ref().is_none_or(|name| name.as_str() == consumer)
+            && self.scope.as_ref().is_none_or(|name| name.as_str() == scope)
+    }
+}
+
+/// The outboxes and inboxes to look at. Some may be away: questions answer for the others, and
+/// decisions are refused.
+#[derive(Default)]
+pub struct Places {
+    pub(crate) outboxes: Vec<OutboxPlace>,
+    pub(crate) inboxes: Vec<InboxPlace>,
+    pub(crate) away: Vec<OperateError>,
+}
+
+impl Places {
+    /// No place: add to it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the outbox of a pipeline. Connects to nothing yet.
+    #[must_use]
+    pub fn outbox(mut self, pipeline: &PipelineConfig) -> Self {
+        let options = pipeline.database.options().clone();
+        match entries::open(pipeline.database.address(), pipeline.source.clone(), options) {
+            Ok((log, entries)) => self.outboxes.push(OutboxPlace {
+                pipeline: pipeline.name.clone(),
+                log,
+                entries,
+                filter: pipeline.settings.filter.clone(),
+                broker: pipeline.broker.clone(),
+                chunking: pipeline.settings.chunking,
+            }),
+            Err(error) => self.away.push(OperateError::from(error).about(&pipeline.name)),
+        }
+        self
+    }
+
+    /// Adds the inbox of a consumer that stands in the configuration. Connects to it.
+    pub async fn inbox(mut self, inbox: &InboxConfig) -> Self {
+        let (consumer, scope) = (Some(inbox.consumer.clone()), inbox.scope.clone());
+        let opened = async {
+            let url = inbox.url.load("verify.inbox.url").map_err(OperateError::from)?;
+            InboxDatabase::open(url.expose_secret(), inbox.schema.clone(), inbox.allow_plaintext).await
+        };
+        match opened.await {
+            Ok(database) => {
+                self.inboxes.push(InboxPlace { consumer, scope, database: Arc::new(database) });
+            }
+            Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
+        }
+        self
+    }
+
+    /// Adds the inboxes of all consumers of a database. Connects to it.
+    pub async fn inbox_at(
+        mut self,
+        url: &SecretString,
+        schema: Option<Identifier>,
+        allow_plaintext: bool,
+    ) -> Self {
+        match InboxDatabase::open(url.expose_secret(), schema, allow_plaintext).await {
+            Ok(database) => {
+                let database = Arc::new(database);
+                self.inboxes.push(InboxPlace { consumer: None, scope: None, database });
+            }
+            Err(error) => self.away.push(error),
+        }
+        self
+    }
+
+    /// The places that cannot be asked, and why.
+    #[must_use]
+    pub fn away(&self) -> &[OperateError] {
+        &self.away
+    }
+
+    /// The outbox, where there is one.
+    pub(crate) fn only_outbox(&self) -> Result<&OutboxPlace, OperateError> {
+        match (&self.outboxes[..], self.away.first()) {
+            ([place], None) => Ok(place),
+            (_, Some(error)) => Err(error.clone()),
+            (places, None) => {
+                let text = format!("it takes one pipeline, and {} are named", places.len());
+                Err(OperateError::refused(text, "add --pipeline NAME"))
+            }
+        }
+    }
+
+    /// Closes all connections.
+    pub async fn close(self) {
+        for inbox in self.inboxes {
+            inbox.database.close().await;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Hands messages to the broker until each is confirmed, in their order within each key.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{
+    Backoff, Connector, Fault, MaxInFlightPerKey, Message, PublishError, Publisher, Receipt, Receipts,
+    Submission, Ticket,
+};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+/// How long connecting may take: DNS, TCP, TLS, authentication.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long nothing may be heard of messages that were handed over.
+const RECEIPT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an outage is waited for while nothing is confirmed.
+const OUTAGE_MAX: Duration = Duration::from_secs(60);
+
+type Open = (Box<dyn Publisher>, mpsc::UnboundedReceiver<Receipt>);
+
+/// One session with the broker after another.
+pub(super) struct Session {
+    connector: Arc<dyn Connector>,
+    open: Option<Open>,
+    next: u64,
+}
+
+/// The messages of a batch that were not confirmed, by their places in it, and why.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    pub(super) places: Vec<usize>,
+    pub(super) error: PublishError,
+}
+
+impl Session {
+    pub(super) fn new(connector: Arc<dyn Connector>) -> Self {
+        Self { connector, open: None, next: 0 }
+    }
+
+    /// Publishes all messages. What is not confirmed is sent again in its order, in another
+    /// session: its outcome is unknown. Waits for a broker that is away as long as something moves,
+    /// and for a minute after that.
+    pub(super) async fn publish(&mut self, messages: &[Arc<Message>]) -> Result<(), Unconfirmed> {
+        let mut left: Vec<usize> = (0..messages.len()).collect();
+        let mut patience = Instant::now() + OUTAGE_MAX;
+        let mut failures = 0;
+        while !left.is_empty() {
+            let before = left.len();
+            let error = self.wave(messages, &mut left).await;
+            if left.len() < before {
+                patience = Instant::now() + OUTAGE_MAX;
+                failures = 0;
+            }
+            let Err(error) = error else { continue };
+            self.close().await;
+            if error.fault() != Fault::Broker || Instant::now() >= patience {
+                return Err(Unconfirmed { places: left, error });
+            }
+            failures += 1;
+            tokio::time::sleep(Backoff::OUTAGES.delay(failures, rand::random())).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the session. Everything that was handed over has its receipt.
+    pub(super) async fn close(&mut self) {
+        if let Some((publisher, _)) = self.open.take() {
+            publisher.close(Duration::ZERO).await;
+        }
+    }
+
+    /// Hands over as much as the order of keys permits at once, and takes out what is confirmed.
+    async fn wave(&mut self, messages: &[Arc<Message>], left: &mut Vec<usize>) -> Result<(), PublishError> {
+        let (mut publisher, mut receipts) = self.opened().await?;
+        let places = next_wave(messages, left, publisher.profile().max_in_flight_per_key);
+        let first = self.next;
+        self.next += places.len() as u64;
+        let submission = |(nth, place): (usize, &usize)| Submission {
+            ticket: Ticket(first + nth as u64),
+            message: Arc::clone(&messages[*place]),
+        };
+        let batch: Vec<Submission> = places.iter().enumerate().map(submission).collect();
+        let submitted = timeout(RECEIPT_TIMEOUT, publisher.submit(batch)).await;
+        let mut problem = submitted.err().map(|_| silent(self.connector.destination()));
+        let mut confirmed = HashSet::with_capacity(places.len());
+        let mut answered = 0;
+        while answered < places.len() && problem.is_none() {
+            match timeout(RECEIPT_TIMEOUT, receipts.recv()).await {
+                Ok(Some(Receipt { ticket, outcome })) => {
+                    answered += 1;
+                    let nth = usize::try_from(ticket.0.wrapping_sub(first)).unwrap_or(usize::MAX);
+                    let Some(place) = places.get(nth) else { continue };
+                    match outcome {
+                        Ok(()) => _ = confirmed.insert(*place),
+                        // The other receipts of this batch follow, and one of them may say more.
+                        Err(error) => problem = Some(error),
+                    }
+                }
+                Ok(None) => problem = Some(PublishError::session_lost("the session is over")),
+                Err(_) => problem = Some(silent(self.connector.destination())),
+            }
+        }
+        if problem.is_some() {
+            while let Ok(Some(Receipt { ticket, outcome })) = timeout(LAST_WORDS, receipts.recv()).await {
+                let nth = usize::try_from(ticket.0.wrapping_sub(first)).unwrap_or(usize::MAX);
+                answered += 1;
+                match (places.get(nth), outcome) {
+                    (Some(place), Ok(())) => _ = confirmed.insert(*place),
+                    (_, Err(error)) if error.fault() != Fault::Broker => problem = Some(error),
+                    _ => {}
+                }
+                if answered >= places.len() {
+                    break;
+                }
+            }
+        }
+        self.open = Some((publisher, receipts));
+        left.retain(|place| !confirmed.contains(place));
+        problem.map_or(Ok(()), Err)
+    }
+
+    async fn opened(&mut self) -> Result<Open, PublishError> {
+        if let Some(open) = self.open.take() {
+            return Ok(open);
+        }
+        let (sender, receipts) = Receipts::channel();
+        match timeout(CONNECT_TIMEOUT, self.connector.connect(sender)).await {
+            Ok(publisher) => Ok((publisher?, receipts)),
+            Err(_) => Err(silent(self.connector.destination())),
+        }
+    }
+}
+
+/// How long a session that has a problem is listened to for its other receipts.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+fn silent(destination: &str) -> PublishError {
+    PublishError::session_lost(format!("{destination} does not answer"))
+}
+
+/// The places of messages to hand over now, in their order: all, or the first of each key.
+fn next_wave(messages: &[Arc<Message>], left: &[usize], per_key: MaxInFlightPerKey) -> Vec<usize> {
+    if per_key == MaxInFlightPerKey::Pipelined {
+        return left.to_vec();
+    }
+    let mut keys = HashSet::new();
+    let is_first = |place: &&usize| match &messages[**place].key {
+        Some(key) => keys.insert(key.as_str()),
+        None => true,
+    };
+    left.iter().filter(is_first).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use message::{Capabilities, EventType, OrderingKey, Topic};
+
+    use super::*;
+
+    fn message(key: Option<&str>, text: &str) -> Arc<Message> {
+        let (topic, kind) = (Topic::new("orders").unwrap(), EventType::new("order.placed").unwrap());
+        let mut message = Message::new(topic, kind, text.as_bytes().to_vec());
+        message.key = key.map(|key| OrderingKey::new(key).unwrap());
+        Arc::new(message)
+    }
+
+    /// A message that fails once, by its text, and how.
+    type Failure = (&'static str, fn() -> PublishError);
+
+    /// A broker that stores what it confirms, and fails as often as it is told.
+    struct Fake {
+        per_key: MaxInFlightPerKey,
+        stored: Arc<Mutex<Vec<String>>>,
+        failures: Arc<Mutex<Vec<Failure>>>,
+    }
+
+    struct FakePublisher {
+        per_key: MaxInFlightPerKey,
+        stored: Arc<Mutex<Vec<String>>>,
+        failures: Arc<Mutex<Vec<Failure>>>,
+        receipts: Receipts,
+    }
+
+    #[async_trait]
+    impl Connector for Fake {
+        fn destination(&self) -> &str {
+            "fake"
+        }
+
+        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            let (stored, failures) = (Arc::clone(&self.stored), Arc::clone(&self.failures));
+            Ok(Box::new(FakePublisher { per_key: self.per_key, stored, failures, receipts }))
+        }
+    }
+
+    #[async_trait]
+    impl Publisher for FakePublisher {
+        fn profile(&self) -> Capabilities {
+            Capabilities { max_in_flight_per_key: self.per_key, batch_len: 10 }
+        }
+
+        async fn submit(&mut self, batch: Vec<Submission>) {
+            let mut is_broken = false;
+            for Submission { ticket, message } in batch {
+                let text = String::from_utf8(message.payload.to_vec()).unwrap();
+                let mut failures = self.failures.lock().unwrap();
+                let failure = failures.iter().position(|(of, _)| *of == text).map(|at| failures.remove(at));
+                let outcome = match failure {
+                    Some((_, error)) => {
+                        is_broken = self.per_key == MaxInFlightPerKey::Pipelined;
+                        Err(error())
+                    }
+                    None if is_broken => Err(PublishError::session_lost("after a failure")),
+                    None => {
+                        self.stored.lock().unwrap().push(text);
+                        Ok(())
+                    }
+                };
+                self.receipts.send(ticket, outcome);
+            }
+        }
+
+        async fn close(self: Box<Self>, _grace: Duration) {}
+    }
+
+    async fn run(
+        per_key: MaxInFlightPerKey,
+        failures: Vec<Failure>,
+    ) -> (Vec<String>, Result<(), Unconfirmed>) {
+        let stored = Arc::new(Mutex::new(Vec::new()));
+        let failures = Arc::new(Mutex::new(failures));
+        let fake = Fake { per_key, stored: Arc::clone(&stored), failures };
+        let batch = [
+            message(Some("a"), "a1"),
+            message(Some("b"), "b1"),
+            message(Some("a"), "a2"),
+            message(None, "n"),
+        ];
+        let result = Session::new(Arc::new(fake)).publish(&batch).await;
+        let stored = stored.lock().unwrap().clone();
+        (stored, result)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_session_is_made_up_for_in_the_order_of_keys() {
+        let lost: fn() -> PublishError = || PublishError::session_lost("gone");
+        for per_key in [MaxInFlightPerKey::One, MaxInFlightPerKey::Pipelined] {
+            let (stored, result) = run(per_key, vec![("a1", lost), ("a1", lost), ("a2", lost)]).await;
+            assert!(result.is_ok());
+            let of_a: Vec<_> = stored.iter().filter(|text| text.starts_with('a')).collect();
+            assert_eq!(of_a, ["a1", "a2"], "{per_key:?}");
+            assert!(stored.contains(&String::from("b1")) && stored.contains(&String::from("n")));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_stops_and_names_the_message() {
+        let refused: fn() -> PublishError = || PublishError::refused("too large");
+        let (_, result) = run(MaxInFlightPerKey::One, vec![("b1", refused)]).await;
+        let unconfirmed = result.unwrap_err();
+        assert_eq!(unconfirmed.places.first(), Some(&1));
+        assert_eq!(unconfirmed.error.fault(), Fault::Message);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_waited_for_and_not_for_ever() {
+        let lost: fn() -> PublishError = || PublishError::session_lost("gone");
+        let (_, result) = run(MaxInFlightPerKey::One, vec![("a1", lost); 1_000]).await;
+        assert_eq!(result.unwrap_err().places, [0, 2]);
+    }
+}

@@ -1,0 +1,362 @@
+//! Who leads, what waits, what is parked, and what holds rows back; of each pipeline, from its
+//! database.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join3};
+use outbox::admin::{self, Blocker, RelayStatus};
+use outbox::log::LogError;
+use outbox::retention::{self, HeldBack, Segment};
+use serde::Serialize;
+
+use super::error::OperateError;
+use super::operator::{Operator, Role};
+use super::pause::{PauseLine, pauses};
+use super::places::Places;
+use super::seconds::age;
+use crate::config::PipelineConfig;
+
+/// One pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PipelineStatus {
+    /// Its name.
+    pub pipeline: String,
+    /// `leading`, `idle` (nobody holds the lease), `expired`, `new` (never led) or `unknown`.
+    pub state: &'static str,
+    /// The reason why no more is known.
+    pub problem: Option<String>,
+    /// Who holds the lease.
+    pub holder: Option<String>,
+    /// The fencing token of the present or last holder.
+    pub epoch: Option<i64>,
+    /// How long the lease still lasts.
+    pub lease_remaining_seconds: Option<f64>,
+    /// How long ago the last checkpoint was made.
+    pub checkpoint_age_seconds: Option<f64>,
+    /// The server in whose history the cursor means something.
+    pub cursor_system_identifier: Option<String>,
+    /// The timeline of its log.
+    pub cursor_timeline: Option<i64>,
+    /// Whether that is the server that answers; otherwise the next leader compares the cursor with
+    /// it first.
+    pub cursor_is_of_this_server: Option<bool>,
+    /// At most so many messages wait: of the log, held, retrying, and scheduled ones that are due.
+    pub backlog_entries_max: Option<u64>,
+    /// The place in the log of the message that waits the longest.
+    pub oldest_pending_id: Option<i64>,
+    /// Its age.
+    pub oldest_pending_age_seconds: Option<f64>,
+    /// Parked messages, by state.
+    pub exceptions: BTreeMap<&'static str, u64>,
+    /// The pauses in force, by whom and why.
+    pub paused: Vec<PauseLine>,
+    /// The open transaction whose rows cannot be read yet.
+    pub held_back_by: Option<OpenTransaction>,
+    /// The age of the oldest entry in the outbox, also of what has left.
+    pub history_age_seconds: Option<f64>,
+    /// The size of the outbox.
+    pub history_bytes: Option<u64>,
+    /// Why history that is old enough to go stays.
+    pub history_held_back_by: Option<String>,
+    /// Messages that the relay has not passed, at most.
+    #[serde(skip)]
+    pub unread_max: Option<u64>,
+    /// The age of the oldest message that the relay has not passed.
+    #[serde(skip)]
+    pub oldest_unread_age_seconds: Option<f64>,
+    /// Why nothing more is known.
+    #[serde(skip)]
+    pub error: Option<OperateError>,
+}
+
+/// The open transaction whose rows cannot be read yet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OpenTransaction {
+    /// The server process.
+    pub pid: i32,
+    /// The name that its client gives itself.
+    pub application_name: String,
+    /// `active`, `idle in transaction`, …
+    pub state: String,
+    /// How long it has been open.
+    pub age_seconds: f64,
+}
+
+/// Something that keeps messages from leaving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// The reason, in one sentence.
+    pub why: String,
+    /// For how long.
+    pub lasts: Option<Duration>,
+    /// Whether it passes by itself.
+    pub passes: bool,
+}
+
+/// A leader passes on in less time what it has read, or something is the matter.
+const PASSED_WITHIN_SECONDS: f64 = 30.0;
+
+/// A hundred years.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// The status of pipelines, in their order. A database that is away makes its pipelines `unknown`.
+/// Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not look.
+pub async fn status(
+    pipelines: impl IntoIterator<Item = &PipelineConfig>,
+    operator: &Operator,
+) -> Result<Vec<PipelineStatus>, OperateError> {
+    operator.permit(Role::Viewer, "look at pipelines")?;
+    Ok(join_all(pipelines.into_iter().map(|pipeline| look(pipeline, operator))).await)
+}
+
+async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus {
+    let name = pipeline.name.as_str();
+    let asked = async {
+        let (address, options) = (pipeline.database.address(), pipeline.database.options().clone());
+        let admin = admin::open(address.clone(), pipeline.source.clone(), options.clone())?;
+        let history = retention::open(address, pipeline.source.clone(), options)?;
+        // Where nothing goes, everything is young.
+        let keep = pipeline.retention.keep().unwrap_or(FOREVER);
+        let all = try_join3(admin.relays(), admin.blocker(), history.segments(keep)).await;
+        let (relays, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
+        let paused = pauses(&Places::new().outbox(pipeline), operator).await?;
+        Ok::<_, OperateError>((
+            relays.into_iter().find(|relay| relay.relay == name),
+            blocker,
+            segments,
+            paused,
+        ))
+    };
+    match asked.await {
+        Ok((relay, blocker, segments, paused)) => {
+            PipelineStatus { paused, ..PipelineStatus::of(name, relay, blocker) }.with(&segments)
+        }
+        Err(error) => PipelineStatus {
+            state: "unknown",
+            problem: Some(error.to_string()),
+            error: Some(error),
+            ..PipelineStatus::of(name, None, None)
+        },
+    }
+}
+
+impl PipelineStatus {
+    pub(crate) fn of(name: &str, relay: Option<RelayStatus>, blocker: Option<Blocker>) -> Self {
+        let lease = relay.as_ref().and_then(|relay| relay.holder.as_ref());
+        let remaining = lease.and_then(|holder| holder.expires_in);
+        let oldest = relay.as_ref().and_then(|relay| relay.backlog.oldest_waiting());
+        let history = relay.as_ref().and_then(|relay| relay.history.as_ref());
+        Self {
+            pipeline: name.to_owned(),
+            state: match (&relay, lease, remaining) {
+                (None, ..) => "new",
+                (_, None, _) => "idle",
+                (_, Some(_), None) => "expired",
+                (_, Some(_), Some(_)) => "leading",
+            },
+            problem: None,
+            holder: lease.map(|holder| holder.name.clone()),
+            epoch: relay.as_ref().map(|relay| relay.epoch),
+            lease_remaining_seconds: seconds(remaining),
+            checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
+            cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
+            cursor_timeline: history.map(|history| history.timeline),
+            cursor_is_of_this_server: history.map(|history| history.is_present),
+            backlog_entries_max: relay.as_ref().map(|relay| relay.backlog.waiting_max()),
+            oldest_pending_id: oldest.map(|(id, _)| id.0),
+            oldest_pending_age_seconds: seconds(oldest.map(|(_, age)| age)),
+            oldest_unread_age_seconds: seconds(
+                relay.as_ref().and_then(|relay| relay.backlog.oldest).map(|(_, age)| age),
+            ),
+            unread_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
+            exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
+            paused: Vec::new(),
+            held_back_by: blocker.map(|blocker| OpenTransaction {
+                pid: blocker.pid,
+                application_name: blocker.application_name,
+                state: blocker.state,
+                age_seconds: blocker.age.as_secs_f64(),
+            }),
+            history_age_seconds: None,
+            history_bytes: None,
+            history_held_back_by: None,
+            error: None,
+        }
+    }
+
+    fn with(self, segments: &[Segment]) -> Self {
+        let reasons = segments.iter().filter_map(|segment| segment.held_back.as_ref());
+        Self {
+            history_age_seconds: seconds(segments.iter().filter_map(|segment| segment.oldest_age).max()),
+            history_bytes: segments.iter().map(|segment| segment.bytes).sum(),
+            history_held_back_by: reasons
+                .filter(|reason| reason.needs_attention())
+                .map(HeldBack::to_string)
+                .next(),
+            ..self
+        }
+    }
+
+    /// How many messages are parked in a state.
+    #[must_use]
+    pub fn parked(&self, state: &str) -> u64 {
+        self.exceptions.get(state).copied().unwrap_or_default()
+    }
+
+    /// Messages that do not flow: held, retrying or dead ones. What is on its way, or scheduled for
+    /// later, is not among them.
+    #[must_use]
+    pub fn stuck(&self) -> u64 {
+        ["held", "retrying", "dead"].iter().map(|state| self.parked(state)).sum()
+    }
+
+    /// How long the oldest message has waited for the leader, where nothing else explains that it
+    /// waits for long.
+    fn behind_seconds(&self) -> Option<f64> {
+        let is_explained = self.state != "leading"
+            || self.cursor_is_of_this_server == Some(false)
+            || self.held_back_by.is_some()
+            || self.paused.iter().any(|pause| pause.paused == "pipeline");
+        // Those that are parked wait for something else. Without any, the oldest may be due.
+        let is_parked = self.parked("held") + self.parked("retrying") > 0;
+        let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
+        age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
+    }
+
+    /// Everything that keeps messages from leaving, the most severe first.
+    #[must_use]
+    pub fn waits(&self) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        let mut add = |passes: bool, lasts: Option<f64>, why: String| {
+            waits.push(Wait { why, lasts: lasts.map(|age| Duration::from_secs_f64(age.max(0.0))), passes });
+        };
+        match self.state {
+            "unknown" => {
+                let problem = self.problem.as_deref().unwrap_or("it gave no reason");
+                add(true, None, format!("the database cannot be asked: {problem}"));
+            }
+            "new" => add(false, None, String::from("no relay has ever led: start one with this pipeline")),
+            "idle" => {
+                let text = "nobody leads: the last relay gave its lease back";
+                add(false, self.checkpoint_age_seconds, String::from(text));
+            }
+            "expired" => {
+                let holder = self.holder.as_deref().unwrap_or("the last relay");
+                let text =
+                    format!("nobody leads: the lease of {holder} has expired and no other relay took it");
+                add(false, self.checkpoint_age_seconds, text);
+            }
+            _ => {}
+        }
+        if self.cursor_is_of_this_server == Some(false) {
+            let text = "the cursor belongs to another server's history: the next leader compares the two";
+            add(true, None, String::from(text));
+        }
+        for pause in &self.paused {
+            let since = (time::OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
+            let PauseLine { paused, actor, reason, .. } = pause;
+            add(false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
+        }
+        if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by {
+            let text = format!(
+                "an open transaction has written rows that cannot be read yet: process {pid}, \
+                 {application_name:?}, {state}"
+            );
+            add(true, Some(*age_seconds), text);
+        }
+        if let Some(age) = self.behind_seconds() {
+            let text =
+                "messages wait for the leader to pass them on: it is behind, or its broker is away or slow";
+            add(true, Some(age), String::from(text));
+        }
+        for (state, text) in [
+            ("dead", "dead: an operator requeues or discards them"),
+            ("held", "held behind an earlier message of their key, or their topic is stopped"),
+            ("retrying", "retrying: they failed, and are tried again when due"),
+        ] {
+            match self.parked(state) {
+                0 => {}
+                1 => add(state == "retrying", None, format!("1 message is {}", text.replace("them", "it"))),
+                count => add(state == "retrying", None, format!("{count} messages are {text}")),
+            }
+        }
+        if let Some(reason) = &self.history_held_back_by {
+            add(false, self.history_age_seconds, format!("old messages stay in the outbox: {reason}"));
+        }
+        waits
+    }
+}
+
+impl Wait {
+    /// The sentence, with how long it lasts.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self.lasts {
+            Some(lasts) => format!("{}, for {}", self.why, age(lasts)),
+            None => self.why.clone(),
+        }
+    }
+}
+
+fn seconds(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_messages_is_told_with_its_duration() {
+        let mut status = PipelineStatus::of("orders", None, None);
+        assert_eq!(status.state, "new");
+        assert!(status.waits()[0].why.contains("no relay has ever led"));
+        status.state = "expired";
+        status.holder = Some(String::from("host-1"));
+        status.checkpoint_age_seconds = Some(125.0);
+        let blocker = ("report", "idle in transaction");
+        status.held_back_by = Some(OpenTransaction {
+            pid: 7,
+            application_name: blocker.0.into(),
+            state: blocker.1.into(),
+            age_seconds: 90.0,
+        });
+        status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
+        let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
+        assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
+        assert!(told[2].starts_with("1 message is dead"), "{told:?}");
+        assert!(told[3].starts_with("12 messages are held"), "{told:?}");
+        assert_eq!(status.stuck(), 13);
+    }
+
+    #[test]
+    fn a_leader_without_trouble_waits_for_nothing() {
+        let status = PipelineStatus { state: "leading", ..PipelineStatus::of("orders", None, None) };
+        assert_eq!(status.waits(), []);
+        let behind =
+            |status: &PipelineStatus| status.waits().iter().any(|it| it.why.contains("its broker is away"));
+        let fresh = PipelineStatus { oldest_pending_age_seconds: Some(29.0), ..status.clone() };
+        assert_eq!(fresh.waits(), []);
+        let mut late = PipelineStatus {
+            oldest_pending_age_seconds: Some(90.0),
+            oldest_unread_age_seconds: Some(40.0),
+            exceptions: BTreeMap::from([("dead", 1)]),
+            ..status
+        };
+        assert!(behind(&late), "one that is dead does not explain why others wait");
+        assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
+        late.exceptions = BTreeMap::from([("held", 1)]);
+        assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
+        late.oldest_unread_age_seconds = None;
+        assert!(!behind(&late), "the one that is held is the oldest");
+        late.oldest_unread_age_seconds = Some(40.0);
+        late.state = "idle";
+        assert!(!behind(&late), "nobody leads: that is why");
+    }
+}

@@ -1,0 +1,71 @@
+//! The database of tables besides the log: idempotency keys and sagas.
+
+use migrations::Dialect;
+#[cfg(feature = "postgres")]
+use outbox::connect::postgres_options;
+use outbox::connect::sqlite_options;
+use outbox::log::{LogError, LogOptions};
+use secrecy::{ExposeSecret as _, SecretString};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use super::error::OperateError;
+use crate::config::Database;
+
+/// A database to work on.
+pub(crate) struct Tables {
+    url: SecretString,
+    pub(crate) options: LogOptions,
+}
+
+/// How to connect, by dialect.
+pub(crate) enum ConnectOptions {
+    #[cfg(feature = "postgres")]
+    Postgres(PgConnectOptions),
+    Sqlite(SqliteConnectOptions),
+}
+
+impl Tables {
+    /// The database at a URL.
+    pub(crate) fn new(url: SecretString, options: LogOptions) -> Self {
+        Self { url, options }
+    }
+
+    /// Where it is, with its password.
+    pub(crate) fn url(&self) -> &str {
+        self.url.expose_secret()
+    }
+
+    /// How to connect, under an application name where the database shows one.
+    pub(crate) fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, OperateError> {
+        let invalid = |error| OperateError::from(LogError::from(error));
+        Ok(match self.dialect()? {
+            #[cfg(not(feature = "postgres"))]
+            Dialect::Postgres => {
+                let _ = application_name;
+                return Err(without_postgres());
+            }
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let options = postgres_options(self.url(), self.options.allow_plaintext).map_err(invalid)?;
+                ConnectOptions::Postgres(options.application_name(application_name))
+            }
+            Dialect::Sqlite => ConnectOptions::Sqlite(sqlite_options(self.url()).map_err(invalid)?),
+        })
+    }
+
+    /// Returns the dialect; refuses a URL that cannot be used.
+    pub(crate) fn dialect(&self) -> Result<Dialect, OperateError> {
+        Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
+    }
+}
+
+/// PostgreSQL is asked for, and this program was built without it.
+#[cfg(not(feature = "postgres"))]
+pub(crate) fn without_postgres() -> OperateError {
+    OperateError::refused(
+        "this relay was built without PostgreSQL",
+        "build the relay with its feature `postgres`",
+    )
+}

@@ -1,0 +1,159 @@
+//! Messages as the relay passes them: what is being published now.
+
+use outbox::entries::{Extent, SelectedEntry, Standing};
+use outbox::log::EntryId;
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::error::OperateError;
+use super::operator::{Operator, Role, Signed};
+use super::places::{OutboxPlace, Places};
+use super::seconds;
+
+/// Which messages are told.
+#[derive(Debug, Clone, Default)]
+pub struct TailFilter {
+    /// Only of this topic.
+    pub topic: Option<String>,
+    /// Only with this ordering key.
+    pub key: Option<String>,
+}
+
+/// A message that the relay has passed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TailLine {
+    /// When it was enqueued.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub enqueued_at: OffsetDateTime,
+    /// Its place in the log.
+    pub id: i64,
+    /// Its message id.
+    pub message_id: String,
+    /// Its topic.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// `published`, or the state in which it is parked.
+    pub state: &'static str,
+    /// The size of its payload.
+    pub payload_bytes: u64,
+    /// Its payload as text, when it was asked for; what is not UTF-8 is replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<String>,
+}
+
+/// Follows one outbox from where its relay stands now.
+pub struct Tail<'a> {
+    place: &'a OutboxPlace,
+    filter: TailFilter,
+    with_payloads: bool,
+    extent: Extent,
+}
+
+impl<'a> Tail<'a> {
+    /// Begins at the place where the relay stands. With payloads it takes a signature, which the
+    /// audit keeps.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the operator may not look, or when the outbox could not be asked.
+    pub async fn begin(
+        places: &'a Places,
+        operator: &Operator,
+        filter: TailFilter,
+        payloads: Option<&Signed>,
+    ) -> Result<Self, OperateError> {
+        operator.permit(Role::Viewer, "look at messages")?;
+        let place = places.only_outbox()?;
+        let about = |error: outbox::log::LogError| OperateError::from(error).about(&place.pipeline);
+        if let Some(signed) = payloads {
+            signed.check("look at payloads")?;
+            let told = [("topic", &filter.topic), ("key", &filter.key)];
+            let told: Vec<String> =
+                told.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", of.as_ref()?))).collect();
+            let selection = if told.is_empty() { String::from("all") } else { told.join(" ") };
+            let signature = (signed.operator.name(), signed.reason.as_str());
+            let selection = format!("{selection}, payloads");
+            place
+                .entries
+                .note_operation(&place.pipeline, "tail", &selection, signature)
+                .await
+                .map_err(about)?;
+        }
+        let extent = place.entries.extent(&place.pipeline).await.map_err(about)?;
+        Ok(Self { place, filter, with_payloads: payloads.is_some(), extent })
+    }
+
+    /// Returns the messages that the relay has passed since the last call, in the order of the log.
+    /// Not cancel-safe: messages can be missed.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the outbox could not be asked: call again, and nothing is missed.
+    pub async fn next(&mut self) -> Result<Vec<TailLine>, OperateError> {
+        let about = |error: outbox::log::LogError| OperateError::from(error).about(&self.place.pipeline);
+        let entries = &self.place.entries;
+        let now = entries.extent(&self.place.pipeline).await.map_err(about)?;
+        let mut lines = Vec::new();
+        let mut after = EntryId::default();
+        loop {
+            let found = entries.passed_between(&self.place.pipeline, &self.extent, &now, after).await;
+            let page = found.map_err(about)?;
+            let meant: Vec<SelectedEntry> =
+                page.entries.into_iter().filter(|entry| self.takes(entry)).collect();
+            let mut payloads = Vec::new();
+            if self.with_payloads && !meant.is_empty() {
+                let ids: Vec<_> = meant.iter().map(|entry| (entry.id, entry.message_id)).collect();
+                payloads = entries.contents(&ids).await.map_err(about)?;
+            }
+            lines.extend(meant.into_iter().map(|entry| {
+                let content = payloads.iter().find(|content| content.id == entry.id);
+                let payload = content
+                    .and_then(|content| content.message.as_ref().ok())
+                    .map(|message| String::from_utf8_lossy(&message.payload).into_owned());
+                line(entry, payload)
+            }));
+            after = page.seen_to;
+            if page.exhausted {
+                break;
+            }
+        }
+        self.extent = now;
+        Ok(lines)
+    }
+}
+
+impl Tail<'_> {
+    /// Whether the pipeline has published it: messages that it leaves to others were passed as
+    /// well.
+    fn takes(&self, entry: &SelectedEntry) -> bool {
+        let is_own = matches!(entry.standing, Standing::Parked(_))
+            || !self.place.leaves_out(&entry.topic, &entry.labels);
+        is_own && self.filter.takes(entry)
+    }
+}
+
+impl TailFilter {
+    fn takes(&self, entry: &SelectedEntry) -> bool {
+        self.topic.as_ref().is_none_or(|topic| *topic == entry.topic)
+            && self.key.as_ref().is_none_or(|key| entry.key.as_ref() == Some(key))
+    }
+}
+
+fn line(entry: SelectedEntry, payload: Option<String>) -> TailLine {
+    let state = match entry.standing {
+        Standing::Parked(state) => state.as_str(),
+        Standing::Discarded => "discarded",
+        // An edited one was published, with other content.
+        Standing::Published | Standing::Edited => "published",
+        Standing::Waiting => "waiting",
+    };
+    TailLine {
+        enqueued_at: entry.enqueued_at,
+        id: entry.id.0,
+        message_id: entry.message_id.to_string(),
+        topic: entry.topic,
+        key: entry.key,
+        state,
+        payload_bytes: entry.payload_bytes,
+        payload,
+    }
+}

@@ -1,0 +1,140 @@
+//! Requests to the collector.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use secrecy::ExposeSecret;
+
+use crate::config::otel_env::parse_pairs;
+use crate::config::otlp::check_header;
+use crate::config::{Otlp, OtlpHeaders};
+
+const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("outbox-relay/", env!("CARGO_PKG_VERSION")));
+/// Of an answer, which nobody needs as a whole.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Requests for one piece of data; then it is given up.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(500);
+/// A collector that asks for more loses the data.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Sends requests, one at a time.
+pub(super) struct Client {
+    http: HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    headers: OtlpHeaders,
+    timeout: Duration,
+}
+
+/// Why a request failed.
+enum Refused {
+    /// It may be sent again, after this pause where the collector names one.
+    ForNow(String, Option<Duration>),
+    /// Sending it again changes nothing.
+    ForGood(String),
+}
+
+impl Client {
+    pub(super) fn new(config: &Otlp) -> Result<Self, String> {
+        let connector = HttpsConnectorBuilder::new()
+            .with_provider_and_native_roots(rustls::crypto::aws_lc_rs::default_provider())
+            .map_err(|error| format!("the system's root certificates cannot be read: {error}"))?
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let http = HyperClient::builder(TokioExecutor::new()).build(connector);
+        Ok(Self { http, headers: config.headers.clone(), timeout: config.timeout })
+    }
+
+    /// Sends a message to a URL, and again while the collector says that it is busy.
+    ///
+    /// # Errors
+    /// The collector did not take it; the text says why and holds no secret.
+    pub(super) async fn send(&self, url: &str, message: Vec<u8>) -> Result<(), String> {
+        let body = Bytes::from(message);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let sent = tokio::time::timeout(self.timeout, self.send_once(url, body.clone())).await;
+            match sent.unwrap_or_else(|_| Err(Refused::ForNow(String::from("no answer in time"), None))) {
+                Ok(()) => return Ok(()),
+                Err(Refused::ForGood(reason)) => return Err(reason),
+                Err(Refused::ForNow(reason, _)) if tries >= TRIES => return Err(reason),
+                Err(Refused::ForNow(_, pause)) => {
+                    tokio::time::sleep(pause.unwrap_or(PAUSE * tries).min(PAUSE_MAX)).await;
+                }
+            }
+        }
+    }
+
+    async fn send_once(&self, url: &str, body: Bytes) -> Result<(), Refused> {
+        let mut request = Request::builder().method(Method::POST).uri(url).body(Full::new(body));
+        let request = request.as_mut().map_err(|error| Refused::ForGood(error.to_string()))?;
+        *request.headers_mut() = self.headers().await.map_err(Refused::ForGood)?;
+        let answer = self.http.request(std::mem::take(request)).await;
+        let answer = answer.map_err(|error| Refused::ForNow(with_causes(&error), None))?;
+        let (status, pause) = (answer.status(), retry_after(answer.headers()));
+        // Read, so that the connection can be used again; its text may repeat a secret.
+        let _ = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        match status {
+            status if status.is_success() => Ok(()),
+            // Those that the protocol lets a client send again.
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Err(Refused::ForNow(format!("it answers {status}"), pause)),
+            status => Err(Refused::ForGood(format!("it answers {status}"))),
+        }
+    }
+
+    /// The headers of a request. A file is read anew: a rotated secret is picked up.
+    async fn headers(&self) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, PROTOBUF), (USER_AGENT, AGENT)]);
+        let mut add = |name: &str, value: &str| {
+            check_header(name, value).map_err(|problem| format!("the header {name:?}: {problem}"))?;
+            let name = HeaderName::try_from(name).map_err(|error| error.to_string())?;
+            let mut value = HeaderValue::try_from(value).map_err(|error| error.to_string())?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+            Ok::<_, String>(())
+        };
+        match &self.headers {
+            OtlpHeaders::Given(given) => {
+                given.iter().try_for_each(|(name, value)| add(name, value.expose_secret()))?;
+            }
+            OtlpHeaders::File(path) => {
+                let text = tokio::fs::read_to_string(path).await;
+                let text = text.map_err(|error| format!("otlp.headers_file {}: {error}", path.display()))?;
+                let pairs = parse_pairs(&text).map_err(|part| {
+                    format!("otlp.headers_file {}: the part {part} is no name=value", path.display())
+                })?;
+                let pairs: BTreeMap<String, String> = pairs.into_iter().collect();
+                pairs.iter().try_for_each(|(name, value)| add(name, value))?;
+            }
+        }
+        Ok(headers)
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// An error with what caused it: the first text alone says "client error".
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,93 @@
+//! Traces and metrics for a collector of OpenTelemetry: OTLP over HTTP, in protobuf.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `client` | requests to the collector: headers, TLS, retries |
+//! | `spans` | attempts to publish made into spans |
+//! | `sampling` | which messages get a span |
+//! | `metrics` | the text of a scrape made into metrics |
+//! | `resource` | who sends them |
+//! | `export` | the task that sends them |
+//!
+//! Nothing here delays publishing: spans go into a bounded queue that is never waited for, and one
+//! task of its own sends them. Metrics are those of the process's one recorder, read at an
+//! interval. While the collector is away both are dropped, and the log says so once.
+
+mod client;
+mod export;
+mod metrics;
+mod resource;
+mod sampling;
+mod spans;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use crate::config::Otlp;
+use crate::http::Exporter;
+use crate::telemetry::set_span_recorder;
+
+use client::Client;
+use export::Export;
+use spans::Spans;
+
+/// How many spans wait to be sent at most; some 700 bytes each. More are dropped and counted.
+const QUEUE_LEN: usize = 4_096;
+/// How long the last requests may take when the process stops.
+const FLUSH_MAX: Duration = Duration::from_secs(3);
+
+/// The export of a running process. Dropping it ends the export at once.
+pub struct Running {
+    task: AbortOnDropHandle<()>,
+    stop: CancellationToken,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Running")
+    }
+}
+
+/// Begins to export. `metrics` is the recorder of the process, where metrics are sent.
+///
+/// # Errors
+/// The root certificates of the system cannot be read, or the process records spans already; the
+/// text says which.
+pub fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Running, String> {
+    let client = Client::new(config)?;
+    let (sender, queue) = mpsc::channel(QUEUE_LEN);
+    let dropped = Arc::default();
+    if config.traces.is_some() {
+        let spans = Spans::new(sender, config.sampling, Arc::clone(&dropped));
+        set_span_recorder(spans).map_err(|error| error.to_string())?;
+    }
+    let export = Export {
+        client,
+        resource: resource::resource(config),
+        traces: config.traces.clone(),
+        metrics: config.metrics.clone().zip(metrics),
+        metrics_interval: config.metrics_interval,
+        queue,
+        dropped,
+        started_at: SystemTime::now(),
+    };
+    info!(traces = config.traces, metrics = config.metrics, "exporting to OpenTelemetry");
+    let stop = CancellationToken::new();
+    let task = AbortOnDropHandle::new(tokio::spawn(export.run(stop.clone())));
+    Ok(Running { task, stop })
+}
+
+impl Running {
+    /// Sends what is left, for a bounded time: a collector that is away keeps no process alive.
+    pub async fn finish(self) {
+        self.stop.cancel();
+        if tokio::time::timeout(FLUSH_MAX, self.task).await.is_err() {
+            warn!("the collector did not take the last traces and metrics within {FLUSH_MAX:?}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The fields of a form or of a query.
+
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::answer::Problem;
+
+/// Names and values, in their order; a name may come several times.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Fields(Vec<(String, String)>);
+
+/// The longest value that is taken, in bytes: names have 255, reasons may be longer.
+const VALUE_BYTES_MAX: usize = 2_000;
+
+impl Fields {
+    /// The first value of a name as it is: where nobody types it, spaces are a part of it.
+    pub(crate) fn exact(&self, name: &str) -> &str {
+        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
+    }
+
+    /// The first value of a name that people type, without the spaces around it; empty when there
+    /// is none.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.exact(name).trim()
+    }
+
+    /// The first value of a name, where it is not empty.
+    pub(crate) fn given(&self, name: &str) -> Option<String> {
+        Some(self.text(name)).filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+
+    /// All values of a name.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A value that is not empty, read.
+    pub(crate) fn read<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<Option<T>, Problem> {
+        let Some(text) = self.given(name) else { return Ok(None) };
+        let problem = |error: T::Err| Problem::bad(format!("{name}: {}", error.to_string()));
+        text.parse().map(Some).map_err(problem)
+    }
+
+    /// A value that must be there, read.
+    pub(crate) fn need<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<T, Problem> {
+        self.read(name)?.ok_or_else(|| Problem::bad(format!("the field {name} is missing")))
+    }
+
+    /// Refuses values that nothing here can mean.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        let is_wrong = |value: &str| value.len() > VALUE_BYTES_MAX || value.contains('\0');
+        match self.0.iter().find(|(_, value)| is_wrong(value)) {
+            Some((_, value)) if value.len() > VALUE_BYTES_MAX => {
+                let bytes = value.len();
+                Err(Problem::bad(format!("a field has {bytes} bytes; at most {VALUE_BYTES_MAX} are taken")))
+            }
+            Some(_) => Err(Problem::bad(String::from("a field has a NUL character"))),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_types_is_taken_as_it_is() {
+        let fields = Fields(vec![("key".into(), " order 7 ".into()), ("key".into(), "other".into())]);
+        assert_eq!((fields.exact("key"), fields.text("key")), (" order 7 ", "order 7"));
+        assert_eq!((fields.exact("none"), fields.text("none")), ("", ""));
+    }
+}

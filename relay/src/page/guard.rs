@@ -1,0 +1,183 @@
+//! Which requests are let in, decided from their heads. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// Where a request says it comes from.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Head<'a> {
+    /// Whether its method promises to change nothing.
+    pub(crate) is_safe: bool,
+    /// `Host`.
+    pub(crate) host: Option<&'a str>,
+    /// `Origin`.
+    pub(crate) origin: Option<&'a str>,
+    /// `Sec-Fetch-Site`.
+    pub(crate) site: Option<&'a str>,
+    /// `Sec-Fetch-Mode`.
+    pub(crate) mode: Option<&'a str>,
+    /// Whether it brings a token in its head, which no browser adds by itself.
+    pub(crate) has_bearer: bool,
+}
+
+/// The names under which the page may be asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Hosts(Vec<(String, Option<u16>)>);
+
+impl Hosts {
+    /// Those of the configuration, the address, and this machine's own where only it can connect.
+    pub(crate) fn new(listen: SocketAddr, configured: &[String]) -> Self {
+        let mut hosts: Vec<_> = configured.iter().filter_map(|host| split(host)).collect();
+        let mut add = |ip: IpAddr| hosts.push((ip.to_string(), None));
+        if !listen.ip().is_unspecified() {
+            add(listen.ip());
+        }
+        if listen.ip().is_loopback() {
+            add(IpAddr::from([127, 0, 0, 1]));
+            add(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]));
+            hosts.push((String::from("localhost"), None));
+        }
+        Self(hosts)
+    }
+
+    /// Whether the page may be asked for under this name: otherwise a name of somebody else leads
+    /// here, and their scripts with it.
+    pub(crate) fn allow(&self, host: Option<&str>) -> bool {
+        let Some((name, port)) = host.and_then(split) else { return false };
+        self.0.iter().any(|(known, on)| *known == name && on.is_none_or(|on| Some(on) == port))
+    }
+}
+
+/// Whether a request comes from the page itself, or asks only to look and is no part of another
+/// site's page.
+pub(crate) fn is_from_here(head: Head<'_>) -> bool {
+    if head.is_safe {
+        let is_foreign = matches!(head.site, Some("cross-site" | "same-site"));
+        return !is_foreign || head.mode == Some("navigate");
+    }
+    if head.site.is_some_and(|site| site != "same-origin") {
+        return false;
+    }
+    match head.origin {
+        Some(origin) => {
+            let host = origin.split_once("://").map(|(_, host)| host).and_then(split);
+            host.is_some() && host == head.host.and_then(split)
+        }
+        // A browser tells one of the two. A program brings its token, which no browser adds.
+        None => head.site.is_some() || head.has_bearer,
+    }
+}
+
+/// Whether an address carries what belongs into the head: it would stay in logs and histories.
+pub(crate) fn has_credentials(query: &str) -> bool {
+    const NAMES: [&str; 7] =
+        ["token", "access_token", "auth", "authorization", "password", "secret", "api_key"];
+    query.split('&').any(|pair| {
+        let name = pair.split('=').next().unwrap_or_default().to_ascii_lowercase();
+        NAMES.contains(&name.as_str())
+    })
+}
+
+/// A name or address without its brackets in lower case, and its port. The ports that browsers
+/// leave out are none.
+fn split(host: &str) -> Option<(String, Option<u16>)> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => {
+            let (name, rest) = rest.split_once(']')?;
+            (name, rest.strip_prefix(':').or(if rest.is_empty() { Some("") } else { None })?)
+        }
+        None if host.matches(':').count() > 1 => (host, ""),
+        None => host.split_once(':').unwrap_or((host, "")),
+    };
+    let port = match port {
+        "" | "80" | "443" => None,
+        port => Some(port.parse().ok()?),
+    };
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    // Two ways of writing an address are one.
+    let name = name.parse::<IpAddr>().map_or(name, |ip| ip.to_string());
+    (!name.is_empty()).then_some((name, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_names_lead_here() {
+        let hosts = Hosts::new("127.0.0.1:9465".parse().unwrap(), &["relay.internal:8443".into()]);
+        for known in
+            ["127.0.0.1:9465", "localhost:1", "[::1]:9465", "LOCALHOST", "relay.internal:8443", "localhost."]
+        {
+            assert!(hosts.allow(Some(known)), "{known}");
+        }
+        for foreign in [
+            "evil.example:9465",
+            "127.0.0.1.evil.example",
+            "relay.internal",
+            "relay.internal:80",
+            "localhost.evil.example",
+            "",
+            "[::1",
+            "[::1]x",
+            "localhost:x",
+            "10.0.0.1:9465",
+        ] {
+            assert!(!hosts.allow(Some(foreign)), "{foreign}");
+        }
+        assert!(!hosts.allow(None));
+        let open = Hosts::new("0.0.0.0:9465".parse().unwrap(), &["relay.internal".into()]);
+        assert!(open.allow(Some("relay.internal:9465")) && !open.allow(Some("localhost:9465")));
+        assert!(!open.allow(Some("0.0.0.0:9465")));
+    }
+
+    fn post<'a>(origin: Option<&'a str>, site: Option<&'a str>) -> Head<'a> {
+        Head { host: Some("relay.internal:8443"), origin, site, ..Head::default() }
+    }
+
+    #[test]
+    fn a_change_comes_from_the_page_itself() {
+        let here = Some("https://relay.internal:8443");
+        assert!(is_from_here(post(here, Some("same-origin"))));
+        assert!(is_from_here(post(here, None)));
+        assert!(is_from_here(post(None, Some("same-origin"))));
+        assert!(is_from_here(Head { has_bearer: true, ..post(None, None) }));
+        for (origin, site) in [
+            (Some("https://evil.example"), None),
+            (Some("https://relay.internal:8444"), None),
+            (Some("null"), None),
+            (Some(""), None),
+            (Some("https://relay.internal:8443.evil.example"), None),
+            (here, Some("cross-site")),
+            (here, Some("same-site")),
+            (here, Some("none")),
+            (Some("https://evil.example"), Some("same-origin")),
+            (None, None),
+        ] {
+            assert!(!is_from_here(post(origin, site)), "{origin:?} {site:?}");
+        }
+        // A token in the head does not make a foreign page's request one of ours.
+        let foreign = Head { has_bearer: true, ..post(Some("https://evil.example"), Some("cross-site")) };
+        assert!(!is_from_here(foreign));
+    }
+
+    #[test]
+    fn a_link_may_lead_here_and_a_foreign_page_may_hold_no_part() {
+        let get = |site, mode| Head { is_safe: true, site: Some(site), mode: Some(mode), ..post(None, None) };
+        assert!(is_from_here(get("cross-site", "navigate")));
+        assert!(is_from_here(get("same-origin", "cors")));
+        assert!(is_from_here(get("none", "navigate")));
+        assert!(!is_from_here(get("cross-site", "no-cors")));
+        assert!(!is_from_here(get("same-site", "cors")));
+        assert!(is_from_here(Head { is_safe: true, ..post(None, None) }));
+    }
+
+    #[test]
+    fn an_address_carries_no_secret() {
+        for secret in ["token=x", "a=1&Access_Token=x", "password", "api_key=1"] {
+            assert!(has_credentials(secret), "{secret}");
+        }
+        for fine in ["", "topic=token", "key=password%3Dx", "page=2"] {
+            assert!(!has_credentials(fine), "{fine}");
+        }
+    }
+}

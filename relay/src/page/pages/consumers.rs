@@ -1,0 +1,76 @@
+//! Consumers, as far as their inboxes tell.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::Uri;
+use maud::{Markup, html};
+
+use super::super::address::with_query;
+use super::super::answer::{Html, Problem};
+use super::super::app::App;
+use super::super::fields::Fields;
+use super::super::gate::Asker;
+use super::super::layout::{Frame, Tab, away, cell, count, maybe_since, since};
+use super::pieces::piece;
+use crate::operate::Places;
+use crate::operate::consumers::{ConsumerLine, consumers};
+
+/// `GET /consumers`.
+pub(crate) async fn show(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
+    uri: Uri,
+) -> Result<Html, Problem> {
+    let turn = app.turn().await?;
+    let places = app.with_inboxes(Places::new(), "").await;
+    let found = consumers(&places, &operator).await;
+    places.close().await;
+    drop(turn);
+    let (lines, errors) = found.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    let piece = piece(&query, &lines)?;
+    let body = html! {
+        p class="lead" { "The inboxes of the configuration, and what they hold." }
+        (away(&errors))
+        @if app.inboxes.is_empty() {
+            p class="empty" { "No inbox is configured: add " code { "[[verify.inbox]]" } " with its consumer and database." }
+        } @else {
+            div class="scroll" tabindex="0" role="region" aria-label="Consumers" {
+                table {
+                    thead { tr {
+                        th scope="col" { "Consumer" }
+                        th scope="col" class="number" { "Applied, of the last hour" } th scope="col" { "Last applied" }
+                        th scope="col" class="number" { "Retrying" } th scope="col" { "Failing since" }
+                        th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
+                        th scope="col" { "Remembers from" }
+                    } }
+                    tbody { @for line in piece.rows { (row(line)) } }
+                }
+            }
+            (piece.links("/consumers", &[]))
+            p class="faint" {
+                "A duplicate leaves no row: each consumer counts its own in its metric "
+                code { "inbox_duplicates_total" } ", which the shipped dashboard shows as a rate."
+            }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Consumers, "Consumers").live(&uri).page(&body)))
+}
+
+fn row(line: &ConsumerLine) -> Markup {
+    let activity = line.activity.clone().unwrap_or_default();
+    let dead = with_query("/dead", &[("consumer", &line.consumer), ("source", "inbox")]);
+    html! {
+        tr {
+            th scope="row" { (cell(&line.consumer)) }
+            td class="number" { (count(activity.applied)) }
+            td { (maybe_since(activity.last_applied_at)) }
+            td class="number" { (count(activity.retrying)) }
+            td { (maybe_since(activity.failing_since)) }
+            td class="number" { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } }
+            td { (maybe_since(activity.dead_since)) }
+            td { (since(line.remembers_from)) }
+        }
+    }
+}

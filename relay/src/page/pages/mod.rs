@@ -1,0 +1,15 @@
+//! One file for each page: a handler that asks `operate`, and how its answer looks.
+
+pub(crate) mod audit;
+pub(crate) mod consumers;
+pub(crate) mod dead;
+pub(crate) mod decide;
+pub(crate) mod held;
+pub(crate) mod keys;
+pub(crate) mod message;
+pub(crate) mod overview;
+pub(crate) mod pause;
+pub(crate) mod pieces;
+pub(crate) mod sagas;
+pub(crate) mod tables;
+pub(crate) mod topics;

@@ -1,0 +1,53 @@
+//! The databases in which idempotency keys and sagas may be: those of pipelines and of inboxes.
+
+use outbox::log::LogOptions;
+
+use super::super::answer::Problem;
+use super::super::app::App;
+use crate::operate::tables::Tables;
+
+/// A database, by the name under which forms know it.
+pub(crate) struct NamedTables {
+    /// `pipeline:orders`, `inbox:billing`.
+    pub(crate) name: String,
+    /// The database; a text says why it cannot be found.
+    pub(crate) tables: Result<Tables, String>,
+}
+
+/// All databases, each once.
+pub(crate) fn all(app: &App) -> Vec<NamedTables> {
+    let mut found: Vec<NamedTables> = Vec::new();
+    let mut add = |name: String, tables: Result<Tables, String>| {
+        let is_known = |other: &NamedTables| match (&other.tables, &tables) {
+            (Ok(other), Ok(tables)) => {
+                other.url() == tables.url() && other.options.schema == tables.options.schema
+            }
+            _ => false,
+        };
+        if !found.iter().any(is_known) {
+            found.push(NamedTables { name, tables });
+        }
+    };
+    for pipeline in &app.pipelines {
+        let url = pipeline.database.url().map_err(|error| error.to_string());
+        let tables = url.map(|url| Tables::new(url, pipeline.database.options().clone()));
+        add(format!("pipeline:{}", pipeline.name), tables);
+    }
+    for inbox in &app.inboxes {
+        let options =
+            LogOptions::default().schema(inbox.schema.clone()).allow_plaintext(inbox.allow_plaintext);
+        let url = inbox.url.load("verify.inbox.url").map_err(|error| error.to_string());
+        add(format!("inbox:{}", inbox.consumer), url.map(|url| Tables::new(url, options)));
+    }
+    found
+}
+
+/// The database of a name.
+pub(crate) fn named(app: &App, name: &str) -> Result<Tables, Problem> {
+    let found = all(app).into_iter().find(|it| it.name == name);
+    let unknown = || Problem::bad(format!("no database is called {name:?} here"));
+    found
+        .ok_or_else(unknown)?
+        .tables
+        .map_err(|error| Problem::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, error))
+}

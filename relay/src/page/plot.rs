@@ -1,0 +1,107 @@
+//! A plot of the last hour as SVG, made here: it needs no script.
+
+use std::fmt::Write as _;
+
+use maud::{Markup, html};
+
+const WIDTH: f64 = 300.0;
+const HEIGHT: f64 = 64.0;
+/// Kept free above the line.
+const HEADROOM: f64 = 6.0;
+
+/// A plot of one value for each minute, the latest last. `label` is read to people who do not see
+/// it; `shown` says a value with its unit.
+pub(crate) fn plot(
+    class: &str,
+    label: &str,
+    values: &[Option<f64>],
+    shown: impl Fn(f64) -> String,
+) -> Markup {
+    let known = || values.iter().flatten().copied().filter(|value| value.is_finite());
+    let top = known().fold(0.0_f64, f64::max);
+    let latest = values.iter().rev().flatten().next().copied();
+    let (line, area) = paths(values, if top > 0.0 { top } else { 1.0 });
+    let told = match latest {
+        Some(latest) => {
+            format!("{label}: {} now, at most {} within the last hour", shown(latest), shown(top))
+        }
+        None => format!("{label}: nothing was seen yet"),
+    };
+    html! {
+        figure class={ "plot " (class) } {
+            figcaption {
+                span class="plot-name" { (label) }
+                span class="plot-now" { @if let Some(latest) = latest { (shown(latest)) } @else { "–" } }
+            }
+            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(told) {
+                title { (told) }
+                line class="plot-base" x1="0" x2=(WIDTH) y1=(HEIGHT - 0.5) y2=(HEIGHT - 0.5) {}
+                path class="plot-area" d=(area) {}
+                path class="plot-line" d=(line) vector-effect="non-scaling-stroke" {}
+            }
+            div class="plot-axis" aria-hidden="true" {
+                span { "60 min ago" }
+                span { @if latest.is_some() { "max " (shown(top)) } }
+                span { "now" }
+            }
+        }
+    }
+}
+
+/// The line and the area under it; both have gaps where nothing is known.
+fn paths(values: &[Option<f64>], top: f64) -> (String, String) {
+    let step = WIDTH / values.len().saturating_sub(1).max(1) as f64;
+    let (mut line, mut area) = (String::new(), String::new());
+    let mut begun_at: Option<f64> = None;
+    let mut last = 0.0;
+    for (index, value) in values.iter().enumerate() {
+        let x = index as f64 * step;
+        let Some(value) = value.filter(|value| value.is_finite()) else {
+            close(&mut area, begun_at.take(), last);
+            continue;
+        };
+        let y = HEIGHT - 1.0 - (value / top).clamp(0.0, 1.0) * (HEIGHT - 1.0 - HEADROOM);
+        match begun_at {
+            // A point alone would be no line.
+            None => {
+                let from = (x - step / 2.0).max(0.0);
+                let _ = write!(line, "M{from:.1} {y:.1}L{x:.1} {y:.1}");
+                let _ = write!(area, "M{from:.1} {HEIGHT}L{from:.1} {y:.1}L{x:.1} {y:.1}");
+                begun_at = Some(from);
+            }
+            Some(_) => {
+                let _ = write!(line, "L{x:.1} {y:.1}");
+                let _ = write!(area, "L{x:.1} {y:.1}");
+            }
+        }
+        last = x;
+    }
+    close(&mut area, begun_at, last);
+    (line, area)
+}
+
+fn close(area: &mut String, begun_at: Option<f64>, last: f64) {
+    if begun_at.is_some() {
+        let _ = write!(area, "L{last:.1} {HEIGHT}Z");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_no_line_and_numbers_stay_within_the_picture() {
+        let (line, area) = paths(&[Some(0.0), Some(2.0), None, Some(9.0), Some(f64::NAN)], 2.0);
+        assert_eq!(line.matches('M').count(), 2);
+        assert_eq!(area.matches('Z').count(), 2);
+        assert!(!line.contains("NaN") && !line.contains('-'), "{line}");
+        assert_eq!(paths(&[], 1.0), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn somebody_who_does_not_see_it_is_told() {
+        let text = plot("lag", "Lag", &[Some(1.0), Some(3.0)], |value| format!("{value} s")).into_string();
+        assert!(text.contains("aria-label=\"Lag: 3 s now, at most 3 s within the last hour\""), "{text}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Server-sent events: a browser is told when there is something new, and asks for it.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::answer::Problem;
+use super::app::App;
+use super::gate::Asker;
+
+/// Streams at once.
+const STREAMS_MAX: usize = 32;
+/// Streams of one user at once: others have theirs.
+const STREAMS_OF_ONE_MAX: usize = 8;
+/// After this a browser opens another one, and proves again who asks.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// Between two events at least: a browser asks for a page after each.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The streams that are open, by user.
+pub(crate) struct Streams(Mutex<Vec<String>>);
+
+/// A stream that is open; ends being counted when it is dropped.
+struct Open {
+    app: Arc<App>,
+    user: String,
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Counts one more stream, where there is room.
+    fn open(&self, user: &str) -> bool {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_one = open.iter().filter(|other| *other == user).count();
+        let has_room = open.len() < STREAMS_MAX && of_one < STREAMS_OF_ONE_MAX;
+        if has_room {
+            open.push(user.to_owned());
+        }
+        has_room
+    }
+
+    fn close(&self, user: &str) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = open.iter().position(|other| other == user) {
+            open.swap_remove(index);
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.app.streams.close(&self.user);
+    }
+}
+
+/// `GET /events`.
+pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) -> Response {
+    if !app.streams.open(operator.name()) {
+        let text =
+            format!("{STREAMS_OF_ONE_MAX} event streams of one user are enough, and {STREAMS_MAX} in all");
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, text);
+        let mut response =
+            problem.with_help("close other windows of the page, or reload by hand").into_response();
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+        return response;
+    }
+    let changes = app.observer.follow();
+    let open = Open { user: operator.name().to_owned(), app };
+    let state = (changes, open, Instant::now() + LIFETIME);
+    let stream = unfold(state, |(changes, open, ends_at)| async move {
+        let (changes, number) = next(changes, ends_at).await?;
+        let event = Event::default().event("change").data(number.to_string());
+        Some((Ok::<_, Infallible>(event), (changes, open, ends_at)))
+    });
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+}
+
+/// The next change; nothing when the stream has lasted long enough.
+async fn next(mut changes: watch::Receiver<u64>, ends_at: Instant) -> Option<(watch::Receiver<u64>, u64)> {
+    let changed = async {
+        changes.changed().await.ok()?;
+        tokio::time::sleep(PAUSE).await;
+        Some(*changes.borrow_and_update())
+    };
+    let number = tokio::time::timeout_at(ends_at, changed).await.ok()??;
+    Some((changes, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_all_streams_and_all_cannot_take_more() {
+        let streams = Streams::new();
+        assert!((0..STREAMS_OF_ONE_MAX).all(|_| streams.open("ann")));
+        assert!(!streams.open("ann") && streams.open("eve"));
+        streams.close("ann");
+        assert!(streams.open("ann"));
+        let others = (0..200).filter(|user| streams.open(&format!("user-{user}"))).count();
+        assert_eq!(others + STREAMS_OF_ONE_MAX + 1, STREAMS_MAX);
+        streams.close("nobody");
+        assert!(!streams.open("late"));
+    }
+}

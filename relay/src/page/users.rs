@@ -1,0 +1,302 @@
+//! Who may use the page, and how they prove it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use brokers::Secret;
+use message::shield;
+use secrecy::ExposeSecret as _;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::session;
+use crate::config::{PageCredential, PageUser};
+use crate::operate::{Operator, Role};
+
+/// The shortest secret that is taken, in bytes.
+const SECRET_BYTES_MIN: usize = 12;
+/// For how long a secret that was read is taken to be the one in its file.
+const READ_FOR: Duration = Duration::from_secs(5);
+/// How long somebody waits who brought a wrong proof.
+const WRONG_PAUSE: Duration = Duration::from_millis(500);
+/// So many wait at once. Meanwhile nobody else's name or token is looked at.
+const WRONG_WAITERS: usize = 4;
+/// How long somebody waits for their turn: right proofs, which take none, do not get into each
+/// other's way.
+const TURN_TIMEOUT: Duration = Duration::from_millis(100);
+/// The name of people of this machine, where nobody logs in.
+const LOCAL: &str = "somebody at this machine";
+
+/// Everybody who may use the page. Without any, people of this machine may look.
+pub(crate) struct Users {
+    users: Vec<User>,
+    turns: Arc<Semaphore>,
+}
+
+struct User {
+    name: String,
+    role: Role,
+    secret: Secret,
+    is_token: bool,
+    digest: Mutex<Option<(Instant, [u8; 32])>>,
+}
+
+/// Who asks, as far as the head of a request says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Nothing is told.
+    None,
+    /// A name and its secret.
+    Named(String, String),
+    /// A token.
+    Token(String),
+    /// A cookie of a login.
+    Cookie(String),
+}
+
+/// So many bring wrong proofs that nobody's is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+impl Users {
+    /// Reads every secret once.
+    ///
+    /// # Errors
+    /// Names the user whose secret cannot be read, or is too short.
+    pub(crate) fn load(users: &[PageUser]) -> Result<Self, String> {
+        let users = users.iter().map(|user| {
+            let (secret, is_token) = match &user.credential {
+                PageCredential::Password(secret) => (secret.clone(), false),
+                PageCredential::Token(secret) => (secret.clone(), true),
+            };
+            let text = secret.load("page.user").map_err(|error| format!("{}: {error}", user.name))?;
+            let bytes = text.expose_secret().len();
+            if bytes < SECRET_BYTES_MIN {
+                return Err(format!(
+                    "page.user: the secret of {} has {bytes} bytes; at least {SECRET_BYTES_MIN} are needed",
+                    user.name
+                ));
+            }
+            let digest = Mutex::new(None);
+            Ok(User { name: user.name.clone(), role: user.role, secret, is_token, digest })
+        });
+        Ok(Self { users: users.collect::<Result<_, _>>()?, turns: Arc::new(Semaphore::new(WRONG_WAITERS)) })
+    }
+
+    /// Whether nobody needs to log in.
+    pub(crate) fn is_open(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    /// Who it is; `None` when the proof is wrong, or none is brought where one is needed. Somebody
+    /// with a wrong secret waits, and holds one of a few turns for as long, even if they have gone.
+    ///
+    /// # Errors
+    /// [`TooMany`] when no turn is free; nothing was compared then.
+    pub(crate) async fn prove(&self, proof: &Proof) -> Result<Option<Operator>, TooMany> {
+        let name = match proof {
+            _ if self.is_open() => return Ok(self.know(proof)),
+            Proof::None | Proof::Cookie(_) => return Ok(self.know(proof)),
+            Proof::Named(name, _) => Some(name),
+            Proof::Token(_) => None,
+        };
+        // A turn comes first, or the answer "too many" would tell that the proof is wrong.
+        let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(TooMany) };
+        if let Some(operator) = self.know(proof) {
+            return Ok(Some(operator));
+        }
+        // Other names may be secrets that somebody typed into the wrong field.
+        let known = name.filter(|name| self.users.iter().any(|user| user.name == **name));
+        let name = known.map_or("nobody known", String::as_str);
+        tracing::warn!(user = name, "a wrong secret was brought to the page");
+        shield(async move {
+            tokio::time::sleep(WRONG_PAUSE).await;
+            drop(turn);
+        })
+        .await;
+        Ok(None)
+    }
+
+    /// Who it is, found at once.
+    fn know(&self, proof: &Proof) -> Option<Operator> {
+        if self.is_open() {
+            return Some(Operator::new(LOCAL, Role::Viewer));
+        }
+        let user = match proof {
+            Proof::None => None,
+            Proof::Named(name, secret) => {
+                let digest = hash(secret);
+                // Everybody is compared, so that the time does not tell who exists.
+                let all = self.users.iter().filter(|user| user.is(&digest) & (user.name == *name));
+                all.last()
+            }
+            Proof::Token(token) => {
+                let digest = hash(token);
+                self.users.iter().filter(|user| user.is(&digest) & user.is_token).last()
+            }
+            Proof::Cookie(value) => self.users.iter().find(|user| {
+                session::claimed_name(value).is_some_and(|name| name == user.name)
+                    && user.digest().is_some_and(|digest| {
+                        session::is_valid(value, &user.name, &digest, SystemTime::now())
+                    })
+            }),
+        };
+        user.map(|user| Operator::new(user.name.clone(), user.role))
+    }
+
+    /// The cookie of somebody who has proven who they are.
+    pub(crate) fn cookie(&self, operator: &Operator) -> Option<String> {
+        let user = self.users.iter().find(|user| user.name == operator.name())?;
+        session::sign(&user.name, &user.digest()?, SystemTime::now())
+    }
+}
+
+impl User {
+    /// The digest of the secret in force; `None` when its file cannot be read.
+    fn digest(&self) -> Option<[u8; 32]> {
+        let mut known = self.digest.lock().unwrap_or_else(PoisonError::into_inner);
+        match *known {
+            Some((at, digest)) if at.elapsed() < READ_FOR => Some(digest),
+            _ => {
+                let text = self.secret.load("page.user").ok();
+                let text = text.filter(|text| text.expose_secret().len() >= SECRET_BYTES_MIN);
+                let digest = hash(text?.expose_secret());
+                *known = Some((Instant::now(), digest));
+                Some(digest)
+            }
+        }
+    }
+
+    /// Whether this is the digest of its secret, found in a time that does not tell how much fits.
+    fn is(&self, digest: &[u8; 32]) -> bool {
+        let Some(own) = self.digest() else { return false };
+        own.iter().zip(digest).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+    }
+}
+
+fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+/// Reads what the head of a request says about who asks. `Authorization` goes before the cookie.
+pub(crate) fn proof(authorization: Option<&str>, cookies: &[&str], is_secure: bool) -> Proof {
+    if let Some(text) = authorization {
+        let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return Proof::Token(rest.trim().to_owned());
+        }
+        let decoded = STANDARD.decode(rest.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let (name, secret) = decoded.as_deref().and_then(|pair| pair.split_once(':')).unwrap_or_default();
+        let is_basic = scheme.eq_ignore_ascii_case("basic");
+        return if is_basic { Proof::Named(name.to_owned(), secret.to_owned()) } else { Proof::None };
+    }
+    let wanted = if is_secure { session::SECURE_NAME } else { session::LOCAL_NAME };
+    let pairs =
+        cookies.iter().flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let found = pairs.filter(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()).next();
+    found.map_or(Proof::None, Proof::Cookie)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str, role: Role, credential: fn(Secret) -> PageCredential, secret: &str) -> PageUser {
+        PageUser { name: name.into(), role, credential: credential(Secret::Text(secret.into())) }
+    }
+
+    fn users() -> Users {
+        Users::load(&[
+            user("ann", Role::Operator, PageCredential::Token, "token-of-ann-1"),
+            user("eve", Role::Viewer, PageCredential::Password, "password-of-eve"),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn each_proof_names_one_user_with_their_role() {
+        let users = users();
+        let named = |name: &str, secret: &str| users.know(&Proof::Named(name.into(), secret.into()));
+        let token = |token: &str| users.know(&Proof::Token(token.into()));
+        assert_eq!(token("token-of-ann-1").unwrap().role(), Role::Operator);
+        assert_eq!(named("eve", "password-of-eve").unwrap().role(), Role::Viewer);
+        assert_eq!(named("ann", "token-of-ann-1").unwrap().name(), "ann");
+        for (name, secret) in [("ann", "password-of-eve"), ("eve", ""), ("", ""), ("bob", "token-of-ann-1")] {
+            assert_eq!(named(name, secret), None, "{name}");
+        }
+        // A password needs its name.
+        for wrong in ["password-of-eve", "", "token-of-ann-2"] {
+            assert_eq!(token(wrong), None, "{wrong}");
+        }
+        assert_eq!(users.know(&Proof::None), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_too_many_guess_a_right_guess_is_not_told() {
+        let users = Arc::new(users());
+        let guess = || Proof::Token("token-of-nobody".into());
+        let right = Proof::Token("token-of-ann-1".into());
+        for _ in 0..20 {
+            assert!(users.prove(&right).await.unwrap().is_some(), "right ones take no turn");
+        }
+        let start = Instant::now();
+        assert_eq!(users.prove(&guess()).await, Ok(None));
+        assert_eq!(start.elapsed(), WRONG_PAUSE);
+        // Somebody who does not wait for the answer holds a turn all the same.
+        for _ in 0..WRONG_WAITERS {
+            let hurried = tokio::time::timeout(Duration::from_millis(1), users.prove(&guess())).await;
+            assert!(hurried.is_err());
+        }
+        assert_eq!(users.prove(&right).await, Err(TooMany));
+        assert_eq!(users.prove(&guess()).await, Err(TooMany));
+        let ann = users.know(&right).unwrap();
+        let cookie = Proof::Cookie(users.cookie(&ann).unwrap());
+        assert_eq!(users.prove(&cookie).await, Ok(Some(ann)), "a login goes on");
+        tokio::time::sleep(WRONG_PAUSE).await;
+        assert!(users.prove(&right).await.unwrap().is_some());
+    }
+
+    #[test]
+    fn a_login_is_known_again_and_another_users_is_not() {
+        let users = users();
+        let eve = users.know(&Proof::Named("eve".into(), "password-of-eve".into())).unwrap();
+        let cookie = users.cookie(&eve).unwrap();
+        assert_eq!(users.know(&Proof::Cookie(cookie)), Some(eve));
+        let forged = session::sign("ann", &hash("password-of-eve"), SystemTime::now()).unwrap();
+        assert_eq!(users.know(&Proof::Cookie(forged)), None);
+    }
+
+    #[test]
+    fn without_users_people_of_this_machine_look_and_do_not_decide() {
+        let open = Users::load(&[]).unwrap();
+        assert_eq!(open.know(&Proof::None).unwrap().role(), Role::Viewer);
+    }
+
+    #[test]
+    fn a_short_or_missing_secret_ends_the_start() {
+        let short =
+            Users::load(&[user("ann", Role::Operator, PageCredential::Token, "short")]).err().unwrap();
+        assert!(
+            short.contains("ann") && short.contains("at least 12") && !short.contains("short"),
+            "{short}"
+        );
+        let credential = PageCredential::Token(Secret::File("/nowhere/at/all".into()));
+        let gone = PageUser { name: "ann".into(), role: Role::Operator, credential };
+        assert!(Users::load(&[gone]).err().unwrap().contains("/nowhere/at/all"));
+    }
+
+    #[test]
+    fn the_head_says_who_asks() {
+        let basic = format!("Basic {}", STANDARD.encode("eve:pass:word"));
+        assert_eq!(proof(Some(&basic), &[], false), Proof::Named("eve".into(), "pass:word".into()));
+        assert_eq!(proof(Some("bearer  abc "), &[], false), Proof::Token("abc".into()));
+        assert_eq!(proof(Some("Digest x"), &["relay=c"], false), Proof::None);
+        assert_eq!(proof(None, &["a=1; relay=c"], false), Proof::Cookie("c".into()));
+        assert_eq!(proof(None, &["a=1", "__Host-relay=s; relay=c"], true), Proof::Cookie("s".into()));
+        assert_eq!(proof(None, &["relay=c"], true), Proof::None);
+    }
+}

@@ -1,0 +1,139 @@
+//! Image, chart, manifests, unit and package fit the relay that they carry.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use relay::engine::EngineOptions;
+
+/// In numbers, so that Kubernetes sees that it is not root.
+const USER: &str = "65532";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging")
+}
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(folder().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn chart(file: &str) -> String {
+    text(&format!("helm/outbox-relay/{file}"))
+}
+
+/// The value behind `name` at the beginning of a line, whatever its indentation.
+fn value<'a>(text: &'a str, name: &str) -> &'a str {
+    let found = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
+    found.unwrap_or_else(|| panic!("there is no {name:?}")).trim().trim_matches('"')
+}
+
+/// The block of text under a key of a YAML file, without its indentation.
+fn block(text: &str, key: &str) -> String {
+    let mut lines = text.lines().skip_while(|line| line.trim() != key).skip(1).peekable();
+    let indentation = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());
+    let is_inside =
+        |line: &&str| line.trim().is_empty() || line.len() - line.trim_start().len() >= indentation;
+    let block: Vec<&str> =
+        lines.take_while(is_inside).map(|line| line.get(indentation..).unwrap_or("")).collect();
+    block.join("\n")
+}
+
+/// The configuration passes the relay's own check, which connects to nothing.
+fn is_taken(configuration: &str) -> bool {
+    let folder = std::env::temp_dir().join(format!("relay-packaging-{}", uuid()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("relay.toml");
+    std::fs::write(&file, configuration).unwrap();
+    let relay = Command::new(env!("CARGO_BIN_EXE_relay"))
+        .args(["config", "check", "--config"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    eprintln!("{}", String::from_utf8_lossy(&relay.stderr));
+    relay.status.success()
+}
+
+fn uuid() -> String {
+    message::MessageId::new().to_string()
+}
+
+#[test]
+fn every_configuration_that_is_shipped_is_taken() {
+    assert!(is_taken(&text("relay.toml")));
+    assert!(is_taken(&block(&chart("values.yaml"), "config: |")));
+    assert!(is_taken(&block(&text("kubernetes/relay.yaml"), "relay.toml: |")));
+    assert!(!is_taken("[[pipeline]]\n"), "the check finds something");
+}
+
+#[test]
+fn probes_ask_what_the_relay_serves() {
+    let served = include_str!("../../src/http/serve.rs");
+    let (chart, manifest) = (chart("templates/deployment.yaml"), text("kubernetes/relay.yaml"));
+    for text in [&chart, &manifest] {
+        let paths: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("path: ")).collect();
+        assert_eq!(paths, ["/livez", "/livez", "/readyz"]);
+        assert!(paths.iter().all(|path| served.contains(&format!("\"{path}\" =>"))));
+    }
+    let port = value(&self::chart("values.yaml"), "port: ").to_owned();
+    assert!(
+        block(&self::chart("values.yaml"), "config: |").contains(&format!("listen = \"0.0.0.0:{port}\""))
+    );
+    assert_eq!(value(&text("docker/Dockerfile"), "EXPOSE "), port);
+    assert_eq!(value(&manifest, "containerPort: "), port);
+    assert!(text("relay.toml").contains(&format!("listen = \"127.0.0.1:{port}\"")));
+}
+
+#[test]
+fn everything_is_of_this_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(value(&chart("Chart.yaml"), "version: "), version);
+    assert_eq!(value(&chart("Chart.yaml"), "appVersion: "), version);
+    assert_eq!(value(&text("docker/Dockerfile"), "ARG VERSION="), version);
+    assert_eq!(value(&text("kubernetes/relay.yaml"), "image: "), format!("outbox-relay:{version}"));
+}
+
+#[test]
+fn nothing_runs_as_root() {
+    assert_eq!(value(&text("docker/Dockerfile"), "USER "), format!("{USER}:{USER}"));
+    for text in [chart("templates/_helpers.tpl"), text("kubernetes/relay.yaml")] {
+        assert_eq!(value(&text, "runAsUser: "), USER);
+        for rule in
+            ["runAsNonRoot: true", "readOnlyRootFilesystem: true", "drop: [ALL]", "type: RuntimeDefault"]
+        {
+            assert!(text.contains(rule) || text.contains(&rule.replace("[ALL]", "\n")), "{rule}");
+        }
+    }
+    assert_eq!(value(&text("relay.service"), "User="), "relay");
+}
+
+#[test]
+fn a_relay_is_given_the_time_to_hand_over() {
+    let grace = EngineOptions::default().shutdown_grace;
+    let given = |text: &str, name: &str| Duration::from_secs(value(text, name).parse().unwrap());
+    assert!(given(&chart("values.yaml"), "terminationGracePeriodSeconds: ") > grace);
+    assert!(given(&text("kubernetes/relay.yaml"), "terminationGracePeriodSeconds: ") > grace);
+    assert!(given(&text("relay.service"), "TimeoutStopSec=") > grace);
+}
+
+/// The manifests are those of the chart: `render.sh` writes a checksum of it into them.
+#[test]
+fn the_manifests_are_rendered_from_this_chart() {
+    let mut files =
+        vec![folder().join("helm/outbox-relay/Chart.yaml"), folder().join("helm/outbox-relay/values.yaml")];
+    let templates = std::fs::read_dir(folder().join("helm/outbox-relay/templates")).unwrap();
+    let mut templates: Vec<PathBuf> = templates.map(|entry| entry.unwrap().path()).collect();
+    templates.retain(|path| path.is_file());
+    // As the shell sorts them in the C locale.
+    templates.sort();
+    files.extend(templates);
+    let mut joined = Vec::new();
+    files.iter().for_each(|file| joined.extend(std::fs::read(file).unwrap()));
+    let manifest = text("kubernetes/relay.yaml");
+    assert_eq!(value(&manifest, "# chart: "), sha256(&joined), "run relay/packaging/render.sh");
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

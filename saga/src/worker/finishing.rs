@@ -1,0 +1,95 @@
+//! Ends sagas: those that end while another statement is under way share the next one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::dialect::Dialect;
+use crate::error::StoreError;
+use crate::record::{Held, Turn};
+use crate::sagas::{Inner, Sagas};
+
+/// How many end with one statement at most.
+const TOGETHER_MAX: usize = 64;
+
+/// Sagas that are about to end.
+#[derive(Debug, Default)]
+pub(crate) struct Finishing {
+    waiting: Mutex<Vec<Ending>>,
+    /// Held while a statement is under way.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Ending {
+    held: Held,
+    output: String,
+    done: oneshot::Sender<Result<bool, StoreError>>,
+}
+
+impl Finishing {
+    fn add(&self, ending: Ending) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(ending);
+    }
+
+    fn take(&self) -> Vec<Ending> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = waiting.len().min(TOGETHER_MAX);
+        waiting.drain(..count).collect()
+    }
+}
+
+/// Ends a saga that ran to its end, if it is held and nobody has cancelled it; whether it did. Of
+/// those that wait, the first one acts for all.
+pub(super) async fn finish<DB: Dialect>(
+    sagas: &Arc<Inner<DB>>,
+    held: &Held,
+    output: &str,
+) -> Result<bool, StoreError> {
+    let (done, mut is_done) = oneshot::channel();
+    sagas.finishing.add(Ending { held: held.clone(), output: output.to_owned(), done });
+    loop {
+        let turn = sagas.finishing.turn.lock().await;
+        match is_done.try_recv() {
+            Ok(finished) => return finished,
+            // The one that acted was dropped: a look at the saga tells the outcome.
+            Err(oneshot::error::TryRecvError::Closed) => return Ok(false),
+            Err(oneshot::error::TryRecvError::Empty) => {}
+        }
+        let endings = sagas.finishing.take();
+        store(sagas, endings).await;
+        drop(turn);
+    }
+}
+
+async fn store<DB: Dialect>(sagas: &Arc<Inner<DB>>, endings: Vec<Ending>) {
+    if endings.len() > 1 {
+        let all: Vec<(&Held, &str)> = endings.iter().map(|ending| (&ending.held, &*ending.output)).collect();
+        if let Ok(finished) = together(sagas, &all).await {
+            for (ending, finished) in endings.into_iter().zip(finished) {
+                // One that was dropped meanwhile needs no answer.
+                let _ = ending.done.send(Ok(finished));
+            }
+            return;
+        }
+    }
+    // Alone, or one by one after an error, which may be one saga's.
+    for Ending { held, output, done } in endings {
+        let _ = done.send(alone(sagas, &held, &output).await);
+    }
+}
+
+async fn together<DB: Dialect>(
+    sagas: &Arc<Inner<DB>>,
+    all: &[(&Held, &str)],
+) -> Result<Vec<bool>, StoreError> {
+    let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
+    let finished = DB::finish_sagas(&mut connection, &sagas.statements, all).await;
+    finished.map_err(StoreError::during("store the ends of sagas"))
+}
+
+async fn alone<DB: Dialect>(sagas: &Arc<Inner<DB>>, held: &Held, output: &str) -> Result<bool, StoreError> {
+    let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
+    let finished = DB::turn(&mut connection, &sagas.statements, held, &Turn::Finish { output }).await;
+    finished.map_err(StoreError::during("store the end of a saga"))
+}

@@ -1,0 +1,118 @@
+//! How many more sagas are taken, and when.
+//!
+//! Many are taken with one statement, and some ahead: those wait for a slot while the statement is
+//! under way. Ahead only where sagas pass quickly; one that waits longer than [`AHEAD_MAX`] goes
+//! back to where other workers find it.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+/// Sagas pass quickly while they end within this time of each other.
+const BRISK: Duration = Duration::from_millis(20);
+/// How long a saga waits for a slot.
+const AHEAD_MAX: Duration = Duration::from_millis(250);
+
+/// The slots of a worker.
+pub(super) struct Room {
+    slots: Arc<Semaphore>,
+    concurrency: usize,
+    /// The last time that a saga ended, and how long after the one before.
+    last: Option<(Instant, Duration)>,
+}
+
+impl Room {
+    pub(super) fn new(concurrency: NonZeroU32) -> Self {
+        // More than a semaphore can hold is more than any process runs.
+        let concurrency = (concurrency.get() as usize).min(Semaphore::MAX_PERMITS);
+        Self { slots: Arc::new(Semaphore::new(concurrency)), concurrency, last: None }
+    }
+
+    /// Waits until there is room, and says for how many.
+    pub(super) async fn free(&mut self, running: &mut JoinSet<()>) -> usize {
+        loop {
+            while running.try_join_next().is_some() {
+                self.ended();
+            }
+            let count = running.len();
+            if !self.is_brisk() {
+                if count < self.concurrency {
+                    return self.concurrency - count;
+                }
+                running.join_next().await;
+                self.ended();
+            } else if count <= self.concurrency {
+                return self.concurrency + self.concurrency.div_ceil(2) - count;
+            } else if timeout(BRISK, running.join_next()).await.is_ok() {
+                self.ended();
+            }
+        }
+    }
+
+    /// A slot, once one is free; nothing after [`AHEAD_MAX`].
+    pub(super) fn slot(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<> {
+        let slots = Arc::clone(&self.slots);
+        async move { timeout(AHEAD_MAX, slots.acquire_owned()).await.ok()?.ok() }
+    }
+
+    fn ended(&mut self) {
+        let now = Instant::now();
+        let pause = self.last.map_or(Duration::MAX, |(last, _)| now.duration_since(last));
+        self.last = Some((now, pause));
+    }
+
+    fn is_brisk(&self) -> bool {
+        self.last.is_some_and(|(at, pause)| pause < BRISK && at.elapsed() < BRISK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOUR: NonZeroU32 = NonZeroU32::new(4).unwrap();
+
+    fn running(count: usize) -> JoinSet<()> {
+        let mut running = JoinSet::new();
+        for _ in 0..count {
+            running.spawn(std::future::pending());
+        }
+        running
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_taken_ahead_of_slow_sagas() {
+        let (mut room, mut sagas) = (Room::new(FOUR), running(1));
+        assert_eq!(room.free(&mut sagas).await, 3);
+        let mut sagas = running(3);
+        sagas.spawn(tokio::time::sleep(BRISK * 3));
+        // One that ends after a long while makes room for one.
+        assert_eq!(room.free(&mut sagas).await, 1);
+        sagas.spawn(std::future::pending());
+        assert!(timeout(BRISK * 3, room.free(&mut sagas)).await.is_err(), "there is no room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn some_are_taken_ahead_of_sagas_that_pass_quickly() {
+        let (mut room, mut sagas) = (Room::new(FOUR), running(3));
+        for _ in 0..3 {
+            sagas.spawn(std::future::ready(()));
+        }
+        while sagas.len() > 3 {
+            sagas.join_next().await;
+            room.ended();
+        }
+        // Four run, and two wait.
+        assert_eq!(room.free(&mut sagas).await, 3);
+        let slots = [room.slot(), room.slot(), room.slot(), room.slot(), room.slot()];
+        let mut held = Vec::new();
+        for slot in slots {
+            held.push(slot.await);
+        }
+        assert_eq!(held.iter().flatten().count(), 4, "the fifth has waited, and got none");
+    }
+}

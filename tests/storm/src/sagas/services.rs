@@ -1,0 +1,178 @@
+//! Stock, bank and shipping: what they do, and how they fail.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use inbox::{Handler, HandlerError};
+use message::Message;
+use outbox::{NewMessage, Outbox};
+use rand::Rng as _;
+use saga::{KEY_HEADER, StepError, StepKey};
+use sqlx::{Pool, Transaction};
+use time::OffsetDateTime;
+
+use super::checkout::Order;
+use super::shop::Shop;
+
+const EFFECT: &str =
+    "INSERT INTO saga_effect (saga, step, service, is_undo, amount) VALUES ($1, $2, $3, false, $4)";
+const UNDO: &str =
+    "INSERT INTO saga_effect (saga, step, service, is_undo, amount) VALUES ($1, $2, $3, true, $4)";
+
+/// The step of the stock.
+pub(super) const RESERVE: &str = "reserve";
+/// The step of the bank.
+pub(super) const CHARGE: &str = "charge";
+/// The step of shipping.
+pub(super) const SHIP: &str = "ship";
+
+/// Takes one of an item.
+pub(super) async fn reserve<DB: Shop>(
+    connection: &mut DB::Connection,
+    saga: &str,
+    item: i64,
+) -> Result<(), StepError> {
+    let take = "UPDATE stock SET free = free - 1 WHERE item = $1 AND free > 0";
+    if DB::execute(connection, take, &[&item.to_string()], None).await? == 0 {
+        return Err(StepError::stop("nothing of this item is left"));
+    }
+    DB::execute(connection, EFFECT, &[saga, RESERVE, "stock"], Some(1)).await?;
+    Ok(())
+}
+
+/// Gives it back.
+pub(super) async fn release<DB: Shop>(
+    connection: &mut DB::Connection,
+    saga: &str,
+    item: i64,
+) -> Result<(), StepError> {
+    let give_back = "UPDATE stock SET free = free + 1 WHERE item = $1";
+    DB::execute(connection, give_back, &[&item.to_string()], None).await?;
+    DB::execute(connection, UNDO, &[saga, RESERVE, "stock"], Some(1)).await?;
+    Ok(())
+}
+
+/// A bank that honours keys: a key is charged once and refunded once, and one that was refunded
+/// before it was charged is never charged.
+pub(super) struct Bank<DB: Shop>(pub(super) Pool<DB>);
+
+/// Of a hundred requests so many are lost on their way.
+const LOST: u32 = 5;
+/// And so many answers.
+const ANSWERS_LOST: u32 = 12;
+
+fn chance(percent: u32, what: &str) -> Result<(), StepError> {
+    if rand::rng().random_range(0..100) < percent { Err(StepError::retry(what)) } else { Ok(()) }
+}
+
+impl<DB: Shop> Bank<DB> {
+    /// Takes cents from the customers.
+    pub(super) async fn charge(&self, key: &str, cents: i64) -> Result<(), StepError> {
+        chance(LOST, "the request to charge was lost")?;
+        let mut tx = <DB as outbox::Dialect>::begin_writing(&self.0).await?;
+        let insert = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'charged', $2) \
+                      ON CONFLICT (key) DO NOTHING";
+        if DB::execute(&mut tx, insert, &[key], Some(cents)).await? == 0 {
+            let state = "SELECT state FROM bank_ledger WHERE key = $1";
+            if DB::text(&mut tx, state, key).await?.as_deref() != Some("charged") {
+                return Err(StepError::stop("the charge was taken back before"));
+            }
+        } else {
+            self.book(&mut tx, key, EFFECT, cents).await?;
+        }
+        tx.commit().await?;
+        chance(ANSWERS_LOST, "the answer of the charge was lost")
+    }
+
+    /// Gives them back, if they were taken.
+    pub(super) async fn refund(&self, key: &str, cents: i64) -> Result<(), StepError> {
+        chance(LOST, "the request to refund was lost")?;
+        let mut tx = <DB as outbox::Dialect>::begin_writing(&self.0).await?;
+        let never = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'refused', 0) \
+                     ON CONFLICT (key) DO NOTHING";
+        if DB::execute(&mut tx, never, &[key], None).await? == 0 {
+            let refund = "UPDATE bank_ledger SET state = 'refunded' WHERE key = $1 AND state = 'charged'";
+            if DB::execute(&mut tx, refund, &[key], None).await? > 0 {
+                self.book(&mut tx, key, UNDO, -cents).await?;
+            }
+        }
+        tx.commit().await?;
+        chance(ANSWERS_LOST, "the answer of the refund was lost")
+    }
+
+    /// Moves cents from the customers to the shop, and writes that down.
+    async fn book(
+        &self,
+        connection: &mut DB::Connection,
+        key: &str,
+        effect: &'static str,
+        cents: i64,
+    ) -> Result<(), StepError> {
+        // Both at once lock them in one order.
+        let take = "UPDATE bank_account SET cents = cents - $1 WHERE name = 'customers'";
+        let give = "UPDATE bank_account SET cents = cents + $1 WHERE name = 'shop'";
+        DB::execute(connection, take, &[], Some(cents)).await?;
+        DB::execute(connection, give, &[], Some(cents)).await?;
+        let key: StepKey = key.parse()?;
+        let texts = [key.saga.id(), &key.step, "bank"];
+        DB::execute(connection, effect, &texts, Some(cents.abs())).await?;
+        Ok(())
+    }
+}
+
+/// The kind of a message that asks to ship.
+pub(super) const SHIP_KIND: &str = "storm.ship";
+/// The kind of a message that takes that back.
+pub(super) const CANCEL_KIND: &str = "storm.ship.cancel";
+/// How late an answer comes to a saga that does not wait for it.
+const LATE: Duration = Duration::from_millis(1_500);
+
+/// Ships what it is asked for, and answers. A request that was taken back before it came is
+/// refused.
+pub(super) struct Shipping {
+    /// The topic of its answers.
+    pub(super) replies: String,
+}
+
+#[async_trait]
+impl<DB: Shop> Handler<DB> for Shipping {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let key = message.headers.get(KEY_HEADER).ok_or_else(|| HandlerError::reject("no key"))?;
+        let parsed: StepKey = key.parse().map_err(|_| HandlerError::reject("no key of a step"))?;
+        let texts = [parsed.saga.id(), &parsed.step, "shipping"];
+        let state = |state: &'static str| [parsed.saga.id().to_owned(), state.to_owned()];
+        let insert = "INSERT INTO shipment (id, state) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING";
+        if message.kind.as_str() == CANCEL_KIND {
+            let [id, cancelled] = state("cancelled");
+            if DB::execute(tx, insert, &[&id, &cancelled], None).await? == 0 {
+                let cancel = "UPDATE shipment SET state = 'cancelled' WHERE id = $1 AND state = 'shipped'";
+                if DB::execute(tx, cancel, &[&id], None).await? > 0 {
+                    DB::execute(tx, UNDO, &texts, Some(1)).await?;
+                }
+            }
+            return Ok(None);
+        }
+        let order: Order = serde_json::from_slice(&message.payload)?;
+        let [id, new] = state(if order.flaw.refuses_shipping() { "refused" } else { "shipped" });
+        // Locks the row. One that is shipped already is shipped again: the inbox alone keeps that
+        // from happening.
+        DB::execute(tx, insert, &[&id, &new], None).await?;
+        let now = DB::text(tx, "SELECT state FROM shipment WHERE id = $1", &id).await?;
+        let is_shipped = now.as_deref() == Some("shipped");
+        if is_shipped {
+            DB::execute(tx, EFFECT, &texts, Some(1)).await?;
+        }
+        let mut reply = NewMessage::new(&self.replies).kind("storm.shipped").key(&id);
+        reply = reply.header(KEY_HEADER, key).payload(is_shipped.to_string());
+        if order.flaw.is_impatient() {
+            reply = reply.deliver_at(OffsetDateTime::now_utc() + LATE);
+        }
+        let enqueued = Outbox::<DB>::new().enqueue(tx, reply).await;
+        enqueued.map_err(HandlerError::retrying)?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,104 @@
+//! The process that runs sagas, ships and takes replies.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inbox::{Backoff, Consumer, ConsumerName, Handler, Inbox, InboxOptions, Shutdown};
+use outbox::Outbox;
+use saga::{Run, Sagas, WorkerOptions};
+use sqlx::{Postgres, Sqlite};
+use tokio_util::sync::CancellationToken;
+
+use super::checkout::{Order, checkout};
+use super::services::{Bank, Shipping};
+use super::shop::{SagaTopics, Shop};
+use super::{CHECKOUT, REPLIES, SHIPPING, VERSION};
+use crate::Failure;
+use crate::consume::BrokerAddress;
+use crate::process;
+
+/// The task of a process that runs sagas.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct WorkerTask {
+    /// Where the sagas are, the stock, and shipping.
+    pub database: String,
+    /// Where the bank is.
+    pub bank: String,
+    /// Where messages go.
+    pub topics: SagaTopics,
+    /// The requests to ship.
+    pub ship: BrokerAddress,
+    /// The replies.
+    pub replies: BrokerAddress,
+}
+
+/// Sagas at once.
+const CONCURRENCY: NonZeroU32 = NonZeroU32::new(8).unwrap();
+const CONNECTIONS: NonZeroU32 = NonZeroU32::new(16).unwrap();
+const BANK_CONNECTIONS: NonZeroU32 = NonZeroU32::new(8).unwrap();
+/// For an outage of the longest fault many times over: nothing in a storm is to be stuck.
+const ATTEMPTS_MAX: u32 = 100_000;
+/// How long a dead worker keeps its sagas.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+/// Pauses after failures, of sagas and of handlers.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(1) };
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Runs sagas until it is told to stop.
+///
+/// # Errors
+/// The task cannot be used, or the tables cannot be opened: the process is started again then.
+pub(crate) async fn run(task: WorkerTask) -> Result<(), Failure> {
+    match outbox::connect::dialect_of(&task.database)? {
+        migrations::Dialect::Postgres => work::<Postgres>(task).await,
+        migrations::Dialect::Sqlite => work::<Sqlite>(task).await,
+    }
+}
+
+async fn work<DB: Shop>(task: WorkerTask) -> Result<(), Failure> {
+    let stop = process::stop_on_signals()?;
+    let pool = DB::pool(&task.database, CONNECTIONS)?;
+    let bank = Arc::new(Bank(DB::pool(&task.bank, BANK_CONNECTIONS)?));
+    let ship: Arc<str> = task.topics.ship.into();
+    let mut options = WorkerOptions::default();
+    (options.concurrency, options.lease, options.backoff) = (CONCURRENCY, LEASE, BACKOFF);
+    (options.attempts_max, options.shutdown_grace) = (ATTEMPTS_MAX, GRACE);
+    let sagas = Sagas::builder(pool.clone(), Outbox::new())
+        .options(options)
+        .saga(CHECKOUT, VERSION, async move |saga: &mut Run<DB>, order: Order| {
+            checkout(saga, order, bank, ship).await
+        })
+        .open()
+        .await?;
+    let inbox = Inbox::open(pool, InboxOptions::default()).await?;
+    let shipping = Shipping { replies: task.topics.replies };
+    let late = sagas.replies().late(|_, _, _| Box::pin(async { Ok(()) }));
+    let shipping = consumer(&inbox, SHIPPING, task.ship, shipping)?;
+    let replies = consumer(&inbox, REPLIES, task.replies, late)?;
+    let shutdown = || Shutdown { graceful: stop.clone(), abort: CancellationToken::new() };
+    let (shipped, replied, ()) = tokio::join!(
+        shipping.run(shutdown()),
+        replies.run(shutdown()),
+        sagas.run(stop.clone().cancelled_owned()),
+    );
+    shipped?;
+    Ok(replied?)
+}
+
+fn consumer<DB: Shop>(
+    inbox: &Inbox<DB>,
+    name: &str,
+    broker: BrokerAddress,
+    handler: impl Handler<DB> + 'static,
+) -> Result<Consumer<DB>, Failure> {
+    let builder = Consumer::builder(inbox.clone(), ConsumerName::new(name)?)
+        .subscribe(move || {
+            let broker = broker.clone();
+            async move { broker.subscribe().await }
+        })
+        .handler(handler)
+        .backoff(BACKOFF)
+        .attempts_max(ATTEMPTS_MAX);
+    Ok(builder.build()?)
+}

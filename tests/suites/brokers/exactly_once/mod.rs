@@ -1,0 +1,399 @@
+//! A whole relay that publishes to Kafka in transactions, as a process that is killed and stopped,
+//! and whose database or cluster becomes another one. The oracle is a plain reader of committed
+//! records: of each key it must see 1, 2, 3, … and nothing twice.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `program.rs` | the relay, as a process |
+//! | `ends.rs` | the places between two steps at which it ends |
+
+mod ends;
+mod program;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brokers::kafka::{Admin, Config, mock};
+use libtest_mimic::Trial;
+use sqlx::{Postgres, Sqlite};
+use tests::brokers::{Kafka, committed};
+use tests::workload::Workload;
+use tests::{Backend, Dialect, Failure, Outcome, Stage, eventually, trial};
+use tokio_util::sync::CancellationToken;
+
+use program::Relay;
+pub(crate) use program::relay;
+
+const KEYS: usize = 7;
+const KILLS: u32 = 12;
+/// Said by a relay that brings the database to the last mark.
+const BROUGHT: &str = "the database is brought to it";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        case("postgres/killed_relays_publish_each_message_once", Backend::Postgres, killed::<Postgres>),
+        case("sqlite/killed_relays_publish_each_message_once", Backend::Sqlite, killed::<Sqlite>),
+        case(
+            "postgres/a_relay_that_stood_still_publishes_nothing_again",
+            Backend::Postgres,
+            stopped::<Postgres>,
+        ),
+        case(
+            "postgres/ended_between_any_two_steps_a_relay_publishes_each_message_once",
+            Backend::Postgres,
+            ended_between_steps::<Postgres>,
+        ),
+        case(
+            "postgres/a_relay_without_its_marks_stops_and_says_so",
+            Backend::Postgres,
+            without_marks::<Postgres>,
+        ),
+        case(
+            "postgres/a_relay_whose_database_went_back_stops_and_says_so",
+            Backend::Postgres,
+            set_back::<Postgres>,
+        ),
+        case(
+            "postgres/a_database_without_the_last_transaction_stops_the_relay",
+            Backend::Postgres,
+            restored::<Postgres>,
+        ),
+        case(
+            "sqlite/a_database_without_the_last_transaction_stops_the_relay",
+            Backend::Sqlite,
+            restored::<Sqlite>,
+        ),
+        case(
+            "postgres/a_stop_during_a_commit_that_hangs_gives_the_lease_back",
+            Backend::Postgres,
+            stopped_in_commit::<Postgres>,
+        ),
+        case(
+            "postgres/a_relay_on_another_cluster_stops_and_says_so",
+            Backend::Postgres,
+            elsewhere::<Postgres>,
+        ),
+    ]
+}
+
+fn case<F>(name: &str, database: Backend, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    trial(format!("exactly_once/{name}"), &[Backend::Kafka, database], body)
+}
+
+async fn open<DB: Dialect>(stage: &Stage) -> Result<Workload<DB>, Failure> {
+    let servers = Backend::Kafka.address()?;
+    let doomed = Config::new(servers.split(','));
+    let workload = Workload::<DB>::open(stage, Arc::new(Kafka::new(servers))).await?;
+    let database = workload.database.clone();
+    stage.afterwards("the topic of the marks", async move {
+        let topic = marks_topic(&database).await?;
+        Ok(Admin::new(&doomed)?.delete_topics(&[&topic]).await?)
+    });
+    Ok(workload)
+}
+
+/// The topic of the marks, of which the cursor tells.
+async fn marks_topic<DB: Dialect>(database: &tests::Database<DB>) -> Result<String, Failure> {
+    let cursor = database.texts("SELECT cursor FROM outbox_relay WHERE relay = 'orders'").await?;
+    let cursor = cursor.first().ok_or("the relay has no cursor")?;
+    let cursor: serde_json::Value = serde_json::from_str(cursor)?;
+    let log = cursor["transaction"]["log"].as_str().ok_or("the cursor knows of no transaction")?;
+    Ok(format!("outbox-marks.{log}.orders"))
+}
+
+/// Places orders until told to stop, ten in a transaction.
+fn place<DB: Dialect>(
+    workload: &Workload<DB>,
+    stop: &CancellationToken,
+) -> tokio::task::JoinHandle<Result<(), String>> {
+    let (workload, stop) = (workload.clone(), stop.clone());
+    tokio::spawn(async move {
+        let mut number = 0;
+        while !stop.is_cancelled() {
+            let placed = async {
+                let mut tx = workload.begin().await?;
+                for _ in 0..10 {
+                    number += 1;
+                    workload.place_in(&mut tx, &format!("key-{}", number % KEYS)).await?;
+                }
+                Ok::<_, Failure>(tx.commit().await?)
+            };
+            placed.await.map_err(|error| error.to_string())?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    })
+}
+
+/// The numbers of each key in the order of their partition, as a reader of committed records sees
+/// them. Blocks.
+fn read(topic: &str) -> Result<BTreeMap<String, Vec<i64>>, Failure> {
+    let mut seen: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for payload in committed::read(&Backend::Kafka.address()?, topic)?.into_iter().flatten() {
+        let fact: serde_json::Value = serde_json::from_slice(&payload)?;
+        let key = fact["key"].as_str().ok_or("a record without a key")?.to_owned();
+        seen.entry(key).or_default().push(fact["seq"].as_i64().ok_or("no number")?);
+    }
+    Ok(seen)
+}
+
+fn count(seen: &BTreeMap<String, Vec<i64>>) -> usize {
+    seen.values().map(Vec::len).sum()
+}
+
+/// Each key has 1, 2, 3, … so far: nothing twice, nothing left out, nothing overtaken.
+fn check(seen: &BTreeMap<String, Vec<i64>>) -> Outcome {
+    for (key, numbers) in seen {
+        let first_wrong = numbers.iter().zip(1..).position(|(number, expected)| *number != expected);
+        if let Some(at) = first_wrong {
+            let around = &numbers[at.saturating_sub(3)..numbers.len().min(at + 4)];
+            return Err(format!("{key}: number {at} is wrong in {around:?}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Waits until everything that was placed is seen, and checks it.
+async fn settled<DB: Dialect>(workload: &Workload<DB>) -> Result<usize, Failure> {
+    let placed = workload.database.integer("SELECT count(*) FROM placed WHERE key <> 'poison'").await?;
+    let placed = usize::try_from(placed)?;
+    let seen = eventually("every order is seen", || async {
+        let seen = read(&workload.topic)?;
+        check(&seen)?;
+        Ok((count(&seen) >= placed).then_some(seen))
+    });
+    let seen = seen.await?;
+    assert_eq!(count(&seen), placed);
+    Ok(placed)
+}
+
+/// Goal: relays that are killed at any moment, while one message is refused by the broker, publish
+/// each message once and in order.
+async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    let stop = CancellationToken::new();
+    let mut tx = workload.begin().await?;
+    workload.place_large_in(&mut tx, "poison", 1_100_000).await?;
+    tx.commit().await?;
+    let placing = place(&workload, &stop);
+    let (mut brought, mut led) = (0, 0);
+    for kill in 0..KILLS {
+        let relay = Relay::start(&stage, &workload)?;
+        relay.tells("connected").await?;
+        tokio::time::sleep(Duration::from_millis(137 * u64::from(kill % 6) + 41)).await;
+        let log = relay.kill().await?;
+        led += 1;
+        brought += usize::from(log.contains(BROUGHT));
+        check(&read(&workload.topic)?)?;
+    }
+    stop.cancel();
+    placing.await??;
+    let relay = Relay::start(&stage, &workload)?;
+    let placed = settled(&workload).await?;
+    relay.kill().await?;
+    println!("{placed} messages, {led} kills, {brought} marks applied");
+    Ok(())
+}
+
+/// Goal: a relay that is stopped for longer than its lease while it publishes, and goes on when
+/// another one leads, publishes nothing again.
+async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    let stop = CancellationToken::new();
+    let placing = place(&workload, &stop);
+    let mut leader = Relay::start(&stage, &workload)?;
+    for _ in 0..3 {
+        leader.tells("connected").await?;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        leader.signal("STOP").await?;
+        let next = Relay::start(&stage, &workload)?;
+        next.tells("connected").await?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        leader.signal("CONT").await?;
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        check(&read(&workload.topic)?)?;
+        std::mem::replace(&mut leader, next).kill().await?;
+    }
+    stop.cancel();
+    placing.await??;
+    settled(&workload).await?;
+    leader.kill().await?;
+    Ok(())
+}
+
+/// Goal: wherever a relay ends between two steps of its protocol, its successor publishes what is
+/// left, once; and one that follows an unstored commit brings the database to its mark.
+async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
+    const STEPS: [(&str, u32); 13] = [
+        // The identity of the log, and the first transaction.
+        ("before_checkpoint", 1),
+        ("after_checkpoint", 1),
+        ("before_take_over", 1),
+        ("after_take_over", 1),
+        ("before_commit", 1),
+        ("after_commit", 1),
+        // The commit that was left behind is being brought to the database.
+        ("before_checkpoint", 1),
+        ("after_checkpoint", 1),
+        // In the middle.
+        ("before_commit", 4),
+        ("after_commit", 5),
+        ("before_checkpoint", 6),
+        ("after_checkpoint", 7),
+        ("after_take_over", 1),
+    ];
+    let workload = open::<DB>(&stage).await?;
+    let stop = CancellationToken::new();
+    let placing = place(&workload, &stop);
+    let mut is_ahead = false;
+    for (place, times) in STEPS {
+        let log = Relay::start_doomed(&stage, &workload, place, times)?.ended().await?;
+        assert!(log.contains(&format!("ends {place}")), "it ended elsewhere than {place}");
+        let has_led = !place.ends_with("take_over");
+        assert_eq!(log.contains(BROUGHT), is_ahead && has_led, "{place}={times}: the mark before it");
+        // Whether Kafka has a mark that the database has not.
+        is_ahead = match place {
+            "after_commit" => true,
+            "before_checkpoint" => is_ahead || times > 1,
+            "before_commit" | "after_checkpoint" => false,
+            _ => is_ahead,
+        };
+        check(&read(&workload.topic)?).map_err(|error| format!("{place}={times}: {error}"))?;
+    }
+    stop.cancel();
+    placing.await??;
+    let relay = Relay::start(&stage, &workload)?;
+    settled(&workload).await?;
+    relay.kill().await?;
+    Ok(())
+}
+
+/// Goal: when the topic of the marks was removed, nothing more is published, and the relay says
+/// why.
+async fn without_marks<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    let placed = settled(&workload).await?;
+    relay.kill().await?;
+    let config = Config::new(Backend::Kafka.address()?.split(','));
+    let topic = marks_topic(&workload.database).await?;
+    Admin::new(&config)?.delete_topics(&[&topic]).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    relay.tells("is missing, although transactions were committed").await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(count(&read(&workload.topic)?), placed);
+    relay.kill().await?;
+    Ok(())
+}
+
+/// Goal: a database that knows less than the marks, as after a restore, publishes nothing again,
+/// and the relay says both numbers.
+async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    let cursor = |workload: &Workload<DB>| {
+        let database = workload.database.clone();
+        async move { Ok::<_, Failure>(database.texts("SELECT cursor FROM outbox_relay").await?.remove(0)) }
+    };
+    let number = |cursor: &str| -> Result<u64, Failure> {
+        let cursor: serde_json::Value = serde_json::from_str(cursor)?;
+        Ok(cursor["transaction"]["number"].as_u64().unwrap_or_default())
+    };
+    workload.place_many(KEYS, 20).await?;
+    settled(&workload).await?;
+    let earlier = cursor(&workload).await?;
+    for _ in 0..3 {
+        workload.place_many(KEYS, 20).await?;
+        settled(&workload).await?;
+    }
+    let known = number(&earlier)?;
+    eventually("three transactions are stored", || async {
+        Ok(eventually::when(number(&cursor(&workload).await?)? >= known + 3))
+    })
+    .await?;
+    relay.kill().await?;
+    let placed = count(&read(&workload.topic)?);
+    workload.database.execute(&format!("UPDATE outbox_relay SET cursor = '{earlier}'")).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    relay.tells(&format!("the database knows of transaction {known} and the broker's last mark is")).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(count(&read(&workload.topic)?), placed);
+    relay.kill().await?;
+    Ok(())
+}
+
+/// Goal: a database that was restored to right before the last transaction, of which the broker has
+/// the mark, passes nothing over that was written since under ids of before.
+async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    settled(&workload).await?;
+    let is_released = "SELECT count(*) FROM outbox_relay WHERE holder IS NULL";
+    relay.signal("TERM").await?;
+    relay.ended().await?;
+    assert_eq!(workload.database.integer(is_released).await?, 1, "it gives the lease back");
+    let last = workload.database.integer("SELECT max(id) FROM outbox_message").await?;
+    workload.place_many(KEYS, 1).await?;
+    let log = Relay::start_doomed(&stage, &workload, "after_commit", 1)?.ended().await?;
+    assert!(!log.contains(BROUGHT), "the database is one behind");
+    let left = count(&read(&workload.topic)?);
+    // As a restore does; what is placed afterwards gets the same ids where nothing else keeps them.
+    workload.database.execute(&format!("DELETE FROM outbox_message WHERE id > {last}")).await?;
+    if DB::BACKEND == Backend::Sqlite {
+        workload.database.execute(&format!("UPDATE sqlite_sequence SET seq = {last}")).await?;
+    }
+    workload.place_many(KEYS, 1).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    relay.tells("was read by the relay, and is not in this log").await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(count(&read(&workload.topic)?), left);
+    let log = relay.kill().await?;
+    assert!(!log.contains(BROUGHT), "the mark is not brought to this database");
+    Ok(())
+}
+
+/// Goal: a relay that is stopped while a commit is not answered ends, and gives its lease back; its
+/// successor publishes the rest, once.
+async fn stopped_in_commit<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start_doomed(&stage, &workload, "in_commit", 1)?;
+    relay.tells("stands still in_commit").await?;
+    relay.signal("TERM").await?;
+    relay.ended().await?;
+    let held =
+        workload.database.integer("SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL").await?;
+    assert_eq!(held, 0, "the lease is given back");
+    let relay = Relay::start(&stage, &workload)?;
+    settled(&workload).await?;
+    relay.kill().await?;
+    Ok(())
+}
+
+/// Goal: a relay that is pointed at another cluster, where its marks are not, publishes nothing
+/// there.
+async fn elsewhere<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start(&stage, &workload)?;
+    settled(&workload).await?;
+    relay.kill().await?;
+    workload.place_many(KEYS, 20).await?;
+    let other = mock::Mock::start(1)?;
+    let relay = Relay::start_elsewhere(&stage, &workload, &other.bootstrap_servers().join(","))?;
+    relay.tells("is missing, although transactions were committed").await?;
+    relay.kill().await?;
+    // Back at its own, it goes on where it was.
+    let relay = Relay::start(&stage, &workload)?;
+    settled(&workload).await?;
+    relay.kill().await?;
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Publishing to a real Kafka in transactions. The oracle is a plain `read_committed` consumer.
+
+use std::time::Duration;
+
+use brokers::kafka::{Admin, Config, TopicPlan, TransactionalConnector};
+use libtest_mimic::Trial;
+use message::{
+    Connector as _, EventType, Fault, Message, OrderingKey, PublishError, Publisher, Receipt, Receipts,
+    Submission, Ticket, Topic, TransactionMark, TransactionScope, Transactions as _,
+};
+use tests::brokers::committed;
+use tests::{Backend, Failure, Outcome, Stage, trial};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        case("readers_see_a_transaction_and_its_mark_only_when_it_is_committed", commit),
+        case("a_session_that_was_shut_out_commits_nothing", fenced),
+        case("the_last_mark_is_found_after_many_and_large_ones", many_marks),
+        case("a_refused_record_takes_its_transaction_with_it", refused),
+        case("a_mark_that_is_refused_takes_its_messages_with_it", refused_mark),
+        case("a_missing_topic_is_named_and_the_rest_is_not_published", missing_topic),
+        case("marks_that_are_missing_or_not_kept_are_the_operators", marks_topic),
+        case("a_commit_behind_the_timeout_of_its_transaction_fails", timed_out),
+    ]
+}
+
+fn case<F>(name: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
+where
+    F: Future<Output = Outcome>,
+{
+    trial(format!("transactions/{name}"), &[Backend::Kafka], body)
+}
+
+/// A topic, and a relay's transactions into it.
+struct Scene {
+    config: Config,
+    topic: String,
+    scope: TransactionScope,
+}
+
+/// A session with its receipts.
+struct Session {
+    publisher: Box<dyn Publisher>,
+    received: UnboundedReceiver<Receipt>,
+}
+
+impl Scene {
+    async fn open(stage: &Stage) -> Result<Self, Failure> {
+        let mut config = Config::new(Backend::Kafka.address()?.split(','));
+        // Longer than the transactions: librdkafka makes no such client.
+        config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
+        let topic = stage.unique("orders");
+        let plan = TopicPlan::new(&topic, 2).with("max.message.bytes", "20000");
+        Admin::new(&config)?.create_topics(&[plan]).await?;
+        let scope = TransactionScope {
+            log: stage.unique("log").to_lowercase(),
+            relay: String::from("orders"),
+            is_new: true,
+            timeout: Duration::from_secs(10),
+        };
+        let scene = Self { config, topic, scope };
+        let (admin, doomed) = (scene.config.clone(), [scene.topic.clone(), scene.marks_topic()]);
+        stage.afterwards("topics", async move {
+            Ok(Admin::new(&admin)?.delete_topics(&[&doomed[0], &doomed[1]]).await?)
+        });
+        Ok(scene)
+    }
+
+    fn marks_topic(&self) -> String {
+        format!("outbox-marks.{}.{}", self.scope.log, self.scope.relay)
+    }
+
+    fn connector(&self) -> Result<TransactionalConnector, Failure> {
+        Ok(TransactionalConnector::new(self.config.clone())?)
+    }
+
+    /// A message whose payload is its number.
+    fn message(&self, number: u64) -> Result<Message, Failure> {
+        keyed(&self.topic, &format!("k{}", number % 5), number.to_string())
+    }
+
+    fn messages(&self, numbers: impl IntoIterator<Item = u64>) -> Result<Vec<Message>, Failure> {
+        numbers.into_iter().map(|number| self.message(number)).collect()
+    }
+
+    /// The payloads that a reader of committed records sees.
+    fn read(&self, topic: &str) -> Result<Vec<String>, Failure> {
+        let payloads = committed::read(&self.config.bootstrap_servers.join(","), topic)?;
+        let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
+        let mut texts: Vec<_> = payloads.into_iter().flatten().map(text).collect();
+        texts.sort();
+        Ok(texts)
+    }
+}
+
+fn keyed(topic: &str, key: &str, payload: String) -> Result<Message, Failure> {
+    let message = Message::new(Topic::new(topic)?, EventType::new("order.placed")?, payload);
+    Ok(message.with_key(OrderingKey::new(key)?))
+}
+
+/// The error of what must not succeed.
+fn refusal<T>(outcome: Result<T, PublishError>) -> Result<PublishError, Failure> {
+    outcome.err().ok_or_else(|| "it was not refused".into())
+}
+
+async fn session(connector: &TransactionalConnector) -> Result<Session, Failure> {
+    let (receipts, received) = Receipts::channel();
+    Ok(Session { publisher: connector.connect(receipts).await?, received })
+}
+
+impl Session {
+    /// Submits messages and waits for their receipts, in the order of submission.
+    async fn submit(&mut self, messages: Vec<Message>) -> Result<Vec<Receipt>, Failure> {
+        let count = messages.len();
+        let numbered = messages.into_iter().enumerate();
+        let batch =
+            numbered.map(|(at, message)| Submission { ticket: Ticket(at as u64), message: message.into() });
+        self.publisher.submit(batch.collect()).await;
+        let mut receipts = Vec::new();
+        while receipts.len() < count {
+            let next = tokio::time::timeout(PATIENCE, self.received.recv()).await?;
+            receipts.push(next.ok_or("the session ended without a receipt")?);
+        }
+        receipts.sort_by_key(|receipt| receipt.ticket);
+        Ok(receipts)
+    }
+
+    async fn confirmed(&mut self, messages: Vec<Message>) -> Outcome {
+        for receipt in self.submit(messages).await? {
+            receipt.outcome?;
+        }
+        Ok(())
+    }
+}
+
+fn mark(number: u64, content: impl Into<Vec<u8>>) -> TransactionMark {
+    TransactionMark { number, content: content.into() }
+}
+
+fn texts(numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
+    let mut texts: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
+    texts.sort();
+    texts
+}
+
+/// Goal: confirmed is not visible, committed is. Oracle: the plain reader, and the mark that a
+/// successor finds.
+async fn commit(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let connector = scene.connector()?;
+    assert_eq!(connector.take_over(&scene.scope).await?, None);
+    let mut session = session(&connector).await?;
+    session.confirmed(scene.messages(0..10)?).await?;
+    assert_eq!(scene.read(&scene.topic)?, texts([]), "the transaction is open");
+    connector.commit(connector.session(), mark(1, "first")).await?;
+    assert_eq!(scene.read(&scene.topic)?, texts(0..10));
+    session.confirmed(scene.messages([10])?).await?;
+    drop(session);
+    // Everything left open is aborted, and the mark is that of the last commit.
+    let successor = scene.connector()?;
+    assert_eq!(successor.take_over(&scene.scope).await?, Some(mark(1, "first")));
+    assert_eq!(scene.read(&scene.topic)?, texts(0..10));
+    Ok(())
+}
+
+/// Goal: who takes over shuts the earlier session out, and that session's connector finds out that
+/// it was superseded.
+async fn fenced(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let earlier = scene.connector()?;
+    earlier.take_over(&scene.scope).await?;
+    let mut stale = session(&earlier).await?;
+    stale.confirmed(scene.messages([1])?).await?;
+    let later = scene.connector()?;
+    assert_eq!(later.take_over(&scene.scope).await?, None);
+    let mut fresh = session(&later).await?;
+    let error = refusal(earlier.commit(earlier.session(), mark(1, "stale")).await)?;
+    assert_eq!(error.fault(), Fault::Broker, "{error}");
+    let lost = stale.submit(scene.messages([2])?).await?;
+    assert!(lost[0].outcome.is_err(), "a session is over after a failed commit");
+    fresh.confirmed(scene.messages([3])?).await?;
+    later.commit(later.session(), mark(1, "fresh")).await?;
+    assert_eq!(scene.read(&scene.topic)?, texts([3]));
+    assert!(!earlier.is_superseded());
+    let (receipts, _received) = Receipts::channel();
+    assert!(earlier.connect(receipts).await.is_err());
+    assert!(earlier.is_superseded());
+    Ok(())
+}
+
+/// Goal: the last mark is found, however many came before it and however large it is.
+async fn many_marks(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let _session = session(&connector).await?;
+    for number in 1..=300 {
+        connector.commit(connector.session(), mark(number, format!("mark {number}"))).await?;
+    }
+    assert_eq!(scene.connector()?.take_over(&scene.scope).await?, Some(mark(300, "mark 300")));
+    let large = mark(301, vec![7; 3 << 20]);
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let _session = session(&connector).await?;
+    connector.commit(connector.session(), large.clone()).await?;
+    assert_eq!(scene.connector()?.take_over(&scene.scope).await?, Some(large));
+    Ok(())
+}
+
+/// Goal: no reader sees anything of a transaction with a record that the broker refuses; the record
+/// is found when it is sent alone, and the rest leaves.
+async fn refused(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let mut messages = scene.messages(0..6)?;
+    let poison = keyed(&scene.topic, "k3", "x".repeat(50_000))?;
+    messages[3] = poison.clone();
+    let mut batches = session(&connector).await?;
+    for receipt in batches.submit(messages).await? {
+        assert_eq!(refusal(receipt.outcome)?.fault(), Fault::Broker, "nobody is blamed");
+    }
+    drop(batches);
+    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    let mut alone = session(&connector).await?;
+    let mut receipts = alone.submit(vec![poison]).await?;
+    let culprit = refusal(receipts.remove(0).outcome)?;
+    assert_eq!(culprit.fault(), Fault::Message, "{culprit}");
+    drop(alone);
+    let mut rest = session(&connector).await?;
+    rest.confirmed(scene.messages(0..3)?).await?;
+    connector.commit(connector.session(), mark(1, "rest")).await?;
+    assert_eq!(scene.read(&scene.topic)?, texts(0..3));
+    Ok(())
+}
+
+/// Goal: no reader sees messages whose mark the brokers refuse. Oracle: the plain reader, and the
+/// mark that a successor finds.
+async fn refused_mark(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let narrow = TopicPlan::new(scene.marks_topic(), 1).with("cleanup.policy", "compact");
+    Admin::new(&scene.config)?.create_topics(&[narrow.with("max.message.bytes", "2000")]).await?;
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let mut session = session(&connector).await?;
+    session.confirmed(scene.messages(0..3)?).await?;
+    let large = mark(1, vec![7; 20_000]);
+    refusal(connector.commit(connector.session(), large).await)?;
+    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    let successor = scene.connector()?;
+    assert_eq!(successor.take_over(&scene.scope).await?, None);
+    Ok(())
+}
+
+/// Goal: a topic that does not exist is the operator's, and nothing of its transaction is seen.
+async fn missing_topic(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let mut session = session(&connector).await?;
+    let missing = keyed("no-such-topic", "k", String::from("2"))?;
+    let receipts = session.submit(vec![scene.message(1)?, missing]).await?;
+    let faults = receipts.into_iter().map(|receipt| Ok(refusal(receipt.outcome)?.fault()));
+    let faults = faults.collect::<Result<Vec<_>, Failure>>()?;
+    assert_eq!(faults, [Fault::Broker, Fault::Operator]);
+    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    Ok(())
+}
+
+/// Goal: marks that were removed, or that retention would remove, stop the relay, and it says why.
+async fn marks_topic(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let known = TransactionScope { is_new: false, ..scene.scope.clone() };
+    let error = refusal(scene.connector()?.take_over(&known).await)?;
+    assert_eq!(error.fault(), Fault::Operator);
+    assert!(error.to_string().contains("is missing"), "{error}");
+    let admin = Admin::new(&scene.config)?;
+    admin.create_topics(&[TopicPlan::new(scene.marks_topic(), 1)]).await?;
+    tests::eventually("the policy is seen", || async {
+        let error = refusal(scene.connector()?.take_over(&known).await)?;
+        Ok(tests::eventually::when(
+            error.fault() == Fault::Operator && error.to_string().contains("cleanup.policy=delete"),
+        ))
+    })
+    .await
+}
+
+/// Goal: a relay that stood still for longer than its transaction may last commits nothing, and
+/// readers are held up no longer than that. Oracle: the plain reader.
+async fn timed_out(stage: Stage) -> Outcome {
+    let mut scene = Scene::open(&stage).await?;
+    scene.scope.timeout = Duration::from_secs(1);
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let mut session = session(&connector).await?;
+    session.confirmed(scene.messages([1])?).await?;
+    // The coordinator looks for such transactions every ten seconds by default.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    assert!(connector.commit(connector.session(), mark(1, "late")).await.is_err());
+    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    assert_eq!(scene.connector()?.take_over(&scene.scope).await?, None);
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! `relay show`: the story of a message, wherever it is. `relay lag`, `relay tail` and
+//! `relay status --watch`.
+
+use std::sync::Arc;
+
+use outbox::NewMessage;
+use serde_json::{Value, json};
+use tests::relay_process::Config;
+use tests::workload::Workload;
+use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
+
+use super::{Ran, column};
+use crate::verify;
+
+async fn shown(config: &Config, id: &str) -> Result<Value, Failure> {
+    Ran::with(config, &["show", id, "--output", "json"]).await?.done()?.json()
+}
+
+/// Goal: an operator sees where a message is: waiting, published and applied, dead, held behind it,
+/// given up; by its place, its message id or its dead letter; and gets a clear answer for an id
+/// that is none, never was, or was removed. Oracle: the workload's own tables, and each answer.
+pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config = verify::config(&stage, &workload, &workload.database.url, "")?;
+    let publish = || async { Ran::with(&config, &["run", "--once"]).await };
+    workload.place("a").await?;
+    let id = workload.database.texts("SELECT CAST(message_id AS text) FROM outbox_message").await?.remove(0);
+    let story = shown(&config, &id).await?;
+    assert_eq!(story["message_id"], json!(id), "{story}");
+    let entry = &story["outboxes"][0];
+    assert_eq!((&entry["state"], &entry["key"]), (&json!("waiting"), &json!("a")), "{story}");
+    assert_eq!(entry["transaction"].is_string(), DB::BACKEND == tests::Backend::Postgres, "{story}");
+    assert_eq!(story["inboxes"][0]["state"], json!("not seen"), "{story}");
+
+    let consumer = workload.consume().await?;
+    publish().await?.done()?;
+    workload.settled().await?;
+    consumer.stop().await?;
+    let place = entry["id"].to_string();
+    for name in [&id, &place] {
+        let story = shown(&config, name).await?;
+        let (entry, part) = (&story["outboxes"][0], &story["inboxes"][0]);
+        assert_eq!(entry["state"], json!("published"), "{story}");
+        assert!(entry["published_by"].is_string() && entry["destination"].is_string(), "{story}");
+        assert_eq!((&part["consumer"], &part["state"]), (&json!("workload"), &json!("applied")), "{story}");
+        assert!(part["at"].is_string(), "{story}");
+        assert!(!story.to_string().contains("\"seq\""), "no payload: {story}");
+    }
+    let text = Ran::with(&config, &["show", &id]).await?.done()?.out;
+    for part in [id.as_str(), "published by", "CONSUMER", "workload", "applied", "outbox of"] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+
+    // A dead message, and one that is held behind it.
+    let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
+    let mut tx = workload.begin().await?;
+    let message = NewMessage::new(&workload.topic).key("b").payload("x".repeat(bytes));
+    workload.outbox().enqueue(&mut tx, message).await?;
+    tx.commit().await?;
+    workload.place("b").await?;
+    publish().await?.ended(3)?;
+    let ids = workload
+        .database
+        .texts("SELECT CAST(id AS text) FROM outbox_message WHERE key = 'b' ORDER BY id")
+        .await?;
+    let dead = shown(&config, &ids[0]).await?;
+    assert_eq!(dead["outboxes"][0]["state"], json!("dead"), "{dead}");
+    assert!(dead["outboxes"][0]["error"].is_string(), "{dead}");
+    let held = shown(&config, &ids[1]).await?;
+    let because = held["outboxes"][0]["because"].as_str().unwrap_or_default();
+    assert_eq!(held["outboxes"][0]["state"], json!("held"), "{held}");
+    assert!(because.contains(&format!("behind {}, which is dead", ids[0])), "{held}");
+
+    let signed = ["--actor", "ann", "--note", "sent by hand"];
+    Ran::with(&config, &[&["dead", "discard", "--id", &ids[0]], &signed[..]].concat()).await?.done()?;
+    publish().await?.done()?;
+    let gone = shown(&config, &ids[0]).await?;
+    assert_eq!(gone["outboxes"][0]["state"], json!("discarded"), "{gone}");
+    assert_eq!(column(&gone["decisions"], "note"), ["sent by hand"], "{gone}");
+
+    // However many decisions were taken since, it was not published.
+    let later = "WITH RECURSIVE later(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM later WHERE n < 1001)
+        INSERT INTO outbox_audit (relay, id, message_id, action, actor, note)
+        SELECT a.relay, a.id + 1000 + n, a.message_id, 'requeue', 'bob', 'later' FROM later, outbox_audit AS a";
+    let later = later.replace("a.message_id", "'01900000-0000-7000-8000-00000000beef'");
+    workload.database.execute(&later).await?;
+    let gone = shown(&config, &ids[0]).await?;
+    let state = (&gone["outboxes"][0]["state"], &gone["outboxes"][0]["published_by"]);
+    assert_eq!(state, (&json!("discarded"), &json!(null)), "{gone}");
+
+    for (id, parts) in [
+        ("order-7", &["order-7 is no id of a message"][..]),
+        ("987654", &["987654 is in none of the outboxes and inboxes"]),
+        ("01900000-0000-7000-8000-00000000beef", &["made at 2024-", "in none of the outboxes"]),
+    ] {
+        Ran::with(&config, &["show", id]).await?.refused(2, parts)?;
+    }
+    Ran::with(&config, &["retention", "--keep", "0s"]).await?.done()?;
+    Ran::with(&config, &["show", &ids[0]])
+        .await?
+        .refused(2, &["is not there any more, or never was", "removed"])?;
+    let story = shown(&config, &id).await?;
+    assert_eq!(
+        (&story["outboxes"], &story["inboxes"][0]["state"]),
+        (&json!([]), &json!("applied")),
+        "{story}"
+    );
+    Ok(())
+}
+
+/// Goal: an operator sees how far each topic is behind, and watches the state until a signal.
+/// Oracle: counts before and after publishing, with a dead message and one held behind it; the
+/// looks in the output; the exit code.
+pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
+    let lag = || async { Ran::with(&config, &["lag", "--output", "json"]).await?.done()?.json() };
+    assert_eq!(lag().await?, json!([]));
+    let nothing = Ran::with(&config, &["lag"]).await?.done()?;
+    assert_eq!(nothing.out.trim(), "nothing waits");
+    workload.place_many(2, 6).await?;
+    let lines = lag().await?;
+    let topic = workload.topic.as_str();
+    assert_eq!((&lines[0]["topic"], &lines[0]["unread"]), (&json!(topic), &json!(6)), "{lines}");
+    assert!(lines[0]["oldest_age_seconds"].is_f64(), "{lines}");
+    Ran::with(&config, &["run", "--once"]).await?.done()?;
+    assert_eq!(lag().await?, json!([]), "everything has left");
+
+    let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
+    let mut tx = workload.begin().await?;
+    let message = NewMessage::new(&workload.topic).key("b").payload("x".repeat(bytes));
+    workload.outbox().enqueue(&mut tx, message).await?;
+    tx.commit().await?;
+    workload.place("b").await?;
+    Ran::with(&config, &["run", "--once"]).await?.ended(3)?;
+    let lines = lag().await?;
+    assert_eq!((&lines[0]["unread"], &lines[0]["parked"]), (&json!(0), &json!({ "dead": 1, "held": 1 })));
+
+    let watch = ["status", "--watch", "300ms", "--output", "json"];
+    let mut watch = RelayProcess::start_command(&stage, &config, &watch)?;
+    tests::eventually("three looks", || async {
+        Ok((watch.log()?.matches("backlog_entries_max").count() >= 3).then_some(()))
+    })
+    .await?;
+    watch.signal("INT").await?;
+    assert_eq!(watch.ended().await?.code(), Some(3), "messages are held");
+    Ran::with(&config, &["status", "--watch", "soon"]).await?.refused(2, &["soon"])
+}
+
+/// Goal: an operator sees what is being published now, payloads only when they are asked for, and
+/// then it is known who looked. Oracle: the lines of a tail that runs while messages are published;
+/// the audit.
+pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
+    workload.place("before").await?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    tests::eventually("the first message has left", || async {
+        let lag = Ran::with(&config, &["lag"]).await?.done()?;
+        Ok(lag.out.contains("nothing waits").then_some(()))
+    })
+    .await?;
+    let plain = ["tail", "--key", "a", "--limit", "3", "--output", "json"];
+    let open = ["tail", "--limit", "5", "--payloads", "--note", "ticket 7", "--actor", "ann"];
+    let (mut plain, mut open) = (
+        RelayProcess::start_command(&stage, &config, &plain)?,
+        RelayProcess::start_command(&stage, &config, &open)?,
+    );
+    for tail in [&plain, &open] {
+        tail.tells("what the relay passes from now on").await?;
+    }
+    for key in ["a", "b", "a", "b", "a"] {
+        workload.place(key).await?;
+    }
+    assert_eq!((plain.ended().await?.code(), open.ended().await?.code()), (Some(0), Some(0)));
+    let lines: Vec<Value> = plain.log()?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines {
+        assert_eq!((&line["key"], &line["state"]), (&json!("a"), &json!("published")), "{line}");
+        assert!(line.get("payload").is_none() && line["payload_bytes"].as_u64() > Some(0), "{line}");
+    }
+    let told = open.log()?;
+    assert_eq!(told.matches("\"seq\"").count(), 5, "{told}");
+    assert!(!told.contains("before"), "{told}");
+    Ran::with(&config, &["tail", "--payloads"]).await?.refused(2, &["--note"])?;
+    let audit = Ran::with(&config, &["dead", "audit", "--output", "json"]).await?.done()?.json()?;
+    assert_eq!(
+        (column(&audit, "action"), column(&audit, "note")),
+        (vec!["tail"], vec!["ticket 7"]),
+        "{audit}"
+    );
+    relay.stop().await
+}

@@ -1,0 +1,94 @@
+//! How far a consumer lags behind, as its metric tells it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Shutdown};
+use libtest_mimic::Trial;
+use message::{Backoff, Message};
+use sqlx::Postgres;
+use tests::relay_process::Config;
+use tests::workload::Workload;
+use tests::{Backend, Broker, Counters, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+
+/// More than any client fetches ahead.
+const MESSAGES: i64 = 1_200;
+/// Between two attempts at the message that holds all others.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let brokers = [Backend::Kafka, Backend::Rabbitmq, Backend::Sqs];
+    let trials = brokers.map(|backend| {
+        let name = format!("the_lag_of_a_consumer_is_told_while_it_lasts/postgres/{backend}");
+        trial(name, &[Backend::Postgres, backend], move |stage| async move {
+            the_lag_is_told(stage, brokers::open(backend).await?).await
+        })
+    });
+    trials.into()
+}
+
+async fn applied(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
+    Ok(())
+}
+
+/// Fails until it is dead-lettered, which takes longer than the case.
+async fn refused(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
+    Err(HandlerError::retry("the test lets nothing through"))
+}
+
+/// Goal: a consumer that does not keep up is seen. Oracle: the gauge while nothing takes effect,
+/// when everything has, and after the end of the session, when nothing is known.
+async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let counters = Counters::installed();
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let mut tx = workload.begin().await?;
+    for number in 0..MESSAGES {
+        workload.outbox().enqueue(&mut tx, workload.message("k", number)).await?;
+    }
+    tx.commit().await?;
+    let url = workload.database.relay_url()?;
+    let relay =
+        RelayProcess::start(&stage, &Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?)?;
+
+    let inbox = Inbox::open(workload.database.consumer.clone(), InboxOptions::default()).await?;
+    let consumer = format!("lag-{}", workload.topic);
+    let labels: [(&'static str, &str); 2] = [("consumer", &consumer), ("topic", &workload.topic)];
+    let lag = || counters.gauge("inbox_lag_messages", &labels);
+    for (lets_through, what) in [(false, "the lag is told"), (true, "nothing lags behind")] {
+        let builder = Consumer::builder(inbox.clone(), consumer.as_str())
+            .attempts_max(u32::MAX)
+            .backoff(Backoff { first: PAUSE, max: PAUSE })
+            .maintain_interval(None)
+            .subscribe({
+                let (broker, topic) = (Arc::clone(&workload.broker), workload.topic.clone());
+                move || {
+                    let (broker, topic) = (Arc::clone(&broker), topic.clone());
+                    async move {
+                        let opened = broker.subscribe("lag", &topic).await;
+                        opened.map_err(|error| message::SubscriptionError::lost(error.to_string()))
+                    }
+                }
+            });
+        let builder = match lets_through {
+            true => builder.on_message("order.placed", applied),
+            false => builder.on_message("order.placed", refused),
+        };
+        let shutdown = Shutdown::new();
+        let running = tokio::spawn(builder.build()?.run(shutdown.clone()));
+        eventually(what, || async {
+            let lag = lag();
+            let (least, most) = if lets_through { (0.0, 0.0) } else { (600.0, 1_200.0) };
+            Ok((counted(counters, &consumer) && lag >= least && lag <= most).then_some(()))
+        })
+        .await?;
+        shutdown.graceful.cancel();
+        running.await??;
+        assert!(lag().is_nan(), "a lag is told without a session: {}", lag());
+    }
+    relay.stop().await
+}
+
+/// Whether the consumer has received anything yet.
+fn counted(counters: &Counters, consumer: &str) -> bool {
+    counters.value("inbox_received_total", &[("consumer", consumer)]) > 0
+}

@@ -1,0 +1,135 @@
+//! The page for operators of the real program: who may do what, and what nobody may.
+
+mod browser;
+mod client;
+mod driver;
+mod lists;
+mod rights;
+mod shown;
+mod surface;
+
+use libtest_mimic::Trial;
+use sqlx::Postgres;
+use tests::relay_process::Config;
+use tests::workload::Workload;
+use tests::{Backend, Dialect, Failure, RelayProcess, Role, Stage, brokers, eventually, trial};
+
+use client::Client;
+
+/// The pipeline.
+const RELAY: &str = "orders";
+/// An operator, by token.
+const ANN: &str = "token-of-ann-the-operator";
+/// A viewer, by password.
+const EVE: &str = "password-of-eve";
+
+const USERS: &str = "\
+[[page.user]]\nname = \"ann\"\nrole = \"operator\"\ntoken = \"token-of-ann-the-operator\"\n\
+[[page.user]]\nname = \"eve\"\nrole = \"viewer\"\npassword = \"password-of-eve\"\n";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let (needs, none) = ([Backend::Postgres], []);
+    let mut trials = vec![
+        trial("a_page_that_others_reach_is_refused_without_users_and_tls", &none, surface::refused_starts),
+        trial("the_page_answers_nobody_unknown", &needs, surface::nobody_unknown),
+        trial("a_login_on_the_page_lasts_and_ends", &needs, surface::login),
+        trial("the_page_speaks_tls", &needs, surface::tls),
+        trial("without_users_people_of_this_machine_only_look", &needs, surface::open),
+        trial("a_viewer_of_the_page_decides_nothing", &needs, rights::viewer),
+        trial("an_operator_of_the_page_decides_and_the_audit_knows", &needs, rights::operator),
+        trial("a_foreign_page_decides_nothing", &needs, rights::forged),
+        trial("two_operators_of_the_page_decide_once", &needs, rights::two_operators),
+        trial("hostile_names_are_text_on_the_page", &needs, shown::hostile),
+        trial("payloads_are_hidden_until_they_are_asked_for", &needs, shown::payloads),
+        trial("several_relays_give_one_picture", &needs, shown::one_picture),
+        trial("long_lists_of_the_page_come_in_pieces", &needs, lists::pieces),
+        trial("event_streams_of_the_page_are_bounded", &needs, lists::streams),
+    ];
+    trials.extend(browser::trials());
+    trials
+}
+
+/// A running relay with its page, and messages that are dead: larger than the pipeline takes.
+pub(crate) struct Served {
+    pub(crate) workload: Workload<Postgres>,
+    pub(crate) relay: RelayProcess,
+    pub(crate) config: Config,
+    pub(crate) address: String,
+}
+
+impl Served {
+    /// Starts it with `users`; `more` is appended to the section of the page.
+    pub(crate) async fn start(stage: &Stage, users: &str, more: &str) -> Result<Self, Failure> {
+        let workload = Workload::<Postgres>::open(stage, brokers::open(Backend::KafkaMock).await?).await?;
+        let (config, address) = config(stage, &workload, users, more).await?;
+        let relay = RelayProcess::start(stage, &config)?;
+        relay.tells("serving the page").await?;
+        relay.tells("connected").await?;
+        Ok(Self { workload, relay, config, address })
+    }
+
+    /// Places so many messages that die at once, each with a key of its own.
+    pub(crate) async fn with_dead(self, count: usize) -> Result<Self, Failure> {
+        self.with_dead_more(0, count).await
+    }
+
+    /// Places dead messages from one number up to another.
+    pub(crate) async fn with_dead_more(self, from: usize, to: usize) -> Result<Self, Failure> {
+        let there = self.parked("dead").await?;
+        for number in from..to {
+            let mut tx = self.workload.begin().await?;
+            self.workload.place_large_in(&mut tx, &format!("key-{number}"), 3_000).await?;
+            tx.commit().await?;
+        }
+        eventually("the messages are dead", || async {
+            Ok((self.parked("dead").await? == there + (to - from) as i64).then_some(()))
+        })
+        .await?;
+        Ok(self)
+    }
+
+    /// How many messages are parked in a state.
+    pub(crate) async fn parked(&self, state: &str) -> Result<i64, Failure> {
+        let count = format!("SELECT count(*) FROM outbox_exception WHERE state = '{state}'");
+        self.workload.database.integer(&count).await
+    }
+
+    /// Lines in the audits: decisions, and what operators did besides.
+    pub(crate) async fn audited(&self) -> Result<i64, Failure> {
+        let count = "SELECT (SELECT count(*) FROM outbox_audit) + (SELECT count(*) FROM outbox_operation) \
+                     + (SELECT count(*) FROM inbox_audit)";
+        self.workload.database.integer(count).await
+    }
+
+    /// The dead messages as the list's form names them.
+    pub(crate) async fn rows(&self) -> Result<Vec<String>, Failure> {
+        let rows =
+            "SELECT 'outbox/' || id || '/orders' FROM outbox_exception WHERE state = 'dead' ORDER BY id";
+        self.workload.database.texts(rows).await
+    }
+
+    /// Ann, with her token.
+    pub(crate) fn ann(&self) -> Client {
+        Client::new(&self.address).with("Authorization", &format!("Bearer {ANN}"))
+    }
+
+    /// Eve, with her password.
+    pub(crate) fn eve(&self) -> Client {
+        Client::new(&self.address).basic("eve", EVE)
+    }
+}
+
+/// A configuration with the page at a free address.
+pub(crate) async fn config(
+    stage: &Stage,
+    workload: &Workload<Postgres>,
+    users: &str,
+    more: &str,
+) -> Result<(Config, String), Failure> {
+    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();
+    let consumer = <Postgres as Dialect>::url_of(Role::Consumer, &workload.database.url)?;
+    let inbox = format!("[[verify.inbox]]\nconsumer = \"workload\"\nurl = {consumer:?}\n");
+    let page = format!("message_bytes_max = \"2000\"\n[page]\nlisten = {address:?}\n{more}{users}{inbox}");
+    let url = workload.database.relay_url()?;
+    Ok((Config::write(stage, RELAY, &url, workload.broker.as_ref(), &page)?, address))
+}

@@ -1,0 +1,192 @@
+//! The page in a headless Chromium: what people do there, with and without scripts.
+
+use base64::Engine as _;
+use libtest_mimic::Trial;
+use tests::{Backend, Outcome, Stage, eventually, trial};
+
+use super::driver::{self, Browser};
+use super::{ANN, EVE, Served, USERS};
+
+/// Every page that a reader opens.
+const PAGES: [&str; 8] = ["/", "/topics", "/held", "/dead", "/consumers", "/keys", "/sagas", "/audit"];
+
+/// Fields and buttons that nobody can name, pictures without a text, texts that are hard to read.
+const ACCESS: &str = include_str!("access.js");
+
+/// The tests; without a browser they are listed as ignored.
+pub(crate) fn trials() -> Vec<Trial> {
+    if !driver::is_there() {
+        let name = "the_page_in_a_browser [OUTBOX_CHROMEDRIVER is not set]";
+        return vec![Trial::test(name, || Ok(())).with_ignored_flag(true)];
+    }
+    let needs = [Backend::Postgres];
+    vec![
+        trial("an_operator_follows_and_decides_in_a_browser", &needs, decides),
+        trial("a_viewer_sees_no_button_in_a_browser", &needs, viewer),
+        trial("the_page_reads_without_scripts", &needs, without_scripts),
+        trial("everybody_can_read_the_page", &needs, readable),
+    ]
+}
+
+async fn logged_in(
+    stage: &Stage,
+    served: &Served,
+    name: &str,
+    secret: &str,
+    with_scripts: bool,
+) -> Result<Browser, tests::Failure> {
+    let browser = Browser::start(stage, with_scripts).await?;
+    browser.go(&format!("http://{}/", served.address)).await?;
+    browser.shows("Password or token").await?;
+    browser.fill("input[name=name]", name).await?;
+    browser.fill("input[name=secret]", secret).await?;
+    browser.press("button.primary").await?;
+    browser.shows("Pipelines").await?;
+    Ok(browser)
+}
+
+/// The number of a tile of the overview.
+async fn tile(browser: &Browser, name: &str) -> Result<String, tests::Failure> {
+    let script = format!(
+        "return [...document.querySelectorAll('.tile')].filter(it => it.querySelector('.tile-name').textContent \
+         === '{name}').map(it => it.querySelector('.tile-value').textContent)[0] || ''"
+    );
+    Ok(browser.run(&script).await?.as_str().unwrap_or_default().to_owned())
+}
+
+/// Goal: what an operator does in a browser, from the login to the audit. Oracle: what is shown,
+/// the state in the database, and that the browser complains about nothing.
+async fn decides(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
+    browser.shows("Live").await?;
+    eventually("two are dead", || async { Ok((tile(&browser, "Dead").await? == "2").then_some(())) }).await?;
+    // The mark stays only as long as the page is not loaded anew.
+    browser.run("window.mark = 1").await?;
+    let served = served.with_dead_more(2, 3).await?;
+    eventually("the page follows", || async { Ok((tile(&browser, "Dead").await? == "3").then_some(())) })
+        .await?;
+    assert_eq!(browser.run("return window.mark").await?, 1, "followed without loading anew");
+    browser.press("#follow").await?;
+    browser.shows("Paused").await?;
+    let served = served.with_dead_more(3, 4).await?;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!(tile(&browser, "Dead").await?, "3", "a page that stands still stands still");
+    browser.press("#follow").await?;
+    eventually("the page follows again", || async {
+        Ok((tile(&browser, "Dead").await? == "4").then_some(()))
+    })
+    .await?;
+
+    browser.go(&format!("http://{}/dead", served.address)).await?;
+    browser.press("#choose-all").await?;
+    browser.press("button[value=discard]").await?;
+    browser.shows("Discard 4 messages?").await?;
+    browser.fill("input[name=reason]", "sent by hand").await?;
+    browser.press("form.card button.danger").await?;
+    browser.shows("4 of 4 as asked").await?;
+    assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 4);
+
+    let served = served.with_dead_more(4, 5).await?;
+    let row = served.rows().await?.remove(0);
+    let id = row.split('/').nth(1).ok_or("no id")?;
+    browser.fill(".find input", id).await?;
+    browser.press(".find button").await?;
+    browser.shows("Outbox of").await?;
+    browser.fill("form.card input[name=reason]", "a customer asked").await?;
+    browser.press("form.card button.primary").await?;
+    browser.shows("padding").await?;
+    browser.go(&format!("http://{}/audit", served.address)).await?;
+    browser.shows("a customer asked").await?;
+
+    browser.go(&format!("http://{}/pause?pipeline=orders", served.address)).await?;
+    browser.fill("input[name=reason]", "look first").await?;
+    browser.press("button.danger").await?;
+    browser.shows("pipeline is paused by ann: look first").await?;
+    browser.press(".paused a.button").await?;
+    browser.fill("input[name=reason]", "looked").await?;
+    browser.press("button.primary").await?;
+    eventually("the pause is over", || async {
+        Ok((!browser.text().await?.contains("is paused by")).then_some(()))
+    })
+    .await?;
+    let complaints = browser.complaints().await?;
+    let complaints: Vec<_> = complaints.iter().filter(|line| !line.contains("401 (Unauthorized)")).collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+    browser.press(".who button").await?;
+    browser.shows("Password or token").await?;
+    browser.quit().await?;
+    served.relay.stop().await
+}
+
+/// Goal: a viewer sees everything but buttons. Oracle: the forms of every page.
+async fn viewer(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let browser = logged_in(&stage, &served, "eve", EVE, true).await?;
+    let id = served.rows().await?.remove(0).split('/').nth(1).ok_or("no id")?.to_owned();
+    for path in PAGES.iter().map(ToString::to_string).chain([format!("/message?id={id}")]) {
+        browser.go(&format!("http://{}{path}", served.address)).await?;
+        let forms = browser.run("return document.querySelectorAll('main form[method=post]').length").await?;
+        assert_eq!(forms, 0, "{path}");
+        assert!(!browser.text().await?.contains("Pause…"), "{path}");
+    }
+    browser.quit().await?;
+    served.relay.stop().await
+}
+
+/// Goal: reading needs no script. Oracle: each page with scripts switched off, and a decision.
+async fn without_scripts(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let browser = logged_in(&stage, &served, "ann", ANN, false).await?;
+    for path in PAGES {
+        browser.go(&format!("http://{}{path}", served.address)).await?;
+        browser.shows("Log out").await?;
+        assert!(!browser.text().await?.contains("Live"), "{path} offers what needs a script");
+    }
+    browser.go(&format!("http://{}/dead", served.address)).await?;
+    browser.press("input[name=row]").await?;
+    browser.press("button[value=requeue]").await?;
+    browser.shows("Requeue 1 message?").await?;
+    browser.quit().await?;
+    served.relay.stop().await
+}
+
+/// Goal: the page is read in light and dark, on a phone, by keyboard, and by people who do not see
+/// it. Oracle: the width of each page, the contrast of its texts, the names of its fields.
+async fn readable(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
+    served.workload.place_many(4, 12).await?;
+    // A topic that is not there stops, so that something waits on every page.
+    served.workload.database.append("a-topic-that-is-not-there", "key-of-it", "{}").await?;
+    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
+    let folder = std::env::var_os("OUTBOX_SCREENSHOTS").map(std::path::PathBuf::from);
+    for (scheme, width, height) in
+        [("light", 1280, 900), ("dark", 1280, 900), ("light", 390, 844), ("dark", 390, 844)]
+    {
+        browser.look(scheme, width, height).await?;
+        for path in PAGES {
+            browser.go(&format!("http://{}{path}", served.address)).await?;
+            let wider = browser.run("return document.documentElement.scrollWidth - innerWidth").await?;
+            assert!(wider.as_i64() <= Some(0), "{path} is {wider} wider than a window of {width}");
+            let problems = browser.run(ACCESS).await?;
+            assert_eq!(problems, serde_json::json!([]), "{path} {scheme} {width}");
+            if let Some(folder) = &folder {
+                let name = format!("{}-{scheme}-{width}.png", path.trim_matches('/').replace('/', "-"));
+                let picture = base64::engine::general_purpose::STANDARD.decode(browser.picture().await?)?;
+                std::fs::write(folder.join(name), picture)?;
+            }
+        }
+    }
+    browser.look("light", 1280, 900).await?;
+    browser.go(&format!("http://{}/", served.address)).await?;
+    browser.key('\u{e004}').await?;
+    let first = browser.run("return document.activeElement.className").await?;
+    assert_eq!(first, "skip", "the first stop of the keyboard leads past the navigation");
+    browser.key('\u{e007}').await?;
+    eventually("the keyboard is at the content", || async {
+        Ok((browser.run("return document.activeElement.id").await? == "content").then_some(()))
+    })
+    .await?;
+    browser.quit().await?;
+    served.relay.stop().await
+}

@@ -1,0 +1,115 @@
+//! A plain HTTP client: it sends what it is told, and no more.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tests::Failure;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// Somebody who asks, with heads of their own.
+#[derive(Clone)]
+pub(crate) struct Client {
+    address: String,
+    host: String,
+    heads: Vec<(String, String)>,
+}
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Client {
+    /// Somebody without credentials.
+    pub(crate) fn new(address: &str) -> Self {
+        Self { address: address.to_owned(), host: address.to_owned(), heads: Vec::new() }
+    }
+
+    /// The same with one more head.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.heads.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same under another host name.
+    pub(crate) fn host(mut self, host: &str) -> Self {
+        host.clone_into(&mut self.host);
+        self
+    }
+
+    /// The same with a name and a password, as browsers send them from the page itself.
+    pub(crate) fn basic(self, name: &str, password: &str) -> Self {
+        let origin = format!("http://{}", self.address);
+        let pair = STANDARD.encode(format!("{name}:{password}"));
+        self.with("Authorization", &format!("Basic {pair}")).with("Origin", &origin)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Result<Answer, Failure> {
+        self.send("GET", path, "").await
+    }
+
+    /// Posts a form.
+    pub(crate) async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Result<Answer, Failure> {
+        let pairs: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        self.send("POST", path, &pairs.join("&")).await
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, body: &str) -> Result<Answer, Failure> {
+        let mut stream = self.open(method, path, body).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Answer::read(&String::from_utf8_lossy(&answer))
+    }
+
+    /// Sends a request and leaves its answer to the caller.
+    pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> Result<TcpStream, Failure> {
+        let mut stream = TcpStream::connect(&self.address).await?;
+        stream.write_all(self.request(method, path, body).as_bytes()).await?;
+        Ok(stream)
+    }
+
+    /// The text of a request.
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> String {
+        let heads: String = self.heads.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let kind = "application/x-www-form-urlencoded";
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{heads}Content-Type: {kind}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.host,
+            body.len()
+        )
+    }
+}
+
+impl Answer {
+    pub(crate) fn read(answer: &str) -> Result<Self, Failure> {
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| format!("no head: {answer:?}"))?;
+        let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
+        Ok(Self { status, head: head.to_owned(), body: body.to_owned() })
+    }
+
+    /// The value of a hidden field of its form.
+    pub(crate) fn field(&self, name: &str) -> Result<&str, Failure> {
+        let field = format!("type=\"hidden\" name=\"{name}\" value=\"");
+        let value = self.body.split(&*field).nth(1).and_then(|rest| rest.split('"').next());
+        value.ok_or_else(|| format!("no field {name}: {}", self.body).into())
+    }
+
+    /// The value of a head.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
+    }
+}
+
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

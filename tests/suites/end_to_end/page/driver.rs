@@ -1,0 +1,205 @@
+//! A headless Chromium, driven by chromedriver's protocol (W3C WebDriver).
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tests::{Failure, Outcome, Stage, eventually};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+/// The name under which the protocol gives elements out.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// Holds the file of chromedriver, which finds its browser.
+const DRIVER: &str = "OUTBOX_CHROMEDRIVER";
+
+/// A browser. It ends with this.
+pub(crate) struct Browser {
+    address: String,
+    session: String,
+    profile: String,
+    _driver: Child,
+}
+
+impl Drop for Browser {
+    /// The driver dies with this, and would leave the browser of a test that failed behind.
+    fn drop(&mut self) {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        for process in processes.map(|entry| entry.path()) {
+            let command = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&command).contains(&self.profile)
+                && let Some(pid) = process.file_name()
+            {
+                let _ = std::process::Command::new("kill").arg("-KILL").arg(pid).status();
+            }
+        }
+    }
+}
+
+/// Whether `cargo xtask test` has found a browser and its driver.
+pub(crate) fn is_there() -> bool {
+    std::env::var_os(DRIVER).is_some()
+}
+
+impl Browser {
+    /// Starts one with an empty profile, in which the scripts of pages run or not.
+    pub(crate) async fn start(stage: &Stage, with_scripts: bool) -> Result<Self, Failure> {
+        let address = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let driver = Command::new(std::env::var_os(DRIVER).ok_or("no chromedriver")?)
+            .arg(format!("--port={}", address.port()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let profile = stage.folder().join("profile").display().to_string();
+        let argument = format!("--user-data-dir={profile}");
+        let (address, session) = (address.to_string(), String::new());
+        let mut browser = Self { address, session, profile, _driver: driver };
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--window-size=1280,900",
+            &argument,
+        ];
+        let options = json!({
+            "args": arguments,
+            "prefs": { "profile.managed_default_content_settings.javascript": if with_scripts { 1 } else { 2 } }
+        });
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" }
+        } } });
+        eventually("the driver listens", || async {
+            Ok(TcpStream::connect(&browser.address).await.ok().map(drop))
+        })
+        .await?;
+        let made = browser.call("POST", "/session", &wanted).await?;
+        browser.session = made["sessionId"].as_str().ok_or_else(|| format!("no session: {made}"))?.to_owned();
+        Ok(browser)
+    }
+
+    /// Ends it.
+    pub(crate) async fn quit(self) -> Outcome {
+        self.call("DELETE", &self.path(""), &Value::Null).await?;
+        Ok(())
+    }
+
+    /// Opens an address.
+    pub(crate) async fn go(&self, url: &str) -> Outcome {
+        self.call("POST", &self.path("/url"), &json!({ "url": url })).await?;
+        Ok(())
+    }
+
+    /// Runs a script and returns its value.
+    pub(crate) async fn run(&self, script: &str) -> Result<Value, Failure> {
+        self.call("POST", &self.path("/execute/sync"), &json!({ "script": script, "args": [] })).await
+    }
+
+    /// Types into the element of a selector.
+    pub(crate) async fn fill(&self, selector: &str, text: &str) -> Outcome {
+        let element = self.element(selector).await?;
+        let path = self.path(&format!("/element/{element}/value"));
+        self.call("POST", &path, &json!({ "text": text })).await?;
+        Ok(())
+    }
+
+    /// Presses the element of a selector.
+    pub(crate) async fn press(&self, selector: &str) -> Outcome {
+        let element = self.element(selector).await?;
+        self.call("POST", &self.path(&format!("/element/{element}/click")), &json!({})).await?;
+        Ok(())
+    }
+
+    /// Presses a key that has no letter.
+    pub(crate) async fn key(&self, key: char) -> Outcome {
+        let keys = json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
+        let actions = json!({ "actions": [{ "type": "key", "id": "keys", "actions": keys }] });
+        self.call("POST", &self.path("/actions"), &actions).await?;
+        Ok(())
+    }
+
+    /// The text that a reader sees.
+    pub(crate) async fn text(&self) -> Result<String, Failure> {
+        Ok(self.run("return document.body.innerText").await?.as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Waits until a reader sees this.
+    pub(crate) async fn shows(&self, part: &str) -> Outcome {
+        let what = format!("the browser shows {part:?}");
+        let looked = eventually(&what, || async { Ok(self.text().await?.contains(part).then_some(())) });
+        match looked.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(format!("{error}; it shows: {}", self.text().await?).into()),
+        }
+    }
+
+    /// Light or dark, and the size of the window.
+    pub(crate) async fn look(&self, scheme: &str, width: u32, height: u32) -> Outcome {
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.devtools("Emulation.setEmulatedMedia", &media).await?;
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.devtools("Emulation.setDeviceMetricsOverride", &size).await?;
+        Ok(())
+    }
+
+    /// A picture of the window, as PNG in base64.
+    pub(crate) async fn picture(&self) -> Result<String, Failure> {
+        let taken = self.call("GET", &self.path("/screenshot"), &Value::Null).await?;
+        Ok(taken.as_str().ok_or("no picture")?.to_owned())
+    }
+
+    /// Complaints of the browser since the last time.
+    pub(crate) async fn complaints(&self) -> Result<Vec<String>, Failure> {
+        let lines = self.call("POST", &self.path("/se/log"), &json!({ "type": "browser" })).await?;
+        let told = lines.as_array().into_iter().flatten();
+        Ok(told.map(|line| line["message"].to_string()).collect())
+    }
+
+    async fn devtools(&self, command: &str, parameters: &Value) -> Result<Value, Failure> {
+        let body = json!({ "cmd": command, "params": parameters });
+        self.call("POST", &self.path("/goog/cdp/execute"), &body).await
+    }
+
+    async fn element(&self, selector: &str) -> Result<String, Failure> {
+        let body = json!({ "using": "css selector", "value": selector });
+        let found = self.call("POST", &self.path("/element"), &body).await?;
+        Ok(found[ELEMENT].as_str().ok_or_else(|| format!("no {selector}: {found}"))?.to_owned())
+    }
+
+    fn path(&self, rest: &str) -> String {
+        format!("/session/{}{rest}", self.session)
+    }
+
+    async fn call(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(&self.address).await?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        // The driver leaves the connection open.
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await?);
+        }
+        let head = String::from_utf8(head)?.to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        let mut body = vec![0; length.ok_or("the driver told no length")?];
+        stream.read_exact(&mut body).await?;
+        let value: Value = serde_json::from_slice(&body)?;
+        match value["value"]["error"].as_str() {
+            Some(error) => Err(format!("{method} {path}: {error}: {}", value["value"]["message"]).into()),
+            None => Ok(value["value"].clone()),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Rights of each role, and what nobody may.
+
+use tests::{Outcome, Stage, eventually};
+
+use super::client::Client;
+use super::surface::{CHANGES, READ};
+use super::{ANN, EVE, Served, USERS};
+
+/// Goal: a viewer looks, and forged forms change nothing. Oracle: the answers, the parked messages,
+/// the pauses and the audits.
+pub(crate) async fn viewer(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let eve = served.eve();
+    for path in READ.iter().filter(|path| !path.starts_with("/events")) {
+        let answer = eve.get(path).await?;
+        assert!(!matches!(answer.status, 401 | 403), "{path}: {}", answer.status);
+    }
+    let list = eve.get("/dead").await?;
+    assert!(list.body.contains("key-1") && !list.body.contains("Requeue"), "{}", list.body);
+    for (path, fields) in CHANGES {
+        let answer = eve.post(path, fields).await?;
+        assert_eq!(answer.status, 403, "{path}: {}", answer.body);
+        assert!(answer.body.contains("eve is viewer and may not"), "{path}: {}", answer.body);
+    }
+    let rows = served.rows().await?;
+    let chosen = [("what", "discard"), ("row", &rows[0]), ("expected", "1"), ("reason", "forged")];
+    assert_eq!(eve.post("/dead/decide", &chosen).await?.status, 403);
+    assert_eq!((served.parked("dead").await?, served.audited().await?), (2, 0), "nothing was decided");
+    assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_pause").await?, 0);
+    served.relay.stop().await
+}
+
+/// Goal: an operator requeues, discards, pauses and resumes, one by one and in bulk. Oracle: the
+/// state in the database, and the audit with name, reason and choice.
+pub(crate) async fn operator(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(6).await?;
+    let ann = served.ann();
+    let list = ann.get("/dead").await?;
+    let rows = served.rows().await?;
+    assert!(rows.iter().all(|row| list.body.contains(&format!("value=\"{row}\""))), "{}", list.body);
+
+    let asked =
+        ann.post("/dead/confirm", &[("what", "discard"), ("row", &rows[0]), ("row", &rows[1])]).await?;
+    assert!(asked.status == 200 && asked.body.contains("Discard 2 messages?"), "{}", asked.body);
+    assert_eq!(served.audited().await?, 0, "asking decides nothing");
+    let expected = asked.field("expected")?;
+    let chosen = [("what", "discard"), ("row", &rows[0]), ("row", &rows[1]), ("expected", expected)];
+    let silent = ann.post("/dead/decide", &chosen).await?;
+    assert!(silent.status == 422 && silent.body.contains("why"), "{}", silent.body);
+    let signed = [&chosen[..], &[("reason", "sent by hand")]].concat();
+    let done = ann.post("/dead/decide", &signed).await?;
+    assert!(done.status == 200 && done.body.contains("2 of 2 as asked"), "{}", done.body);
+
+    let which = [("what", "requeue-all"), ("topic", &*served.workload.topic)];
+    let asked = ann.post("/dead/confirm", &which).await?;
+    let expected = asked.field("expected")?;
+    let all = [&which[..], &[("expected", expected), ("reason", "smaller now")]].concat();
+    // One of the four goes and another one comes.
+    let row = rows[5].split('/').nth(1).ok_or("a row without an id")?;
+    let moved = |from: &str, to: &str| format!("UPDATE outbox_exception SET id = {to} WHERE id = {from}");
+    let other = "1000000";
+    served.workload.database.execute(&moved(row, other)).await?;
+    let stale = ann.post("/dead/decide", &all).await?;
+    assert!(stale.status == 409 && stale.body.contains("4 messages match now"), "{}", stale.body);
+    served.workload.database.execute(&moved(other, row)).await?;
+    let done = ann.post("/dead/decide", &all).await?;
+    assert!(done.status == 200 && done.body.contains("4 of 4 as asked"), "{}", done.body);
+    let words = "SELECT DISTINCT actor || ':' || action || ':' || note || ':' || selection FROM outbox_audit ORDER BY 1";
+    let told = served.workload.database.texts(words).await?;
+    let topic = &served.workload.topic;
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("ann:discard:sent by hand:source=outbox id="), "{told:?}");
+    assert_eq!(told[1], format!("ann:requeue:smaller now:topic={topic}: 4 chosen"));
+
+    let pause = [("pipeline", "orders"), ("scope", "key"), ("name", "key-9"), ("reason", "look first")];
+    assert_eq!(ann.post("/pause", &pause).await?.status, 303);
+    assert_eq!(ann.post("/pause", &pause).await?.status, 409, "it is paused already");
+    eventually("the page shows the pause and by whom", || async {
+        let page = ann.get("/").await?.body;
+        Ok((page.contains("key key-9") && page.contains("ann") && page.contains("look first")).then_some(()))
+    })
+    .await?;
+    assert_eq!(ann.post("/resume", &pause).await?.status, 303);
+    assert_eq!(ann.post("/resume", &pause).await?.status, 409);
+    for broken in [
+        &[("pipeline", "nobody"), ("scope", "pipeline"), ("reason", "x")][..],
+        &[("pipeline", "orders"), ("scope", "all"), ("reason", "x")],
+        &[("pipeline", "orders"), ("scope", "topic"), ("name", "a b"), ("reason", "x")],
+        &[("pipeline", "orders"), ("scope", "pipeline")],
+    ] {
+        let answer = ann.post("/pause", broken).await?;
+        assert!((400..500).contains(&answer.status), "{broken:?}: {}", answer.status);
+    }
+    for broken in [
+        &[("what", "discard")][..],
+        &[("what", "burn"), ("row", "outbox/1/orders"), ("expected", "1")],
+        &[("what", "discard"), ("row", "outbox/1/nobody"), ("expected", "1"), ("reason", "x")],
+        &[("what", "discard"), ("row", "../../etc"), ("expected", "1"), ("reason", "x")],
+        &[("what", "discard"), ("row", "outbox/99999/orders"), ("expected", "1"), ("reason", "x")],
+    ] {
+        let answer = ann.post("/dead/decide", broken).await?;
+        assert!((400..500).contains(&answer.status), "{broken:?}: {}", answer.status);
+    }
+    let audit = ann.get("/audit").await?.body;
+    for told in ["discard", "requeue", "pause", "resume", "sent by hand", "look first"] {
+        assert!(audit.contains(told), "{told}: {audit}");
+    }
+    served.relay.stop().await
+}
+
+/// Goal: a page of somebody else cannot use an operator's login. Oracle: the answers to requests
+/// with the operator's cookie or password and foreign heads; nothing changed.
+pub(crate) async fn forged(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let here = format!("http://{}", served.address);
+    let login = Client::new(&served.address).with("Origin", &here);
+    let entered = login.post("/login", &[("name", "ann"), ("secret", ANN)]).await?;
+    let cookie =
+        entered.value("set-cookie").and_then(|it| it.split(';').next()).ok_or("no cookie")?.to_owned();
+    let browser = Client::new(&served.address).with("Cookie", &cookie);
+    let by_password = |origin: &str| {
+        let pair = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, format!("eve:{EVE}"));
+        Client::new(&served.address).with("Authorization", &format!("Basic {pair}")).with("Origin", origin)
+    };
+    for foreign in [
+        browser.clone(),
+        browser.clone().with("Origin", "https://evil.example"),
+        browser.clone().with("Origin", "null"),
+        browser.clone().with("Origin", &format!("{here}.evil.example")),
+        browser.clone().with("Origin", &here).with("Sec-Fetch-Site", "cross-site"),
+        browser.clone().with("Origin", &here).with("Sec-Fetch-Site", "same-site"),
+        browser.clone().with("Sec-Fetch-Site", "none"),
+        by_password("https://evil.example"),
+        served.ann().with("Origin", "https://evil.example"),
+    ] {
+        for (path, fields) in CHANGES {
+            let answer = foreign.post(path, fields).await?;
+            assert!(
+                answer.status == 403 && answer.body.contains("another page"),
+                "{path}: {}",
+                answer.status
+            );
+        }
+    }
+    let part = browser.clone().with("Sec-Fetch-Site", "cross-site").with("Sec-Fetch-Mode", "no-cors");
+    assert_eq!(part.get("/dead").await?.status, 403, "no foreign page holds a part of this one");
+    assert_eq!((served.parked("dead").await?, served.audited().await?), (2, 0));
+    let own = browser.with("Origin", &here).with("Sec-Fetch-Site", "same-origin");
+    let asked = own.post("/dead/confirm", &[("what", "discard-all")]).await?;
+    let expected = asked.field("expected")?;
+    let all = [("what", "discard-all"), ("expected", expected), ("reason", "mine")];
+    assert_eq!(own.post("/dead/decide", &all).await?.status, 200, "the page's own form");
+    served.relay.stop().await
+}
+
+/// Goal: two operators who decide about one message at once leave one decision. Oracle: the audit.
+pub(crate) async fn two_operators(stage: Stage) -> Outcome {
+    let bob = "[[page.user]]\nname = \"bob\"\nrole = \"operator\"\ntoken = \"token-of-bob-the-operator\"\n";
+    let served = Served::start(&stage, &format!("{USERS}{bob}"), "").await?.with_dead(1).await?;
+    let row = served.rows().await?.remove(0);
+    let ann = served.ann();
+    let bob = Client::new(&served.address).with("Authorization", "Bearer token-of-bob-the-operator");
+    let asked = ann.post("/dead/confirm", &[("what", "discard"), ("row", &row)]).await?;
+    let expected = asked.field("expected")?;
+    let discard = [("what", "discard"), ("row", &*row), ("expected", expected), ("reason", "given up")];
+    let requeue = [("what", "requeue"), ("row", &*row), ("expected", expected), ("reason", "try again")];
+    let (one, other) = tokio::join!(ann.post("/dead/decide", &discard), bob.post("/dead/decide", &requeue));
+    let (one, other) = (one?, other?);
+    let done = [&one, &other].iter().filter(|it| it.body.contains("1 of 1 as asked")).count();
+    assert_eq!(done, 1, "{}\n{}", one.body, other.body);
+    assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 1);
+    served.relay.stop().await
+}

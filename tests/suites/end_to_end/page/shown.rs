@@ -1,0 +1,125 @@
+//! Texts, payloads and pictures: who is shown what.
+
+use tests::{Outcome, RelayProcess, Stage, eventually};
+
+use super::client::Client;
+use super::surface::sealed;
+use super::{RELAY, Served, USERS, config};
+
+/// A name that would run if it were taken for markup.
+const HOSTILE: &str = "\"><script>alert(1)</script><img src=x onerror=alert(2)>''{{7*7}}";
+
+/// Goal: names, keys and errors from outside are text. Oracle: the source of every page.
+pub(crate) async fn hostile(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?;
+    let database = &served.workload.database;
+    let name = HOSTILE.replace('\'', "''");
+    for (number, state) in ["dead", "retrying", "held"].iter().enumerate() {
+        database
+            .execute(&format!(
+                "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, error, due_at, fault) \
+                 VALUES ('{RELAY}', {}, outbox_new_message_id(), '{name}', '{name}', '{state}', '{name}', \
+                 now() + interval '1 day', 'message')",
+                900_000 + number
+            ))
+            .await?;
+    }
+    database
+        .execute(&format!(
+            "INSERT INTO outbox_pause (relay, kind, name, actor, reason) VALUES ('{RELAY}', 'key', '{name}', '{name}', \
+             '{name}'); INSERT INTO outbox_operation (actor, relay, action, selection, note) VALUES ('{name}', \
+             '{RELAY}', '{name}', '{name}', '{name}')"
+        ))
+        .await?;
+    let ann = served.ann();
+    let query = "%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E";
+    let addresses = [
+        "/",
+        "/topics",
+        "/held",
+        "/dead",
+        "/dead?state=held",
+        "/audit",
+        "/message?id=900000",
+        &format!("/topics?q={query}"),
+        &format!("/dead?topic={query}"),
+        &format!("/message?id={query}"),
+        &format!("/pause?pipeline=orders&scope=key&name={query}"),
+        &format!("/dead?state={query}"),
+        &format!("/pause?pipeline={query}"),
+        &format!("/saga?database={query}&type=a&id=b"),
+        &format!("/{query}"),
+    ];
+    for path in addresses {
+        let page = ann.get(path).await?;
+        for run in ["<script>alert", "<img src=x", "onerror=alert(2)>"] {
+            let is_text = run.starts_with("onerror") && page.body.contains("onerror=alert(2)&gt;");
+            assert!(is_text || !page.body.contains(run), "{run} on {path}: {}", page.body);
+        }
+        sealed(&page);
+    }
+    assert!(ann.get("/held").await?.body.contains("&lt;script&gt;alert(1)"), "the name is shown");
+    let which = [("what", "discard-all"), ("topic", HOSTILE)];
+    let asked = ann.post("/dead/confirm", &which).await?;
+    let bulk = [&which[..], &[("reason", HOSTILE), ("expected", asked.field("expected")?)]].concat();
+    assert!(asked.status == 200 && !asked.body.contains("<script>alert"), "{}", asked.body);
+    let done = ann.post("/dead/decide", &bulk).await?;
+    assert!(done.body.contains("1 of 1 as asked") && !done.body.contains("<script>alert"), "{}", done.body);
+    served.relay.stop().await
+}
+
+/// Goal: a payload is shown to an operator who says why, and to nobody else. Oracle: every page's
+/// source, the audit, and the answers to a viewer and to a form without a reason.
+pub(crate) async fn payloads(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?;
+    let canary = "{\"card\":\"PAYLOAD-CANARY</pre><script>alert(1)</script>\"}";
+    let id = served.workload.database.append("unknown-topic", "k", canary).await?.to_string();
+    let ann = served.ann();
+    let story = format!("/message?id={id}");
+    for path in ["/", "/topics", "/held", "/dead?state=retrying", "/audit", &story] {
+        assert!(!ann.get(path).await?.body.contains("CANARY"), "{path}");
+    }
+    let form = [("id", &*id), ("reason", "the customer asked")];
+    assert_eq!(served.eve().post("/message/payload", &form).await?.status, 403);
+    assert_eq!(ann.post("/message/payload", &form[..1]).await?.status, 422, "without a reason");
+    assert_eq!(served.audited().await?, 0);
+    let shown = ann.post("/message/payload", &form).await?;
+    assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{}", shown.body);
+    assert!(!shown.body.contains("<script>alert"), "{}", shown.body);
+    let told = "SELECT actor || ':' || action || ':' || note FROM outbox_operation";
+    assert_eq!(served.workload.database.texts(told).await?, ["ann:payload:the customer asked"]);
+    assert!(!ann.get("/audit").await?.body.contains("CANARY"));
+    let large =
+        served.workload.database.append("unknown-topic", "k", &"x".repeat(2 << 20)).await?.to_string();
+    let refused = ann.post("/message/payload", &[("id", &large), ("reason", "x")]).await?;
+    assert!(refused.status == 422 && refused.body.contains("2097152 bytes"), "{}", refused.body);
+    assert!(!served.relay.log()?.contains("CANARY"));
+    served.relay.stop().await
+}
+
+/// Goal: it does not matter which process is asked. Oracle: the pages of the leader and of a
+/// standby, and what a decision at one shows at the other.
+pub(crate) async fn one_picture(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let (standby_config, address) = config(&stage, &served.workload, USERS, "").await?;
+    let standby = RelayProcess::start(&stage, &standby_config)?;
+    standby.tells("standing by").await?;
+    let holder = served.workload.database.texts("SELECT holder FROM outbox_relay").await?.remove(0);
+    let eve = Client::new(&address).basic("eve", super::EVE);
+    eventually("both name the leader", || async {
+        let (leader, standby) = (served.eve().get("/").await?, eve.get("/").await?);
+        let fits = [&leader, &standby]
+            .iter()
+            .all(|page| page.body.contains(&holder) && page.body.contains("leading"));
+        Ok(fits.then_some(()))
+    })
+    .await?;
+    let all = [("what", "discard-all"), ("expected", "2"), ("reason", "given up")];
+    let ann = Client::new(&address).with("Authorization", &format!("Bearer {}", super::ANN));
+    assert_eq!(ann.post("/dead/decide", &all).await?.status, 200, "a standby decides as well");
+    let audit = served.eve().get("/audit").await?.body;
+    assert_eq!(audit.matches("given up").count(), 2, "{audit}");
+    standby.stop().await?;
+    assert!(served.config.path().exists());
+    served.relay.stop().await
+}
