@@ -192,6 +192,21 @@ impl RelayProcess {
         eventually(&format!("the relay tells {text:?}"), || async { Ok(when(self.log()?.contains(text))) })
             .await
     }
+
+    /// Waits until it has told this with an address, and returns the address: tests let it listen
+    /// at port 0, since a port that was free a moment ago may be somebody's by now.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn address(&self, text: &str) -> Result<String, Failure> {
+        eventually(&format!("the relay tells {text:?} with an address"), || async {
+            let log = self.log()?;
+            let line = log.lines().find(|line| line.contains(text));
+            let address = line.and_then(|line| line.split_once("address=")?.1.split_whitespace().next());
+            Ok(address.map(str::to_owned))
+        })
+        .await
+    }
 }
 
 /// Runs a command of the program to its end.

@@ -80,7 +80,7 @@ impl Stage {
     }
 
     /// Removes everything; says what could not be removed.
-    pub(crate) async fn inject(&self) -> Result<(), String> {
+    pub(crate) async fn clean_up(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         loop {
             let Some(Cleanup { what, work }) = lock(&self.0.cleanups).pop() else { break };

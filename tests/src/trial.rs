@@ -69,8 +69,8 @@ fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F
             Err(_) => Err(format!("not finished after {DEADLINE:?}")),
         };
         let verdict = verdict.map_err(|problem| format!("{problem}\n{}", stage.evidence()));
-        let injected = stage.inject().await;
-        verdict.and(injected).map_err(Failed::from)
+        let cleaned_up = stage.clean_up().await;
+        verdict.and(cleaned_up).map_err(Failed::from)
     })
 }
 

@@ -10,31 +10,42 @@ pub(crate) struct Suite {
     pub(crate) seconds: f64,
     /// False while no result line was seen; at the end it means that the binary crashed.
     pub(crate) reported: bool,
+    /// The report on the tests that failed, as the binary printed it before its result line.
+    pub(crate) failures: Vec<String>,
 }
 
 /// All suites of a run, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Suites(Vec<Suite>);
+pub(crate) struct Suites {
+    suites: Vec<Suite>,
+    /// The lines since `failures:`.
+    report: Option<Vec<String>>,
+}
 
 impl Suites {
     /// Takes in one line of output, with or without colours.
     pub(crate) fn read(&mut self, line: &str) {
-        let line = without_colours(line);
-        let line = line.trim();
+        let whole = without_colours(line);
+        let line = whole.trim();
         if let Some(name) = suite_name(line) {
-            self.0.push(Suite { name, ..Suite::default() });
+            self.suites.push(Suite { name, ..Suite::default() });
         } else if let Some(result) = parse_result(line) {
             // One crate's doc tests may print several results: merged ones, and those compiled
             // alone.
-            let suite = match self.0.last_mut() {
+            let suite = match self.suites.last_mut() {
                 Some(suite) => suite,
-                None => self.0.push_mut(Suite { name: "unknown".to_owned(), ..Suite::default() }),
+                None => self.suites.push_mut(Suite { name: "unknown".to_owned(), ..Suite::default() }),
             };
+            suite.failures.extend(self.report.take().unwrap_or_default());
             suite.passed += result.passed;
             suite.failed += result.failed;
             suite.ignored += result.ignored;
             suite.seconds += result.seconds;
             suite.reported = true;
+        } else if let Some(report) = &mut self.report {
+            report.push(whole.trim_end().to_owned());
+        } else if line == "failures:" {
+            self.report = Some(Vec::new());
         }
     }
 
@@ -42,15 +53,19 @@ impl Suites {
     /// one failure; and a failed run never shows zero failures.
     pub(crate) fn finish(mut self, cargo_succeeded: bool) -> Vec<Suite> {
         if cargo_succeeded {
-            return self.0;
+            return self.suites;
         }
-        for suite in self.0.iter_mut().filter(|suite| !suite.reported) {
+        for suite in self.suites.iter_mut().filter(|suite| !suite.reported) {
             suite.failed += 1;
         }
-        if self.0.iter().all(|suite| suite.failed == 0) {
-            self.0.push(Suite { name: "cargo test (see above)".to_owned(), failed: 1, ..Suite::default() });
+        if self.suites.iter().all(|suite| suite.failed == 0) {
+            self.suites.push(Suite {
+                name: "cargo test (see above)".to_owned(),
+                failed: 1,
+                ..Suite::default()
+            });
         }
-        self.0
+        self.suites
     }
 }
 
@@ -123,6 +138,25 @@ mod tests {
             shown,
             [("message (src/lib.rs)", 2, 1, 1, 1.5), ("conformance (tests/conformance.rs)", 7, 0, 2, 0.25)]
         );
+    }
+
+    #[test]
+    fn the_report_on_failed_tests_is_kept_without_its_result_line() {
+        let suites = read(&[
+            "     Running tests/a.rs (target/debug/deps/a-1)",
+            "test one ... FAILED",
+            "failures:",
+            "---- one ----",
+            "  left: 1",
+            "failures:",
+            "    one",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+            "     Running tests/b.rs (target/debug/deps/b-1)",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        ])
+        .finish(false);
+        assert_eq!(suites[0].failures, ["---- one ----", "  left: 1", "failures:", "    one"]);
+        assert!(suites[1].failures.is_empty());
     }
 
     #[test]

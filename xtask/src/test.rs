@@ -130,6 +130,7 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     }
     suites.extend(stream(tests, &mut std::io::stdout())?);
     println!("\n{}", table(&suites));
+    print!("{}", failures(&suites));
     Ok(Summary::of(&suites))
 }
 
@@ -187,6 +188,13 @@ fn table(suites: &[Suite]) -> String {
         ]
     });
     report::table(["test binary", "passed", "failed", "ignored", "seconds"], rows)
+}
+
+/// The reports on failed tests once more: who reads only the end of a long output sees why it
+/// failed.
+fn failures(suites: &[Suite]) -> String {
+    let failed = suites.iter().filter(|suite| suite.failed > 0);
+    failed.map(|suite| format!("\n=== {} failed\n{}\n", suite.name, suite.failures.join("\n"))).collect()
 }
 
 #[cfg(test)]

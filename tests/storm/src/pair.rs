@@ -39,6 +39,13 @@ impl BrokerKind {
         self != Self::Sqs
     }
 
+    /// Partitions of a topic: so many that keys spread and share. The mock cluster keeps some 5 MiB
+    /// of each and forgets the rest, so that half an hour needs more of them.
+    #[must_use]
+    pub fn partitions(self) -> u16 {
+        if self == Self::MockKafka { 24 } else { 6 }
+    }
+
     /// Whether it is a Kafka, real or not.
     #[must_use]
     pub fn is_kafka(self) -> bool {

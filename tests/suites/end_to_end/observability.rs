@@ -27,10 +27,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// An address that was free a moment ago.
-async fn free_address() -> Result<String, Failure> {
-    Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
-}
+/// An address that the relay chooses and tells.
+const ANY: &str = "127.0.0.1:0";
+/// The line that names it.
+const SERVING: &str = "serving /metrics";
 
 /// The status code and the body.
 async fn get(address: &str, path: &str) -> Result<(u16, String), Failure> {
@@ -59,14 +59,14 @@ fn value(text: &str, series: &str) -> Option<f64> {
 /// Oracle: the text of a scrape, taken apart here.
 async fn every_metric(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
-    let address = free_address().await?;
     let url = workload.database.relay_url()?;
     let written = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let filter = "[[pipeline.filter]]\ntopics = [\"!left-out\"]\n";
     let text = format!("{}\n{filter}", std::fs::read_to_string(written.path())?);
-    let config = served(&stage, &Config::text(&stage, &text)?, &address)?;
+    let config = served(&stage, &Config::text(&stage, &text)?, ANY)?;
     let relay = RelayProcess::start(&stage, &config)?;
     relay.tells("connected").await?;
+    let address = relay.address(SERVING).await?;
     workload.place_many(5, 25).await?;
     let missing = workload.broker.topic_name(&stage, "missing");
     let mut tx = workload.begin().await?;
@@ -132,10 +132,8 @@ fn exported(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
 /// `relay status` while a topic is missing; the exit code.
 async fn held_messages_are_backlog(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
-    let address = free_address().await?;
     let url = workload.database.relay_url()?;
-    let config =
-        served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, &address)?;
+    let config = served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, ANY)?;
     let missing = workload.broker.topic_name(&stage, "missing");
     let mut tx = workload.begin().await?;
     for number in 0..20 {
@@ -144,6 +142,7 @@ async fn held_messages_are_backlog(stage: Stage) -> Outcome {
     tx.commit().await?;
     let process = RelayProcess::start(&stage, &config)?;
     process.tells("topic stopped").await?;
+    let address = process.address(SERVING).await?;
     eventually("the metrics count all of them", || async {
         let (_, text) = get(&address, "/metrics").await?;
         let held = value(&text, &format!("relay_parked_messages{{relay=\"{RELAY}\",state=\"held\""));
@@ -166,25 +165,26 @@ async fn held_messages_are_backlog(stage: Stage) -> Outcome {
 async fn readiness(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
-    let (leading, standing) = (free_address().await?, free_address().await?);
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
-    let leader = RelayProcess::start(&stage, &served(&stage, &config, &leading)?)?;
+    let both = served(&stage, &config, ANY)?;
+    let leader = RelayProcess::start(&stage, &both)?;
     leader.tells("connected").await?;
-    let standby = RelayProcess::start(&stage, &served(&stage, &config, &standing)?)?;
+    let standby = RelayProcess::start(&stage, &both)?;
     standby.tells("standing by").await?;
+    let (leading, standing) = (leader.address(SERVING).await?, standby.address(SERVING).await?);
     assert_eq!(get(&leading, "/livez").await?, (200, String::from("alive\n")));
     assert_eq!(get(&leading, "/readyz").await?, (200, String::from("orders: leading\n")));
     assert_eq!(get(&standing, "/readyz").await?, (200, String::from("orders: standby\n")));
     leader.stop().await?;
     standby.stop().await?;
-    // Nobody listens there.
-    let away = free_address().await?;
-    let nowhere = free_address().await?;
+    // The first port: nobody listens there.
+    let nowhere = "127.0.0.1:1";
     let text = std::fs::read_to_string(config.path())?;
     let line = text.lines().find(|line| line.starts_with("url = ")).ok_or("no url")?;
     let elsewhere = text.replace(line, &format!("url = \"postgres://relay@{nowhere}/orders\""));
-    let config = served(&stage, &Config::text(&stage, &elsewhere)?, &away)?;
+    let config = served(&stage, &Config::text(&stage, &elsewhere)?, ANY)?;
     let relay = RelayProcess::start(&stage, &config)?;
+    let away = relay.address(SERVING).await?;
     let unready = || async { Ok(get(&away, "/readyz").await.ok().filter(|(code, _)| *code == 503)) };
     eventually("it is alive and not ready", unready).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -255,7 +255,7 @@ async fn told(socket: &UnixDatagram, text: &str) -> Outcome {
 /// Goal: a relay that cannot be seen does not run unseen. Oracle: exit code 2, and the setting.
 async fn address_in_use(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
-    let taken = TcpListener::bind("127.0.0.1:0").await?;
+    let taken = TcpListener::bind(ANY).await?;
     let address = taken.local_addr()?.to_string();
     let url = workload.database.relay_url()?;
     let config =

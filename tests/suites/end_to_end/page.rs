@@ -18,6 +18,8 @@ use client::Client;
 
 /// The pipeline.
 const RELAY: &str = "orders";
+/// The line that names the page's address.
+const SERVING: &str = "serving the page";
 /// An operator, by token.
 const ANN: &str = "token-of-ann-the-operator";
 /// A viewer, by password.
@@ -61,9 +63,9 @@ impl Served {
     /// Starts it with `users`; `more` is appended to the section of the page.
     pub(crate) async fn start(stage: &Stage, users: &str, more: &str) -> Result<Self, Failure> {
         let workload = Workload::<Postgres>::open(stage, brokers::open(Backend::KafkaMock).await?).await?;
-        let (config, address) = config(stage, &workload, users, more).await?;
+        let config = config(stage, &workload, users, more)?;
         let relay = RelayProcess::start(stage, &config)?;
-        relay.tells("serving the page").await?;
+        let address = relay.address(SERVING).await?;
         relay.tells("connected").await?;
         Ok(Self { workload, relay, config, address })
     }
@@ -119,17 +121,17 @@ impl Served {
     }
 }
 
-/// A configuration with the page at a free address.
-pub(crate) async fn config(
+/// A configuration with the page at an address that the relay chooses and tells.
+pub(crate) fn config(
     stage: &Stage,
     workload: &Workload<Postgres>,
     users: &str,
     more: &str,
-) -> Result<(Config, String), Failure> {
-    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();
+) -> Result<Config, Failure> {
     let consumer = <Postgres as Dialect>::url_of(Role::Consumer, &workload.database.url)?;
     let inbox = format!("[[verify.inbox]]\nconsumer = \"workload\"\nurl = {consumer:?}\n");
-    let page = format!("message_bytes_max = \"2000\"\n[page]\nlisten = {address:?}\n{more}{users}{inbox}");
+    let page =
+        format!("message_bytes_max = \"2000\"\n[page]\nlisten = \"127.0.0.1:0\"\n{more}{users}{inbox}");
     let url = workload.database.relay_url()?;
-    Ok((Config::write(stage, RELAY, &url, workload.broker.as_ref(), &page)?, address))
+    Config::write(stage, RELAY, &url, workload.broker.as_ref(), &page)
 }

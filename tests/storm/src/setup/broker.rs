@@ -16,9 +16,6 @@ use crate::journal::Journal;
 use crate::pair::BrokerKind;
 use crate::stage::{Broker, Topic};
 
-/// So that keys spread and share.
-pub(crate) const PARTITIONS: u16 = 6;
-
 /// Makes what messages are published to; never the topic that leads nowhere.
 pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failure> {
     let topic = plot.topics().main;
@@ -37,12 +34,12 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
         BrokerKind::Kafka => {
             let address = servers.kafka()?.to_owned();
             let admin = kafka::Admin::new(&kafka::Config::new([&address]))?;
-            admin.create_topics(&[kafka::TopicPlan::new(&topic, PARTITIONS)]).await?;
+            admin.create_topics(&[kafka::TopicPlan::new(&topic, plot.pair.broker.partitions())]).await?;
             Ok(broker(address, Vec::new()))
         }
         BrokerKind::MockKafka => {
             let mock = Mock::start(BROKERS)?;
-            mock.create_topic(&topic, PARTITIONS)?;
+            mock.create_topic(&topic, plot.pair.broker.partitions())?;
             let address = mock.bootstrap_servers().join(",");
             Ok(Broker { mock: Some(Arc::new(mock)), ..broker(address, Vec::new()) })
         }

@@ -28,7 +28,6 @@ use crate::sagas::SagaTopics;
 use crate::stage::{Processes, Services, Stage, Wires};
 
 pub use addresses::Servers;
-pub(crate) use broker::PARTITIONS;
 pub(crate) use processes::{HEARTBEAT, LEASE, RETRY_MAX};
 pub use processes::{Programs, RELAY_NAME};
 

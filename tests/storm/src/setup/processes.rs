@@ -271,7 +271,7 @@ impl Cast<'_> {
                 topic,
                 group: self.plot.group(consumer),
                 partitions: match self.plot.pair.broker {
-                    BrokerKind::MockKafka => (0..broker::PARTITIONS)
+                    mock @ BrokerKind::MockKafka => (0..mock.partitions())
                         .filter(|partition| usize::from(*partition) % CONSUMERS == number)
                         .collect(),
                     _ => Vec::new(),

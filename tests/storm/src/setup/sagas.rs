@@ -3,7 +3,6 @@
 use brokers::{kafka, rabbitmq, sqs};
 use migrations::{Line, Migrator};
 
-use super::broker::PARTITIONS;
 use super::{Plot, RETRY_MAX};
 use crate::Failure;
 use crate::consume::sqs_config;
@@ -43,13 +42,14 @@ pub(super) async fn make_topics(plot: &Plot, broker: &Broker) -> Result<(), Fail
     match plot.pair.broker {
         BrokerKind::Kafka => {
             let admin = kafka::Admin::new(&kafka::Config::new([&broker.address]))?;
-            let plans = readers(plot).map(|(topic, _)| kafka::TopicPlan::new(&topic, PARTITIONS));
+            let partitions = plot.pair.broker.partitions();
+            let plans = readers(plot).map(|(topic, _)| kafka::TopicPlan::new(&topic, partitions));
             admin.create_topics(&plans).await?;
         }
         BrokerKind::MockKafka => {
             let mock = broker.mock.as_ref().ok_or("there is no mock cluster")?;
             for (topic, _) in readers(plot) {
-                mock.create_topic(&topic, PARTITIONS)?;
+                mock.create_topic(&topic, plot.pair.broker.partitions())?;
             }
         }
         BrokerKind::Rabbitmq => {

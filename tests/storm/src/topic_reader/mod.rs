@@ -13,7 +13,7 @@ use checker::{Digest, Occurrence, TopicRead};
 use crate::Failure;
 use crate::journal::{self, Part, Received};
 use crate::pair::BrokerKind;
-use crate::setup::{PARTITIONS, Plot};
+use crate::setup::Plot;
 use crate::stage::Stage;
 use harness::topic_reader::whole::Wholes;
 use harness::topic_reader::{kafka, rabbitmq};
@@ -24,8 +24,9 @@ pub use waiting::{Waiting, waiting};
 /// Follows a log that forgets; nothing for others, which are read in the end.
 #[must_use]
 pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
-    let follow = || Follower::start(stage.broker.address.clone(), plot.topics().main, PARTITIONS);
-    (plot.pair.broker == BrokerKind::MockKafka).then(follow)
+    let kind = plot.pair.broker;
+    let follow = || Follower::start(stage.broker.address.clone(), plot.topics().main, kind.partitions());
+    (kind == BrokerKind::MockKafka).then(follow)
 }
 
 /// Reads everything. What `waiting` says was counted before consumers stopped: a queue of SQS keeps
@@ -45,7 +46,7 @@ pub async fn read(
             Some(follower) => follower.finish().await?,
             None => Vec::new(),
         },
-        BrokerKind::Kafka => kafka::read(broker.address.clone(), topic, PARTITIONS).await?,
+        kind @ BrokerKind::Kafka => kafka::read(broker.address.clone(), topic, kind.partitions()).await?,
         BrokerKind::Rabbitmq => {
             rabbitmq::drain(&broker.address, broker.topic_reader.as_deref().unwrap_or_default()).await?
         }

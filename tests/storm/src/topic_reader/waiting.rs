@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use crate::Failure;
 use crate::pair::BrokerKind;
-use crate::setup::{PARTITIONS, Plot};
+use crate::setup::Plot;
 use crate::stage::Stage;
 
 /// A partition or a queue that somebody does not read to its end.
@@ -36,11 +36,13 @@ const REQUEST: Duration = Duration::from_secs(10);
 pub async fn waiting(plot: &Plot, stage: &Stage) -> Result<Vec<Waiting>, Failure> {
     let (broker, topic) = (&stage.broker, plot.topics().main);
     let all = match plot.pair.broker {
-        BrokerKind::Kafka | BrokerKind::MockKafka => {
+        kind @ (BrokerKind::Kafka | BrokerKind::MockKafka) => {
             let mut all = Vec::new();
             for consumer in plot.consumers() {
                 let (servers, topic, group) = (broker.address.clone(), topic.clone(), plot.group(consumer));
-                all.extend(spawn_blocking(move || partitions(&servers, &topic, &group)).await??);
+                all.extend(
+                    spawn_blocking(move || behind(&servers, &topic, &group, kind.partitions())).await??,
+                );
             }
             all
         }
@@ -60,12 +62,12 @@ pub async fn waiting(plot: &Plot, stage: &Stage) -> Result<Vec<Waiting>, Failure
 }
 
 /// Counts what is behind a group's committed offsets.
-fn partitions(servers: &str, topic: &str, group: &str) -> Result<Vec<Waiting>, Failure> {
+fn behind(servers: &str, topic: &str, group: &str, partitions: u16) -> Result<Vec<Waiting>, Failure> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", servers).set("group.id", group).set("enable.auto.commit", "false");
     let reader: BaseConsumer = config.create()?;
     let mut list = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
+    for partition in 0..partitions {
         list.add_partition(topic, i32::from(partition));
     }
     let committed = reader.committed_offsets(list, REQUEST)?;

@@ -45,18 +45,23 @@ pub(crate) fn is_there() -> bool {
 impl Browser {
     /// Starts one with an empty profile, in which the scripts of pages run or not.
     pub(crate) async fn start(stage: &Stage, with_scripts: bool) -> Result<Self, Failure> {
-        let address = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let log = stage.folder().join("chromedriver.log");
         let driver = Command::new(std::env::var_os(DRIVER).ok_or("no chromedriver")?)
-            .arg(format!("--port={}", address.port()))
+            .arg("--port=0")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(std::fs::File::create(&log)?)
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()?;
+        let address = eventually("the driver tells its port", || async {
+            let text = std::fs::read_to_string(&log)?;
+            let port = text.split_once("successfully on port ").and_then(|(_, rest)| rest.split_once('.'));
+            Ok(port.map(|(port, _)| format!("127.0.0.1:{port}")))
+        })
+        .await?;
         let profile = stage.folder().join("profile").display().to_string();
         let argument = format!("--user-data-dir={profile}");
-        let (address, session) = (address.to_string(), String::new());
-        let mut browser = Self { address, session, profile, _driver: driver };
+        let mut browser = Self { address, session: String::new(), profile, _driver: driver };
         let arguments = [
             "--headless",
             "--no-sandbox",
@@ -76,10 +81,6 @@ impl Browser {
         let wanted = json!({ "capabilities": { "alwaysMatch": {
             "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" }
         } } });
-        eventually("the driver listens", || async {
-            Ok(TcpStream::connect(&browser.address).await.ok().map(drop))
-        })
-        .await?;
         let made = browser.call("POST", "/session", &wanted).await?;
         browser.session = made["sessionId"].as_str().ok_or_else(|| format!("no session: {made}"))?.to_owned();
         Ok(browser)

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::client::{Answer, Client};
-use super::{ANN, EVE, Served, USERS, config};
+use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read.
 pub(crate) const READ: [&str; 17] = [
@@ -241,9 +241,8 @@ pub(crate) async fn tls(stage: Stage) -> Outcome {
 /// what a form comes to.
 pub(crate) async fn open(stage: Stage) -> Outcome {
     let workload = Workload::<sqlx::Postgres>::open(&stage, brokers::open(Backend::KafkaMock).await?).await?;
-    let (config, address) = config(&stage, &workload, "", "").await?;
-    let relay = RelayProcess::start(&stage, &config)?;
-    relay.tells("serving the page").await?;
+    let relay = RelayProcess::start(&stage, &config(&stage, &workload, "", "")?)?;
+    let address = relay.address(SERVING).await?;
     let anybody = Client::new(&address);
     eventually("the page shows the leader", || async {
         Ok(anybody.get("/").await?.body.contains("leading").then_some(()))
