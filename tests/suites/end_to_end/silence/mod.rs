@@ -30,8 +30,10 @@ use tally::{Tallied, Tally};
 
 /// How long the relay waits before it takes a destination to be silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
-/// Messages of the destination that answers, in each phase.
+/// Messages of the destination that answers, in each phase, times [`scale`].
 const ALIVE: usize = 600;
+/// A larger number makes phases long enough for their times to be compared.
+const SCALE: &str = "OUTBOX_SILENCE_SCALE";
 /// For so many of them there is one for the silent destination.
 const PER_SILENT: usize = 30;
 /// Phases without a silent destination, each followed by one with it. The first round is not timed:
@@ -61,6 +63,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             others_flow(stage, broker, Arc::new(silencer)).await
         }),
     ]
+}
+
+fn scale() -> Result<usize, Failure> {
+    Ok(std::env::var(SCALE).map_or(Ok(1), |scale| scale.parse())?)
 }
 
 /// A broker that can be silent about one of two topics.
@@ -199,15 +205,16 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
     let stop = CancellationToken::new();
     let relay = tokio::spawn(pipeline.run(stop.clone()));
 
+    let phase_len = ALIVE * scale()?;
     let (mut alive_len, mut silent_len) = (0, 0);
-    let (mut fair, mut troubled) = (Duration::ZERO, Duration::ZERO);
-    for round in 0..ROUNDS {
+    let (mut fair, mut ratios) = (Duration::ZERO, Vec::new());
+    for round in 0..ROUNDS * scale()?.min(2) {
         for is_silent in [false, true] {
             if is_silent {
                 silencer.silence(true)?;
             }
             let begun_at = Instant::now();
-            for chunk in 0..ALIVE / PER_SILENT {
+            for chunk in 0..phase_len / PER_SILENT {
                 let mut tx = workload.begin().await?;
                 let message = |topic: &String, key: String| NewMessage::new(topic).key(&key).payload("x");
                 let alive = (0..PER_SILENT).map(|number| message(&alive, format!("alive-{}", number % KEYS)));
@@ -215,22 +222,20 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
                 workload.outbox().enqueue_batch(&mut tx, alive.chain([silent])).await?;
                 tx.commit().await?;
             }
-            alive_len += ALIVE;
+            alive_len += phase_len;
             let before = silent_len;
-            silent_len += ALIVE / PER_SILENT;
+            silent_len += phase_len / PER_SILENT;
             eventually("the other destination has everything", || async {
                 Ok(when(tally.confirmed(&alive) == alive_len))
             })
             .await?;
-            let took = if round == 0 { Duration::ZERO } else { begun_at.elapsed() };
+            let took = begun_at.elapsed();
             if is_silent {
-                troubled += took;
                 assert_eq!(tally.confirmed(&silent), before, "the destination was not silent");
-            } else {
-                fair += took;
-            }
-            if is_silent {
                 silencer.silence(false)?;
+                ratios.extend((round > 0).then(|| fair.as_secs_f64() / took.as_secs_f64()));
+            } else {
+                fair = took;
             }
             eventually("the silent destination has everything", || async {
                 Ok(when(tally.confirmed(&silent) == silent_len))
@@ -240,11 +245,13 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
     }
     stop.cancel();
     relay.await?;
-    let ratio = fair.as_secs_f64() / troubled.as_secs_f64();
+    ratios.sort_by(f64::total_cmp);
+    let (middle, least, largest) = (ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1]);
     let (most, all) = tally.copies(&silent);
     println!(
-        "others at {ratio:.2} of their throughput beside a silent destination ({fair:?} without, {troubled:?} with); \
-         of {silent_len} silent messages {all} were handed over again, one at most {most} times; {} sessions",
+        "others at {middle:.2} ({least:.2}–{largest:.2}) of their throughput beside a silent destination, in \
+         {} rounds of {phase_len} messages, the last without it in {fair:?}; of {silent_len} silent messages {all} were handed over again, one at most {most} times; {} sessions",
+        ratios.len(),
         tally.sessions()
     );
     assert_eq!(tally.copies(&alive), (0, 0), "copies of messages whose destination answered");
