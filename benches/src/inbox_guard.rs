@@ -205,7 +205,7 @@ async fn admit<'m>(
         return Ok(if let Admission::Fresh(_) = admission { vec![message] } else { Vec::new() });
     }
     let candidates: Vec<_> =
-        messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
+        messages.iter().map(|message| Candidate { tenant: Tenant::none(), message }).collect();
     let mut new = Vec::with_capacity(messages.len());
     for (message, admission) in messages.iter().zip(tx.admit_batch(&consumer, &candidates).await?) {
         if let Admission::Fresh(_) = admission? {

@@ -21,7 +21,7 @@ use crate::telemetry;
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
     /// The tenant or account.
-    pub scope: Tenant,
+    pub tenant: Tenant,
     /// The message.
     pub message: &'a Message,
 }
@@ -43,14 +43,14 @@ fn plan<'a>(
     let mut known: HashMap<Key<'a>, usize> = HashMap::with_capacity(candidates.len());
     let places = candidates
         .iter()
-        .map(|Candidate { scope, message }| {
+        .map(|Candidate { tenant, message }| {
             if let Some(refusal) = Refusal::of_fragment(message) {
                 return Err(refusal);
             }
             if let Some(refusal) = refusals.get(&message.id) {
                 return Err(refusal.clone());
             }
-            let key = key(consumer, scope, message.id);
+            let key = key(consumer, tenant, message.id);
             let next = rows.len();
             let row = *known.entry(key).or_insert(next);
             if row == next {
@@ -109,7 +109,7 @@ impl<DB: Dialect> Inbox<DB> {
         });
         self.note_contents(tx, fresh).await?;
         let mut admissions = Vec::with_capacity(candidates.len());
-        for (Candidate { scope, message }, place) in candidates.iter().zip(places) {
+        for (Candidate { tenant, message }, place) in candidates.iter().zip(places) {
             let (row, is_first) = match place {
                 Ok(place) => place,
                 Err(refusal) => {
@@ -119,7 +119,7 @@ impl<DB: Dialect> Inbox<DB> {
             };
             let stored = match &inserted[row] {
                 Inserted::New { session, .. } if is_first => {
-                    let guard = Guard::new(self, consumer, scope, message, *session);
+                    let guard = Guard::new(self, consumer, tenant, message, *session);
                     admissions.push(Ok(Admission::Fresh(guard)));
                     continue;
                 }
@@ -138,7 +138,7 @@ impl<DB: Dialect> Inbox<DB> {
                     error => return Err(error),
                 },
             };
-            let compared = self.duplicate(tx, stored, consumer, scope, message).await?;
+            let compared = self.duplicate(tx, stored, consumer, tenant, message).await?;
             admissions.push(compared.map(Admission::Duplicate));
         }
         Ok(admissions)
@@ -194,7 +194,7 @@ mod tests {
     fn each_key_is_sent_once_and_scopes_are_apart() {
         let consumer = ConsumerName::new("billing").unwrap();
         let (one, two, old) = (message("a"), message("b"), message("c"));
-        let candidate = |message, scope| Candidate { scope: Tenant::new(scope).unwrap(), message };
+        let candidate = |message, tenant| Candidate { tenant: Tenant::new(tenant).unwrap(), message };
         let candidates = [
             candidate(&one, "x"),
             candidate(&two, "x"),

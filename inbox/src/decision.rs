@@ -157,15 +157,16 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("list the decisions about dead letters"))
     }
 
-    /// The redrives that a consumer is asked for and has not carried out, oldest first.
-    /// Cancel-safe.
+    /// The redrives that a consumer is asked for and has not carried out, behind a number, oldest
+    /// first. Cancel-safe.
     pub(crate) async fn redrive_requests(
         &self,
         consumer: &ConsumerName,
+        after: i64,
         limit: u32,
     ) -> Result<Vec<Decision>, StoreError> {
         let mut connection = self.acquire("look for redrives that were requested").await?;
-        DB::requests(&mut connection, self.statements(), consumer.as_str(), limit)
+        DB::requests(&mut connection, self.statements(), consumer.as_str(), after, limit)
             .await
             .map_err(StoreError::during("look for redrives that were requested"))
     }

@@ -421,11 +421,12 @@ pub mod parts {
             number: i64,
         ) -> impl Future<Output = Result<bool>> + Send;
 
-        /// The open requests of a consumer, oldest first.
+        /// The open requests of a consumer behind a number, oldest first.
         fn requests(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             consumer: &str,
+            after: i64,
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 

@@ -15,6 +15,7 @@ use crate::dialect::{Dialect, Reading};
 use crate::error::OpenError;
 use crate::store_error::StoreError;
 use crate::window::Window;
+use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// How long an inbox remembers by default.
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
@@ -69,6 +70,10 @@ pub struct InboxOptions {
     /// The largest payload that is put together from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
     pub chunked_bytes_max: usize,
+    /// How long a consumer waits for an answer of the database:
+    /// [`CALL_TIMEOUT_MIN`](crate::CALL_TIMEOUT_MIN) to [`CALL_TIMEOUT_MAX`](crate::CALL_TIMEOUT_MAX), 120 s by default. Then it gives the connection up and tries again.
+    /// Choose more than the slowest handler takes: a copy of its message waits for it.
+    pub call_timeout: Duration,
     /// When two payloads under one id are the same: [`PayloadComparison::Bytes`] by default.
     pub payloads: PayloadComparison,
     /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has
@@ -84,6 +89,7 @@ impl Default for InboxOptions {
             dead_letter_retention: Duration::from_secs(30 * 86_400),
             incomplete_retention: INCOMPLETE_RETENTION_DEFAULT,
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
+            call_timeout: CALL_TIMEOUT_DEFAULT,
             payloads: PayloadComparison::Bytes,
             schema: None,
         }
@@ -100,6 +106,7 @@ impl InboxOptions {
             }
         };
         bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
+        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)?;
         bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
         let (min, max) = (INCOMPLETE_RETENTION_MIN, RETENTION_MAX);
         bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;

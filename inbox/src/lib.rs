@@ -83,6 +83,7 @@ mod store_error;
 pub mod telemetry;
 mod transaction;
 pub mod window;
+mod within;
 
 pub use activity::{ACTIVITY_COUNTED_MAX, Activity};
 pub use attempts::{Attempt, Failures};
@@ -123,3 +124,4 @@ pub mod simulation {
 }
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
+pub use within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};

@@ -22,9 +22,9 @@ pub struct Received {
     pub generated_at: OffsetDateTime,
     /// When the producer enqueued the message: the CloudEvents `time`.
     pub enqueued_at: OffsetDateTime,
-    /// The tenant that [`ConsumerBuilder::try_scope`](crate::ConsumerBuilder::try_scope) found;
+    /// The tenant that [`ConsumerBuilder::try_tenant`](crate::ConsumerBuilder::try_tenant) found;
     /// [`Tenant::none`] without such a function.
-    pub scope: Tenant,
+    pub tenant: Tenant,
     /// The consumer that handles it.
     pub consumer: ConsumerName,
     /// The topic to which it was published.
@@ -34,18 +34,18 @@ pub struct Received {
 impl Received {
     /// Returns the facts of the first attempt at a message, for tests that call a handler.
     #[must_use]
-    pub fn first(consumer: ConsumerName, scope: Tenant, message: &Message) -> Self {
-        Self::after(0, consumer, scope, message)
+    pub fn first(consumer: ConsumerName, tenant: Tenant, message: &Message) -> Self {
+        Self::after(0, consumer, tenant, message)
     }
 
     /// Returns the facts of the attempt after so many failures that were counted.
-    pub(crate) fn after(failures: u32, consumer: ConsumerName, scope: Tenant, message: &Message) -> Self {
+    pub(crate) fn after(failures: u32, consumer: ConsumerName, tenant: Tenant, message: &Message) -> Self {
         Self {
             message_id: message.id,
             attempt: failures.saturating_add(1),
             generated_at: message.id.generated_at(),
             enqueued_at: message.time,
-            scope,
+            tenant,
             consumer,
             topic: message.topic.clone(),
         }

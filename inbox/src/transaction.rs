@@ -16,6 +16,7 @@ use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
+use crate::within::{no_answer, within};
 
 /// A transaction of the inbox's database that knows which messages it admitted. It derefs to the
 /// sqlx transaction, for the effects. Dropped without [`commit`](Self::commit), it rolls back.
@@ -60,7 +61,8 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn begin(&self) -> Result<InboxTransaction<DB>, StoreError> {
         let inbox = self.clone();
         shield(async move {
-            let tx = inbox.begin_raw("begin a transaction").await?;
+            let (limit, what) = (inbox.options().call_timeout, "begin a transaction");
+            let tx = within(limit, what, inbox.begin_raw(what)).await?;
             Ok(InboxTransaction { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })
         })
         .await
@@ -175,7 +177,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
             self.inbox.admit_batch_uncounted(&mut self.tx, consumer, candidates, Mark::Yes).await?;
         for (candidate, admission) in candidates.iter().zip(&admissions) {
             if let Ok(admission) = admission {
-                self.note(consumer, &candidate.scope, candidate.message, admission);
+                self.note(consumer, &candidate.tenant, candidate.message, admission);
             }
         }
         Ok(admissions)
@@ -215,7 +217,12 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// # Errors
     /// As for [`commit`](Self::commit).
     pub async fn commit_and_chain(self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
-        shield(self.finish()).await
+        let limit = self.inbox.options().call_timeout;
+        shield(async move {
+            let finished = tokio::time::timeout(limit, self.finish()).await;
+            finished.unwrap_or_else(|_| Err(CommitError::Unknown { source: no_answer(limit).into() }))
+        })
+        .await
     }
 
     /// Rolls back. Dropping does the same, later.
@@ -224,8 +231,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost
     /// connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
-        let tx = self.tx;
-        shield(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
+        let (tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
+        let work = async move { tx.rollback().await.map_err(StoreError::during(what)) };
+        shield(within(limit, what, work)).await
     }
 
     fn note(

@@ -17,7 +17,7 @@ use sqlx::Sqlite;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
-use crate::recorded::{Recorded, ScopeOf};
+use crate::recorded::{Recorded, TenantOf};
 use crate::world::{World, lock};
 
 type Configure = Arc<dyn Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync>;
@@ -83,7 +83,7 @@ pub struct Consuming<'w> {
     name: String,
     topic: String,
     handler: Arc<dyn Handler<Sqlite>>,
-    scope_of: ScopeOf,
+    tenant_of: TenantOf,
     copies: usize,
     configure: Configure,
 }
@@ -101,7 +101,7 @@ impl World {
             name: name.to_owned(),
             topic: topic.to_owned(),
             handler: Arc::new(handler),
-            scope_of: Arc::new(|_| Tenant::none()),
+            tenant_of: Arc::new(|_| Tenant::none()),
             copies: 1,
             configure: Arc::new(|builder| builder),
         }
@@ -185,8 +185,8 @@ impl Consuming<'_> {
     }
 
     /// Which tenant or account a message belongs to; nobody's by default.
-    pub fn scope(mut self, scope_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
-        self.scope_of = Arc::new(scope_of);
+    pub fn tenant(mut self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
+        self.tenant_of = Arc::new(tenant_of);
         self
     }
 
@@ -210,20 +210,20 @@ impl Consuming<'_> {
             // Members of one group share the messages; each copy is a group.
             let feed = self.world.feed_as(&format!("{}-{copy}", self.name), &self.topic)?;
             let (name, crash) = (name.clone(), Arc::clone(&self.world.crash));
-            let (configure, scope_of) = (Arc::clone(&self.configure), Arc::clone(&self.scope_of));
+            let (configure, tenant_of) = (Arc::clone(&self.configure), Arc::clone(&self.tenant_of));
             let handler = Recorded {
                 consumer: self.name.as_str().into(),
                 handler: Arc::clone(&self.handler),
-                scope_of: Arc::clone(&self.scope_of),
+                tenant_of: Arc::clone(&self.tenant_of),
             };
             self.world.run(move |inbox| {
-                let (crash, scope_of) = (Arc::clone(&crash), Arc::clone(&scope_of));
+                let (crash, tenant_of) = (Arc::clone(&crash), Arc::clone(&tenant_of));
                 let builder = Consumer::builder(inbox, name.clone())
                     .concurrency(NonZeroUsize::MIN)
                     .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(20) });
                 configure(builder)
                     .subscribe(feed.subscriber())
-                    .scope(move |message| scope_of(message))
+                    .tenant(move |message| tenant_of(message))
                     .handler(handler.clone())
                     .crash_hook(move |point, _| crash.reach(point))
                     .build()

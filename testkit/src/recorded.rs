@@ -12,14 +12,14 @@ use sqlx::{Sqlite, Transaction};
 pub(crate) const TABLE: &str = "CREATE TABLE testkit_effect (seq INTEGER PRIMARY KEY AUTOINCREMENT, \
     consumer TEXT NOT NULL, scope TEXT NOT NULL, message_id TEXT NOT NULL, key TEXT, payload BLOB NOT NULL)";
 
-pub(crate) type ScopeOf = Arc<dyn Fn(&Message) -> Tenant + Send + Sync>;
+pub(crate) type TenantOf = Arc<dyn Fn(&Message) -> Tenant + Send + Sync>;
 
 /// The user's handler, and a record.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     pub(crate) consumer: Arc<str>,
     pub(crate) handler: Arc<dyn Handler<Sqlite>>,
-    pub(crate) scope_of: ScopeOf,
+    pub(crate) tenant_of: TenantOf,
 }
 
 #[async_trait]
@@ -34,7 +34,7 @@ impl Handler<Sqlite> for Recorded {
             "INSERT INTO testkit_effect (consumer, scope, message_id, key, payload) VALUES ($1, $2, $3, $4, $5)",
         )
         .bind(&*self.consumer)
-        .bind((self.scope_of)(message).as_str().to_owned())
+        .bind((self.tenant_of)(message).as_str().to_owned())
         .bind(message.id.to_string())
         .bind(message.key.as_ref().map(|key| key.as_str().to_owned()))
         .bind(message.payload.to_vec())

@@ -167,7 +167,7 @@ async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error:
         inbox::Tenant::new(message.headers.get("tenant").unwrap_or_default())
             .unwrap_or_else(|_| inbox::Tenant::none())
     };
-    world.consumer("counting", "orders", Count).scope(tenant).start()?;
+    world.consumer("counting", "orders", Count).tenant(tenant).start()?;
     world.enqueue([NewMessage::new("orders").header("tenant", "a")]).await?;
     world.broker().stored(&topic()?, 1).await;
     // The same message once more, of the same tenant and twice of another one.

@@ -208,8 +208,13 @@ pub(super) fn chain(error: &dyn Error) -> String {
 }
 
 /// The meaning of an error code (SQS API reference, "Common Errors" and the operations' own); codes
-/// come with and without the prefix `AWS.SimpleQueueService.` or `com.amazonaws.sqs#`.
+/// come with and without the prefix `AWS.SimpleQueueService.` or `com.amazonaws.sqs#`, and those of
+/// the queue's key as `KmsDisabled` or `KMS.DisabledException`.
 fn kind(code: &str, client_fault: bool) -> Kind {
+    // The queue's key is nobody's message, whatever is wrong with it.
+    if let Some(problem) = code.strip_prefix("KMS.") {
+        return if problem.starts_with("Throttl") { Kind::Busy } else { Kind::Forbidden };
+    }
     match code.rsplit(['.', '#']).next().unwrap_or_default() {
         "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" => Kind::Missing,
         "AccessDenied"
@@ -265,6 +270,13 @@ mod tests {
             ("AWS.SimpleQueueService.NonExistentQueue", true, Fault::Operator, FaultScope::Topic),
             ("QueueDoesNotExist", true, Fault::Operator, FaultScope::Topic),
             ("KmsDisabled", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.AccessDeniedException", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.DisabledException", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.InvalidKeyUsageException", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.InvalidStateException", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.NotFoundException", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.OptInRequired", true, Fault::Operator, FaultScope::Topic),
+            ("KMS.ThrottlingException", true, Fault::Broker, FaultScope::Topic),
             ("AccessDenied", true, Fault::Operator, FaultScope::Topic),
             ("InvalidClientTokenId", true, Fault::Operator, FaultScope::Session),
             ("SignatureDoesNotMatch", true, Fault::Operator, FaultScope::Session),

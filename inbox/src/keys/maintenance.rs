@@ -13,6 +13,7 @@ use super::options::OnExpired;
 use super::store::KeyStore;
 use super::telemetry;
 use crate::store_error::StoreError;
+use crate::within::{MAINTENANCE_MAX, within};
 
 /// Rows of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
 const BATCH: u32 = 1_000;
@@ -39,7 +40,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// [`StoreError`]; what was done until then stays done.
     pub async fn maintain(&self) -> Result<Maintained, StoreError> {
         let keys = self.clone();
-        shield(async move { keys.maintain_now().await }).await
+        let work = async move { within(MAINTENANCE_MAX, "maintain the keys", keys.maintain_now()).await };
+        shield(work).await
     }
 
     async fn maintain_now(&self) -> Result<Maintained, StoreError> {

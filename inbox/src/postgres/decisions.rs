@@ -52,10 +52,12 @@ impl parts::Decisions for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         consumer: &str,
+        after: i64,
         limit: u32,
     ) -> Result<Vec<Decision>, sqlx::Error> {
         let rows = sqlx::query(&statements.requests)
             .bind(consumer)
+            .bind(after)
             .bind(i64::from(limit))
             .fetch_all(connection)
             .await?;

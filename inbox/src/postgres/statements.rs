@@ -152,7 +152,8 @@ migrations::statements! {
     finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \
         WHERE seq = $1 AND done_at IS NULL";
     is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE";
-    requests = "SELECT {decision} FROM {schema}inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
+    requests = "SELECT {decision} FROM {schema}inbox_audit
+        WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";

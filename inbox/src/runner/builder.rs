@@ -17,7 +17,7 @@ use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
 use super::store::InboxStore;
 use super::tracing_spans::JoinTraces;
-use super::worker::{Foreign, ScopeOf};
+use super::worker::{Foreign, TenantOf};
 use crate::dialect::Dialect;
 use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
@@ -33,7 +33,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     kinds: Kinds<DB>,
     unknown: UnknownKinds,
     foreign: Option<Foreign>,
-    scope_of: ScopeOf,
+    tenant_of: TenantOf,
     settings: RunnerOptions,
     pub(super) guarded: bool,
     pub(super) crash: Option<CrashHook>,
@@ -147,7 +147,7 @@ impl<DB: Dialect> Consumer<DB> {
             kinds: Kinds(Vec::new()),
             unknown: UnknownKinds::default(),
             foreign: None,
-            scope_of: Arc::new(|_| Ok(Tenant::none())),
+            tenant_of: Arc::new(|_| Ok(Tenant::none())),
             settings: RunnerOptions::default(),
             guarded: true,
             crash: None,
@@ -283,19 +283,19 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Which tenant or account a message belongs to; nobody's by default. When the function panics,
     /// the message is dead-lettered with the reason [`Reason::NoTenant`](crate::Reason::NoTenant).
     #[must_use]
-    pub fn scope(self, scope_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
-        self.try_scope(move |message| Ok::<_, Infallible>(scope_of(message)))
+    pub fn tenant(self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
+        self.try_tenant(move |message| Ok::<_, Infallible>(tenant_of(message)))
     }
 
-    /// As [`scope`](Self::scope), for a function that can refuse a message: one without a tenant,
+    /// As [`tenant`](Self::tenant), for a function that can refuse a message: one without a tenant,
     /// or with an invalid name. A refused message is dead-lettered with the reason
     /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error.
     #[must_use]
-    pub fn try_scope<E: std::fmt::Display>(
+    pub fn try_tenant<E: std::fmt::Display>(
         mut self,
-        scope_of: impl Fn(&Message) -> Result<Tenant, E> + Send + Sync + 'static,
+        tenant_of: impl Fn(&Message) -> Result<Tenant, E> + Send + Sync + 'static,
     ) -> Self {
-        self.scope_of = Arc::new(move |message| scope_of(message).map_err(|error| error.to_string()));
+        self.tenant_of = Arc::new(move |message| tenant_of(message).map_err(|error| error.to_string()));
         self
     }
 
@@ -330,8 +330,9 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// waiting cannot be ended; it is logged and counted (`inbox_handlers_blocked`).
     ///
     /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility
-    /// timeout or poll interval; in a batch it holds for each message. On PostgreSQL a handler that
-    /// waits for something else than its transaction needs a pool with a longer
+    /// timeout or poll interval. In a [batch](Self::batch) it holds for each call, and with
+    /// `on_batch` for the call of the whole batch: choose smaller batches, or more time. On
+    /// PostgreSQL a handler that waits for something else than its transaction needs a pool with a longer
     /// `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
     #[must_use]
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
@@ -424,7 +425,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         let store = InboxStore { inbox, consumer: consumer.clone(), handler, handler_timeout, guarded };
         let parts = Parts {
             settings,
-            scope_of: self.scope_of,
+            tenant_of: self.tenant_of,
             foreign: self.foreign,
             crash: self.crash,
             traces: self.traces,

@@ -40,7 +40,7 @@ pub(super) struct Sorted {
 struct Placed {
     at: usize,
     held: Held,
-    scope: Tenant,
+    tenant: Tenant,
 }
 
 /// A delivery that goes the way of single ones, and its place.
@@ -136,7 +136,7 @@ impl<S: Store> Worker<S> {
         sorted
     }
 
-    /// Takes out chunks and what nobody can tell the scope of, which go the way of single
+    /// Takes out chunks and what nobody can tell the tenant of, which go the way of single
     /// deliveries, and what is behind them on their keys.
     fn set_apart(&self, batch: Vec<Held>) -> (Vec<Placed>, Vec<Single>) {
         let mut keys: HashSet<OrderingKey> = HashSet::new();
@@ -144,8 +144,8 @@ impl<S: Store> Worker<S> {
         for (at, held) in batch.into_iter().enumerate() {
             let is_behind = held.key().is_some_and(|key| keys.contains(key));
             let whole = held.delivery.message.as_ref().ok().filter(|message| message.chunk.is_none());
-            match whole.and_then(|message| self.scope(message).ok()) {
-                Some(scope) if !is_behind => placed.push(Placed { at, held, scope }),
+            match whole.and_then(|message| self.tenant(message).ok()) {
+                Some(tenant) if !is_behind => placed.push(Placed { at, held, tenant }),
                 _ => {
                     keys.extend(held.key().cloned());
                     singles.push((at, held));
@@ -185,8 +185,8 @@ impl<S: Store> Worker<S> {
             Ok(tx) => tx,
             Err(error) => return Attempt::Away(error.into()),
         };
-        let readable = part.iter().filter_map(|Placed { held, scope, .. }| {
-            Some(Candidate { scope: scope.clone(), message: held.delivery.message.as_ref().ok()? })
+        let readable = part.iter().filter_map(|Placed { held, tenant, .. }| {
+            Some(Candidate { tenant: tenant.clone(), message: held.delivery.message.as_ref().ok()? })
         });
         let candidates: Vec<_> = readable.collect();
         // Nothing for what is refused; the way of single deliveries dead-letters it.
@@ -243,9 +243,9 @@ impl<S: Store> Worker<S> {
     /// it delivered one before.
     async fn failures_before(&self, part: &[Placed]) -> Result<Vec<u32>, StoreError> {
         let mut failures = vec![0; part.len()];
-        for (before, Placed { held, scope, .. }) in failures.iter_mut().zip(part) {
+        for (before, Placed { held, tenant, .. }) in failures.iter_mut().zip(part) {
             if let (true, Some(id)) = (held.delivery.redelivered, held.delivery.id()) {
-                *before = self.store.attempt(scope, id).await?.map_or(0, |attempt| attempt.attempts);
+                *before = self.store.attempt(tenant, id).await?.map_or(0, |attempt| attempt.attempts);
             }
         }
         Ok(failures)
@@ -266,8 +266,8 @@ impl<S: Store> Worker<S> {
         run.push(last);
         let messages: Vec<&Message> = run.iter().map(|fresh| fresh.candidate.message).collect();
         let facts = |fresh: &Fresh<'_, S::Guard>| {
-            let Candidate { scope, message } = fresh.candidate;
-            Received::after(fresh.failures, self.consumer.clone(), scope.clone(), message)
+            let Candidate { tenant, message } = fresh.candidate;
+            Received::after(fresh.failures, self.consumer.clone(), tenant.clone(), message)
         };
         let received: Vec<Received> = run.iter().map(facts).collect();
         if let Err(error) = self.handle_many(tx, &run[0].guard, &messages, &received).await {
@@ -276,8 +276,9 @@ impl<S: Store> Worker<S> {
             // Nobody knows whose failure it is.
             return Err(Attempt::RolledBack);
         }
-        for Fresh { candidate: Candidate { scope, message }, redelivered, .. } in run {
-            if redelivered && let Err(error) = self.store.forget_attempts(tx, scope, message.id, true).await {
+        for Fresh { candidate: Candidate { tenant, message }, redelivered, .. } in run {
+            if redelivered && let Err(error) = self.store.forget_attempts(tx, tenant, message.id, true).await
+            {
                 return Err(if error.is_transient() {
                     Attempt::Outage(error.into())
                 } else {
@@ -294,8 +295,8 @@ impl<S: Store> Worker<S> {
         tx: &mut S::Tx,
         Fresh { guard, candidate, failures, redelivered, .. }: Fresh<'_, S::Guard>,
     ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
-        let Candidate { scope, message } = candidate;
-        let result = match self.handle(tx, &guard, message, (scope, failures)).await {
+        let Candidate { tenant, message } = candidate;
+        let result = match self.handle(tx, &guard, message, (tenant, failures)).await {
             Ok(result) => result,
             // Also when something is away: it may be so for this message only, and the others go
             // on.
@@ -307,7 +308,7 @@ impl<S: Store> Worker<S> {
         };
         let stored = async {
             if redelivered {
-                self.store.forget_attempts(tx, scope, message.id, true).await?;
+                self.store.forget_attempts(tx, tenant, message.id, true).await?;
             }
             match result {
                 Some(result) => self.store.complete(tx, guard, &result).await,

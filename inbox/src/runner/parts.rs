@@ -16,7 +16,7 @@ use super::overdue;
 use super::shutdown::Shutdown;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
-use super::worker::{Foreign, ScopeOf, Worker};
+use super::worker::{Foreign, TenantOf, Worker};
 use crate::name::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
@@ -36,7 +36,7 @@ pub struct Parts {
     pub factory: SubscriptionFactory,
     /// How it behaves.
     pub settings: RunnerOptions,
-    pub(super) scope_of: ScopeOf,
+    pub(super) tenant_of: TenantOf,
     pub(super) foreign: Option<Foreign>,
     pub(super) crash: Option<CrashHook>,
     pub(super) traces: Option<Arc<dyn JoinTraces>>,
@@ -48,13 +48,13 @@ impl Parts {
     /// Parts with the default settings: every message is nobody's in particular.
     #[must_use]
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
-        let scope_of: ScopeOf = Arc::new(|_: &Message| Ok(Tenant::none()));
+        let tenant_of: TenantOf = Arc::new(|_: &Message| Ok(Tenant::none()));
         let settings = RunnerOptions::default();
         Self {
             consumer,
             factory,
             settings,
-            scope_of,
+            tenant_of,
             foreign: None,
             crash: None,
             traces: None,
@@ -67,12 +67,12 @@ impl<S: Store> Runner<S> {
     /// A runner over a store.
     #[must_use]
     pub fn new(store: S, parts: Parts) -> Self {
-        let Parts { consumer, factory, settings, scope_of, foreign, crash, traces, host } = parts;
+        let Parts { consumer, factory, settings, tenant_of, foreign, crash, traces, host } = parts;
         let worker = Worker {
             store,
             meter: Meter::new(&consumer),
             consumer,
-            scope_of,
+            tenant_of,
             foreign,
             backoff: settings.backoff,
             limits: Limits { attempts_max: settings.attempts_max, failing_max: settings.failing_max },

@@ -87,8 +87,8 @@ impl<S: Store> Worker<S> {
         message: &Message,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
-        let scope = match self.scope(message) {
-            Ok(scope) => scope,
+        let tenant = match self.tenant(message) {
+            Ok(tenant) => tenant,
             Err(problem) => {
                 self.meter.refused(Reason::NoTenant);
                 let grave = NewDeadLetter::new(Reason::NoTenant, problem, 0);
@@ -97,18 +97,18 @@ impl<S: Store> Worker<S> {
         };
         let mut course = Course::default();
         if delivery.redelivered {
-            course.failed_before = self.resume(&scope, message, give_up).await?;
+            course.failed_before = self.resume(&tenant, message, give_up).await?;
         }
         loop {
-            match self.attempt(&scope, message, course.failed_before).await {
+            match self.attempt(&tenant, message, course.failed_before).await {
                 Step::Settle(proof) => return Ok(proof),
-                Step::Bury(grave) => return self.store_dead_letter(delivery, &scope, grave, give_up).await,
+                Step::Bury(grave) => return self.store_dead_letter(delivery, &tenant, grave, give_up).await,
                 Step::Failed(failing, error, whole) => {
                     if let Some(grave) =
-                        self.note_failure(&scope, message, &mut course, (failing, &*error), give_up).await?
+                        self.note_failure(&tenant, message, &mut course, (failing, &*error), give_up).await?
                     {
                         let grave = NewDeadLetter { whole, ..grave };
-                        return self.store_dead_letter(delivery, &scope, grave, give_up).await;
+                        return self.store_dead_letter(delivery, &tenant, grave, give_up).await;
                     }
                 }
                 Step::Away(error) => self.wait_out(&mut course.outages, &*error, give_up).await?,
@@ -120,13 +120,13 @@ impl<S: Store> Worker<S> {
     /// many failures were counted, if it did fail.
     async fn resume(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         give_up: &CancellationToken,
     ) -> Result<Option<u32>, GivenUp> {
         let mut outages = 0;
         loop {
-            match self.store.attempt(scope, message.id).await {
+            match self.store.attempt(tenant, message.id).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(attempt)) => {
                     let left = Duration::try_from(attempt.next_at - self.store.now()).unwrap_or_default();
@@ -138,7 +138,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    async fn attempt(&self, scope: &Tenant, message: &Message, failed_before: Option<u32>) -> Step {
+    async fn attempt(&self, tenant: &Tenant, message: &Message, failed_before: Option<u32>) -> Step {
         let _permit = match self.permits.acquire().await.map_err(closed) {
             Ok(permit) => permit,
             Err(error) => return Step::Away(error.into()),
@@ -149,9 +149,9 @@ impl<S: Store> Worker<S> {
             Err(error) => return Step::Away(error.into()),
         };
         if message.chunk.is_some() {
-            self.gather(tx, scope, message, failed_before, begun_at).await
+            self.gather(tx, tenant, message, failed_before, begun_at).await
         } else {
-            self.apply_one(tx, scope, message, failed_before, begun_at).await
+            self.apply_one(tx, tenant, message, failed_before, begun_at).await
         }
     }
 
@@ -159,14 +159,14 @@ impl<S: Store> Worker<S> {
     async fn gather(
         &self,
         mut tx: S::Tx,
-        scope: &Tenant,
+        tenant: &Tenant,
         chunk: &Message,
         failed_before: Option<u32>,
         begun_at: Instant,
     ) -> Step {
-        match self.store.gather(&mut tx, scope, chunk).await {
+        match self.store.gather(&mut tx, tenant, chunk).await {
             Ok(Gathered::Whole(whole)) => {
-                match self.apply_one(tx, scope, &whole, failed_before, begun_at).await {
+                match self.apply_one(tx, tenant, &whole, failed_before, begun_at).await {
                     Step::Bury(grave) => Step::Bury(grave.of_whole(Box::new(whole))),
                     Step::Failed(kind, error, _) => Step::Failed(kind, error, Some(Box::new(whole))),
                     step => step,
@@ -175,7 +175,7 @@ impl<S: Store> Worker<S> {
             Ok(Gathered::Kept { held, count }) => {
                 // A set with a failure on record is one that is tried again, and does not expire.
                 if failed_before.is_some()
-                    && let Err(error) = self.store.forget_attempts(&mut tx, scope, chunk.id, false).await
+                    && let Err(error) = self.store.forget_attempts(&mut tx, tenant, chunk.id, false).await
                 {
                     return Step::Failed((FailureKind::Chunk, None), error.into(), None);
                 }
@@ -202,22 +202,22 @@ impl<S: Store> Worker<S> {
     async fn apply_one(
         &self,
         mut tx: S::Tx,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         failed_before: Option<u32>,
         begun_at: Instant,
     ) -> Step {
-        let guard = match self.store.admit(&mut tx, scope, message).await {
+        let guard = match self.store.admit(&mut tx, tenant, message).await {
             Ok(Ok(guard)) => guard,
             Ok(Err(duplicate)) => return self.suppress(tx, &duplicate).await,
             Err(error) => return self.refuse(error),
         };
-        let result = match self.handle(&mut tx, &guard, message, (scope, failed_before.unwrap_or(0))).await {
+        let result = match self.handle(&mut tx, &guard, message, (tenant, failed_before.unwrap_or(0))).await {
             Ok(result) => result,
             Err(error) => return self.failed(tx, error).await,
         };
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, scope, message.id, true).await
+            && let Err(error) = self.store.forget_attempts(&mut tx, tenant, message.id, true).await
         {
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         }
@@ -301,7 +301,7 @@ impl<S: Store> Worker<S> {
     /// Notes a failure, and waits for the next attempt unless the message is to be given up.
     async fn note_failure(
         &self,
-        scope: &Tenant,
+        tenant: &Tenant,
         message: &Message,
         course: &mut Course,
         ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
@@ -312,7 +312,7 @@ impl<S: Store> Worker<S> {
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
         let pause = chosen.map_or(Pause::Backoff(self.backoff), Pause::Exactly);
-        let noted = self.store.record_failure(scope, message.id, &text, is_counted.then_some(pause)).await;
+        let noted = self.store.record_failure(tenant, message.id, &text, is_counted.then_some(pause)).await;
         let Failures { attempts, age, delay } = match noted {
             Ok(failures) => failures,
             Err(unnoted) => {

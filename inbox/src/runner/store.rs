@@ -28,6 +28,7 @@ use crate::received::Received;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
+use crate::within::{MAINTENANCE_MAX, within};
 
 /// Whether a message that was not refused is fresh, with the right to apply it, or a duplicate.
 pub type Admitted<G> = Result<G, Duplicate>;
@@ -192,8 +193,20 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) guarded: bool,
 }
 
-/// Redrives that are carried out before it is looked anew.
-const REDRIVEN_MAX: u32 = 100;
+impl<DB: Dialect> InboxStore<DB> {
+    /// Waits for a call as long as the inbox's options say. A transaction in which one did not
+    /// answer is to be dropped.
+    async fn within<T, E: From<StoreError>>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        within(self.inbox.options().call_timeout, what, call).await
+    }
+}
+
+/// Requests for redrives that are read at once.
+const REDRIVES: u32 = 100;
 
 /// A handler that ends in time and does not panic.
 struct BoundedHandler<'a, DB: Dialect> {
@@ -259,7 +272,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         if !self.guarded {
             return Ok(Ok(tx.admit_unguarded(&self.consumer, scope, message)));
         }
-        tx.admit(&self.consumer, scope, message).await.map(admitted)
+        self.within("admit a message", tx.admit(&self.consumer, scope, message)).await.map(admitted)
     }
 
     /// Also without the guard: a fragment is not what a handler expects.
@@ -269,7 +282,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
-        tx.gather(&self.consumer, scope, message).await
+        self.within("put a message together", tx.gather(&self.consumer, scope, message)).await
     }
 
     async fn admit_batch(
@@ -279,11 +292,12 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     ) -> Result<AdmittedBatch<Self::Guard>, AdmitError> {
         if !self.guarded {
             let unguarded = |candidate: &Candidate<'_>| {
-                Ok(Ok(tx.admit_unguarded(&self.consumer, &candidate.scope, candidate.message)))
+                Ok(Ok(tx.admit_unguarded(&self.consumer, &candidate.tenant, candidate.message)))
             };
             return Ok(candidates.iter().map(unguarded).collect());
         }
-        let admissions = tx.admit_batch_uncounted(&self.consumer, candidates).await?;
+        let call = tx.admit_batch_uncounted(&self.consumer, candidates);
+        let admissions = self.within("admit messages", call).await?;
         Ok(admissions.into_iter().map(|admission| admission.map(admitted)).collect())
     }
 
@@ -310,7 +324,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn complete(&self, tx: &mut Self::Tx, guard: Self::Guard, result: &[u8]) -> Result<(), StoreError> {
-        if self.guarded { guard.complete(tx, result).await } else { Ok(()) }
+        if !self.guarded {
+            return Ok(());
+        }
+        self.within("store a message's result", guard.complete(tx, result)).await
     }
 
     async fn forget_attempts(
@@ -321,9 +338,12 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         also_counted: bool,
     ) -> Result<(), StoreError> {
         let key = Key { consumer: self.consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
-        DB::forget_attempts(tx, self.inbox.statements(), key, also_counted)
-            .await
-            .map_err(StoreError::during("forget the attempts of a message that succeeded"))
+        let what = "forget the attempts of a message that succeeded";
+        let call = async {
+            let statements = self.inbox.statements();
+            DB::forget_attempts(tx, statements, key, also_counted).await.map_err(StoreError::during(what))
+        };
+        self.within(what, call).await
     }
 
     async fn commit(&self, tx: Self::Tx) -> Result<Vec<Committed>, CommitError> {
@@ -345,11 +365,11 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         error: &str,
         pause: Option<Pause>,
     ) -> Result<Failures, StoreError> {
-        self.inbox.note_failure(&self.consumer, scope, id, error, pause).await
+        self.within("note a failure", self.inbox.note_failure(&self.consumer, scope, id, error, pause)).await
     }
 
     async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
-        self.inbox.attempt(&self.consumer, scope, id).await
+        self.within("tell how often a message failed", self.inbox.attempt(&self.consumer, scope, id)).await
     }
 
     async fn dead_letter(
@@ -358,7 +378,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         delivery: &Delivery,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
-        self.inbox.dead_letter(&self.consumer, scope, delivery, cause).await
+        self.within("dead-letter", self.inbox.dead_letter(&self.consumer, scope, delivery, cause)).await
     }
 
     async fn dead_letter_whole(
@@ -368,21 +388,33 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         whole: &Message,
         cause: (Reason, String, u32),
     ) -> Result<Committed, StoreError> {
-        self.inbox.dead_letter_whole(&self.consumer, scope, delivery, whole, cause).await
+        let call = self.inbox.dead_letter_whole(&self.consumer, scope, delivery, whole, cause);
+        self.within("dead-letter", call).await
     }
 
     async fn redrive_requested(&self) -> Result<(), StoreError> {
         let handler = BoundedHandler { handler: &*self.handler, timeout: self.handler_timeout };
-        for request in self.inbox.redrive_requests(&self.consumer, REDRIVEN_MAX).await? {
-            self.inbox.carry_out(&self.consumer, &request, &handler).await?;
+        let mut after = 0;
+        loop {
+            let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
+            let requests = self.within("look for redrives that were requested", look).await?;
+            for request in &requests {
+                let limit = self.handler_timeout + self.inbox.options().call_timeout;
+                within(limit, "redrive", self.inbox.carry_out(&self.consumer, request, &handler)).await?;
+                // Past those that wait for another process as well.
+                after = request.number;
+            }
+            if requests.len() < REDRIVES as usize {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     async fn maintain(&self) -> Result<(), OpenError> {
         let inbox = self.inbox.clone();
         // Aborting the caller must not cut a transaction in half.
-        let maintained = shield(async move { inbox.maintain().await }).await?;
+        let work = async move { within(MAINTENANCE_MAX, "maintain the inbox", inbox.maintain()).await };
+        let maintained = shield(work).await?;
         tracing::debug!(?maintained, "inbox maintained");
         Ok(())
     }

@@ -28,8 +28,8 @@ use crate::received::Received;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
-/// Which scope a message belongs to.
-pub(super) type ScopeOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
+/// Which tenant a message belongs to.
+pub(super) type TenantOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
 
 /// Reads a message of a foreign producer.
 pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Option<Message> + Send + Sync>;
@@ -37,7 +37,7 @@ pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Option<Message> + Send + Syn
 pub(super) struct Worker<S> {
     pub(super) store: S,
     pub(super) consumer: ConsumerName,
-    pub(super) scope_of: ScopeOf,
+    pub(super) tenant_of: TenantOf,
     pub(super) foreign: Option<Foreign>,
     pub(super) backoff: Backoff,
     pub(super) limits: Limits,
@@ -92,10 +92,10 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Which scope a message belongs to, or why that cannot be told.
-    pub(super) fn scope(&self, message: &Message) -> Result<Tenant, String> {
-        catch_unwind(AssertUnwindSafe(|| (self.scope_of)(message)))
-            .unwrap_or_else(|_| Err(String::from("the scope function panicked")))
+    /// Which tenant a message belongs to, or why that cannot be told.
+    pub(super) fn tenant(&self, message: &Message) -> Result<Tenant, String> {
+        catch_unwind(AssertUnwindSafe(|| (self.tenant_of)(message)))
+            .unwrap_or_else(|_| Err(String::from("the function for tenants panicked")))
     }
 
     /// Reads a malformed delivery as a foreign producer's message, where the consumer can.
@@ -115,17 +115,17 @@ impl<S: Store> Worker<S> {
         tx: &mut S::Tx,
         guard: &S::Guard,
         message: &Message,
-        (scope, failures): (&Tenant, u32),
+        (tenant, failures): (&Tenant, u32),
     ) -> Result<Option<Vec<u8>>, HandlerError> {
-        let received = Received::after(failures, self.consumer.clone(), scope.clone(), message);
+        let received = Received::after(failures, self.consumer.clone(), tenant.clone(), message);
         let entry = self.handling.enter(message.id);
         let called = bounded::call(self.handler_timeout, self.store.handle(tx, message, &received)).await;
         drop(entry);
         self.ended(called, guard).await
     }
 
-    /// As [`handle`](Self::handle), many messages of one kind in one call. It may take as long as
-    /// one call for each of them.
+    /// As [`handle`](Self::handle), many messages of one kind in one call, which may take as long as
+    /// any other.
     pub(super) async fn handle_many(
         &self,
         tx: &mut S::Tx,
@@ -134,9 +134,8 @@ impl<S: Store> Worker<S> {
         received: &[Received],
     ) -> Result<(), HandlerError> {
         let entries: Vec<_> = messages.iter().map(|message| self.handling.enter(message.id)).collect();
-        let calls = u32::try_from(messages.len()).unwrap_or(u32::MAX);
         let handling = async { self.store.handle_many(tx, messages, received).await.map(|()| None) };
-        let called = bounded::call(self.handler_timeout.saturating_mul(calls), handling).await;
+        let called = bounded::call(self.handler_timeout, handling).await;
         drop(entries);
         self.ended(called, guard).await.map(drop)
     }
@@ -180,7 +179,7 @@ impl<S: Store> Worker<S> {
     pub(super) async fn store_dead_letter(
         &self,
         delivery: &Delivery,
-        scope: &Tenant,
+        tenant: &Tenant,
         NewDeadLetter { reason, error, attempts, whole }: NewDeadLetter,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
@@ -188,8 +187,8 @@ impl<S: Store> Worker<S> {
         loop {
             let cause = (reason, error.clone(), attempts);
             let buried = match &whole {
-                Some(whole) => self.store.dead_letter_whole(scope, delivery, whole, cause).await,
-                None => self.store.dead_letter(scope, delivery, cause).await,
+                Some(whole) => self.store.dead_letter_whole(tenant, delivery, whole, cause).await,
+                None => self.store.dead_letter(tenant, delivery, cause).await,
             };
             match buried {
                 Ok(proof) => {

@@ -53,9 +53,11 @@ impl parts::Decisions for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         consumer: &str,
+        after: i64,
         limit: u32,
     ) -> Result<Vec<Decision>, sqlx::Error> {
-        let rows = sqlx::query(REQUESTS).bind(consumer).bind(i64::from(limit)).fetch_all(connection).await?;
+        let query = sqlx::query(REQUESTS).bind(consumer).bind(after).bind(i64::from(limit));
+        let rows = query.fetch_all(connection).await?;
         rows.iter().map(decode).collect()
     }
 

@@ -127,7 +127,8 @@ pub(super) const FINISH_REQUEST: &str = "UPDATE inbox_audit \
     SET outcome = $2, done_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE seq = $1 AND done_at IS NULL";
 pub(super) const IS_REQUESTED: &str = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
 pub(super) const REQUESTS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
-    accept_late, outcome, done_at FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL ORDER BY seq LIMIT $2";
+    accept_late, outcome, done_at FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
+    ORDER BY seq LIMIT $3";
 pub(super) const DECISIONS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
     accept_late, outcome, done_at FROM inbox_audit ORDER BY seq DESC LIMIT $1";
 pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter \

@@ -13,8 +13,8 @@ use crate::log::exception::ExceptionChange;
 use crate::log::failure::{gone, within};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::{CheckpointStore, Cursor, LogError, Progress, row, stored};
-use crate::postgres::facts;
-use crate::postgres::history::{self, Decision};
+use crate::postgres::facts::{self, Looked, YoungRows};
+use crate::postgres::history::{self, CursorFacts, Decision};
 use crate::postgres::lease::{Held, Wait, Watch};
 use crate::postgres::mark::PgMark;
 use crate::postgres::rebase::Rebase;
@@ -46,7 +46,8 @@ impl PgCheckpointStore {
         for _ in 0..GRANT_ATTEMPTS {
             let acquired = within(self.call_timeout, self.take_lease(ttl)).await?;
             let Acquired::Granted { lease, cursor, taken_over_from } = acquired else { return Ok(acquired) };
-            match within(self.call_timeout, self.compare(&cursor)).await? {
+            let Some(facts) = self.facts(&cursor, lease).await? else { continue };
+            match within(self.call_timeout, self.compare(&cursor, facts)).await? {
                 Some(sound) => {
                     if sound != cursor && self.checkpoint(lease.epoch, &sound, &[]).await? == Fenced::Lost {
                         continue;
@@ -70,10 +71,27 @@ impl PgCheckpointStore {
         })
     }
 
+    /// Looks the cursor up in the log, and keeps the lease meanwhile; nothing when it was lost.
+    async fn facts(&mut self, cursor: &Cursor, lease: Lease) -> Result<Option<CursorFacts>, LogError> {
+        let mut again = None;
+        if let Some(mut rows) = YoungRows::of(&PgMark::read(&cursor.base)?) {
+            loop {
+                let look = self.questions.look(&mut self.connection, &mut rows);
+                if let Looked::Done(found) = within(self.call_timeout, look).await? {
+                    again = found;
+                    break;
+                }
+                if self.renew(lease.epoch, lease.ttl).await? == Fenced::Lost {
+                    return Ok(None);
+                }
+            }
+        }
+        CursorFacts::of(cursor, again).map(Some)
+    }
+
     /// The cursor as one of the present history; nothing when it has to be rebased.
-    async fn compare(&mut self, cursor: &Cursor) -> Result<Option<Cursor>, LogError> {
+    async fn compare(&mut self, cursor: &Cursor, facts: CursorFacts) -> Result<Option<Cursor>, LogError> {
         let server = self.questions.server(&mut self.connection).await?;
-        let facts = self.questions.cursor(&mut self.connection, cursor).await?;
         if server.decide_about(&facts) != Decision::Sound {
             return Ok(None);
         }
@@ -169,14 +187,15 @@ impl PgCheckpointStore {
         }))
     }
 
+    /// Nothing, and nothing is stored, when a message was to be parked under the id of another one.
     async fn checkpoint_with(
         &mut self,
         epoch: i64,
         cursor: String,
         changes: Changes<'_>,
-    ) -> Result<Fenced, LogError> {
+    ) -> Result<Option<Fenced>, LogError> {
         let parked = &changes.parked;
-        let fenced: i64 = sqlx::query_scalar(&self.statements.checkpoint_with_changes)
+        let done: Result<i64, _> = sqlx::query_scalar(&self.statements.checkpoint_with_changes)
             .bind(self.relay.as_str())
             .bind(epoch)
             .bind(cursor)
@@ -192,10 +211,19 @@ impl PgCheckpointStore {
             .bind(&changes.resolved)
             .bind(&self.run)
             .fetch_one(&mut self.connection)
-            .await
-            .map_err(LogError::during("write the checkpoint"))?;
-        Ok(if fenced == 1 { Fenced::Held } else { Fenced::Lost })
+            .await;
+        match done {
+            Ok(fenced) => Ok(Some(if fenced == 1 { Fenced::Held } else { Fenced::Lost })),
+            Err(error) if is_null(&error) => Ok(None),
+            Err(error) => Err(LogError::during("write the checkpoint")(error)),
+        }
     }
+}
+
+/// Whether the statement refused to park a message under the id of another one.
+fn is_null(error: &sqlx::Error) -> bool {
+    const NOT_NULL_VIOLATION: &str = "23502";
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == NOT_NULL_VIOLATION)
 }
 
 fn fenced(rows_affected: u64) -> Fenced {
@@ -229,7 +257,17 @@ impl CheckpointStore for PgCheckpointStore {
         let cursor = stored::write(cursor)?;
         let limit = self.call_timeout;
         if !changes.is_empty() {
-            return within(limit, self.checkpoint_with(epoch, cursor, Changes::of(changes))).await;
+            let stored = within(limit, self.checkpoint_with(epoch, cursor, Changes::of(changes))).await?;
+            let Some(fenced) = stored else {
+                self.rebase.run(&mut self.connection, &self.questions).await?;
+                return Err(LogError::Unavailable {
+                    reason: String::from(
+                        "the id of a parked message was given out again; it has a new one now",
+                    ),
+                    source: None,
+                });
+            };
+            return Ok(fenced);
         }
         let query = sqlx::query(&self.statements.checkpoint)
             .bind(self.relay.as_str())

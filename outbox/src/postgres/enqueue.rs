@@ -18,6 +18,8 @@ use crate::transaction::UnknownCommit;
 
 /// How long a connection that was returned intact is lent again without asking whether it still is.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
+/// How long cleaning a connection that comes back may take.
+const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 migrations::statements! {
     parts {
@@ -240,8 +242,10 @@ impl Dialect for Postgres {
                     // which the next borrower's autocommit statements would vanish. BEGIN before
                     // ROLLBACK: a ROLLBACK outside a transaction is a warning in the server's log
                     // each time. In a failed transaction BEGIN fails, and the pool closes the
-                    // connection, which is as good.
-                    connection.execute("BEGIN; ROLLBACK").await?;
+                    // connection, which is as good. A host that is gone does not answer: then the
+                    // pool would wait for ever, and have one connection less.
+                    let cleaned = tokio::time::timeout(RELEASE_MAX, connection.execute("BEGIN; ROLLBACK"));
+                    cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
                     Ok(true)
                 })
             })

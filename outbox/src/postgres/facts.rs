@@ -1,16 +1,18 @@
 //! Asks the server and the log what `history` decides on.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 
+use crate::log::failure::within;
 use crate::log::{Cursor, LogError};
 use crate::postgres::history::{CursorFacts, History, ServerFacts};
 use crate::postgres::mark::PgMark;
-use crate::postgres::statements::{GIVEN_OUT_AGAIN, PRESENT_RUN};
+use crate::postgres::statements::PRESENT_RUN;
 
 migrations::statements! {
     parts {
         present_run = PRESENT_RUN;
-        given_out_again = GIVEN_OUT_AGAIN;
     }
 
     /// Begins a run where there is none, or one that came with a dump. Of a run that lasts, nothing
@@ -36,7 +38,41 @@ migrations::statements! {
             (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1),
             coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
-    given_out_again = "{given_out_again}";
+    /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows: a row below the floor that is
+    /// too young for it. A sequence that was set back gives low ids out again, and pages of the log
+    /// do not meet them. Walks one index.
+    young = "
+        WITH young AS MATERIALIZED (
+            SELECT xid, id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, $2::bigint)
+            ORDER BY xid, id LIMIT $4),
+        last AS (SELECT xid, id FROM young ORDER BY xid DESC, id DESC LIMIT 1)
+        SELECT (SELECT min(id) FROM young WHERE id <= $3), (SELECT xid::text FROM last), (SELECT id FROM last),
+            (SELECT count(*) FROM young)";
+}
+
+/// Rows that are looked at in one call.
+const YOUNG_AT_ONCE: i64 = 200_000;
+
+/// How far the young rows of a cursor were looked at.
+pub(super) struct YoungRows {
+    floor: i64,
+    behind: (String, i64),
+}
+
+/// The outcome of a look at some of them.
+pub(super) enum Looked {
+    /// There are more.
+    On,
+    /// These were the last. With a row, if any, that has an id which was given out again.
+    Done(Option<i64>),
+}
+
+impl YoungRows {
+    /// Those of a cursor; nothing for a snapshot that sees nothing, which says nothing about the
+    /// rows below its floor.
+    pub(super) fn of(base: &PgMark) -> Option<Self> {
+        (!base.sees_nothing()).then(|| Self { floor: base.floor, behind: (base.xmax.to_string(), 0) })
+    }
 }
 
 impl Statements {
@@ -70,26 +106,53 @@ impl Statements {
         })
     }
 
-    /// A stored cursor, and what the log says about it.
-    pub(super) async fn cursor(
+    /// Looks at some of the young rows: a backlog of days has more of them than one call may read.
+    pub(super) async fn look(
         &self,
         connection: &mut PgConnection,
-        cursor: &Cursor,
-    ) -> Result<CursorFacts, LogError> {
+        rows: &mut YoungRows,
+    ) -> Result<Looked, LogError> {
+        type Answer = (Option<i64>, Option<String>, Option<i64>, i64);
+        let (again, xid, id, count): Answer = sqlx::query_as(&self.young)
+            .bind(&rows.behind.0)
+            .bind(rows.behind.1)
+            .bind(rows.floor)
+            .bind(YOUNG_AT_ONCE)
+            .fetch_one(connection)
+            .await
+            .map_err(LogError::during("look for ids that were given out again"))?;
+        match (again, xid, id) {
+            (None, Some(xid), Some(id)) if count == YOUNG_AT_ONCE => {
+                rows.behind = (xid, id);
+                Ok(Looked::On)
+            }
+            _ => Ok(Looked::Done(again)),
+        }
+    }
+
+    /// Looks at all of them. Each look may take so long.
+    pub(super) async fn look_at_all(
+        &self,
+        connection: &mut PgConnection,
+        base: &PgMark,
+        limit: Duration,
+    ) -> Result<Option<i64>, LogError> {
+        let Some(mut rows) = YoungRows::of(base) else { return Ok(None) };
+        loop {
+            if let Looked::Done(again) = within(limit, self.look(connection, &mut rows)).await? {
+                return Ok(again);
+            }
+        }
+    }
+}
+
+impl CursorFacts {
+    /// A stored cursor, and what was found in the log about it.
+    pub(super) fn of(cursor: &Cursor, given_out_again: Option<i64>) -> Result<Self, LogError> {
         let base = PgMark::read(&cursor.base)?;
         let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;
         let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
-        // A snapshot that sees nothing says nothing about the rows below its floor.
-        let given_out_again = match base.sees_nothing() {
-            true => None,
-            false => sqlx::query_scalar(&self.given_out_again)
-                .bind(base.xmax.to_string())
-                .bind(base.floor)
-                .fetch_one(connection)
-                .await
-                .map_err(LogError::during("compare the cursor with the log"))?,
-        };
-        Ok(CursorFacts { base, head, after, given_out_again })
+        Ok(Self { base, head, after, given_out_again })
     }
 }
 

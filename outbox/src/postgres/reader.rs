@@ -17,6 +17,7 @@ use crate::log::lease::RelayName;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::log::row::{Names, wait};
 use crate::log::{LogError, LogReader, Pause};
+use crate::postgres::facts;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::page::{Cut, Pace, inline_max};
 use crate::postgres::row::{self, Column};
@@ -35,6 +36,7 @@ pub(super) struct PgReader {
     relay: RelayName,
     source: Source,
     statements: Statements,
+    questions: facts::Statements,
     call_timeout: Duration,
     /// The run of the server in which this reader was opened: of another one it reads nothing.
     run: Option<String>,
@@ -73,7 +75,7 @@ impl PgReader {
         mut connection: PgConnection,
         relay: RelayName,
         source: Source,
-        statements: Statements,
+        (statements, questions): (Statements, facts::Statements),
         call_timeout: Duration,
     ) -> Result<Self, LogError> {
         let run = run(&mut connection, &statements).await?;
@@ -82,6 +84,7 @@ impl PgReader {
             relay,
             source,
             statements,
+            questions,
             call_timeout,
             run,
             advanced: None,
@@ -135,28 +138,13 @@ impl PgReader {
         let xmax = (!base.sees_nothing()).then(|| base.xmax.to_string());
         let mut attempt = 1;
         loop {
-            let (floor, _): (i64, String) = sqlx::query_as(&self.statements.mark_floor)
-                .fetch_one(&mut self.connection)
-                .await
-                .map_err(LogError::during("read its position"))?;
-            let (snapshot, ceiling, astray): (String, i64, Option<i64>) =
-                sqlx::query_as(&self.statements.mark_snapshot)
-                    .bind(&xmax)
-                    .bind(base.floor)
-                    .bind(YOUNG_LOOKED_AT)
-                    .fetch_one(&mut self.connection)
-                    .await
-                    .map_err(LogError::during("take a snapshot"))?;
-            let astray = match (astray, &xmax) {
-                (None, Some(xmax)) if ceiling - base.floor >= YOUNG_LOOKED_AT => {
-                    sqlx::query_scalar(&self.statements.given_out_again)
-                        .bind(xmax)
-                        .bind(base.floor)
-                        .fetch_one(&mut self.connection)
-                        .await
-                        .map_err(LogError::during("look for ids that were given out again"))?
+            let (floor, snapshot, ceiling, astray) =
+                within(self.call_timeout, self.halves(&xmax, base.floor)).await?;
+            let astray = match astray {
+                None if ceiling - base.floor >= YOUNG_LOOKED_AT => {
+                    self.questions.look_at_all(&mut self.connection, base, self.call_timeout).await?
                 }
-                (astray, _) => astray,
+                astray => astray,
             };
             if let Some(id) = astray {
                 return Err(other_history(format!(
@@ -172,12 +160,35 @@ impl PgReader {
         }
     }
 
+    /// Both halves of a mark: its floor and its snapshot, the largest id that is visible in it, and
+    /// a row, if one was met, that shows that the sequence was set back.
+    async fn halves(
+        &mut self,
+        xmax: &Option<String>,
+        base_floor: i64,
+    ) -> Result<(i64, String, i64, Option<i64>), LogError> {
+        let (floor, _): (i64, String) = sqlx::query_as(&self.statements.mark_floor)
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(LogError::during("read its position"))?;
+        let (snapshot, ceiling, astray) = sqlx::query_as(&self.statements.mark_snapshot)
+            .bind(xmax)
+            .bind(base_floor)
+            .bind(YOUNG_LOOKED_AT)
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(LogError::during("take a snapshot"))?;
+        Ok((floor, snapshot, ceiling, astray))
+    }
+
     async fn difference_after(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
         let mark = match self.advanced.take() {
             Some((known, mark)) if known == *base => mark,
             _ => PgMark::read(base)?,
         };
-        let polled = self.poll(&mark).await?;
+        // Each call has its own time: only one of them knows how much there is to look at.
+        let limit = self.call_timeout;
+        let polled = within(limit, self.poll(&mark)).await?;
         if !polled.found && !polled.ended && polled.position - mark.floor <= STALE_AFTER_IDS {
             self.advanced = Some((base.clone(), mark));
             return Ok(None);
@@ -188,7 +199,7 @@ impl PgReader {
         }
         let head = PgMark { history: mark.history.clone(), ..head };
         let difference = Difference { base: mark.write(), head: head.write(), ceiling };
-        if polled.found || !self.is_empty(&difference).await? {
+        if polled.found || !within(limit, self.is_empty(&difference)).await? {
             return Ok(Some(difference));
         }
         self.advanced = Some((base.clone(), head));
@@ -442,7 +453,7 @@ fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {
 #[async_trait]
 impl LogReader for PgReader {
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
-        within(self.call_timeout, self.difference_after(base)).await
+        self.difference_after(base).await
     }
 
     async fn read_page(

@@ -31,6 +31,10 @@
 //!
 //! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
 //! reader leaves them out. Entries that leave again have the ids they had; the inbox drops them.
+//!
+//! But an exception is known by its id, and so is what is parked later. Where a sequence that was
+//! set back has given the id of an exception to another row, the exception gets a new one, behind
+//! all others: the other row could not be parked beside it.
 
 use std::time::Duration;
 
@@ -74,6 +78,8 @@ pub(super) struct Rebase {
     settled: Statement,
     above: Statement,
     waited_for: Statement,
+    shared: Statement,
+    renumber: Statement,
 }
 
 /// The outcome of a try.
@@ -141,6 +147,29 @@ impl Rebase {
             above: render(
                 "SELECT count(*), min(id) FROM (
                      SELECT id FROM {schema}outbox_message WHERE id > $1 ORDER BY id LIMIT $2) AS again",
+            ),
+            // Whether an exception shares its id with another row of the log.
+            shared: render(
+                "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e JOIN {schema}outbox_message AS m
+                     ON m.id = e.id AND m.message_id <> e.message_id)",
+            ),
+            // $1 above this id. Who leads knows the exceptions by their former ids.
+            renumber: render(
+                "WITH shared AS MATERIALIZED (
+                     SELECT relay, shard, id, $1::bigint + row_number() OVER (ORDER BY relay, shard, id) AS fresh
+                     FROM {schema}outbox_exception AS e WHERE EXISTS (
+                         SELECT FROM {schema}outbox_message AS m
+                         WHERE m.id = e.id AND m.message_id <> e.message_id)),
+                 copies AS (
+                     UPDATE {schema}outbox_parked AS p SET id = s.fresh FROM shared AS s
+                     WHERE p.relay = s.relay AND p.shard = s.shard AND p.id = s.id),
+                 fenced AS (
+                     UPDATE {schema}outbox_relay AS r SET epoch = epoch + 1, holder = NULL, lease_until = NULL
+                     WHERE (r.relay, r.shard) IN (SELECT relay, shard FROM shared)),
+                 renumbered AS (
+                     UPDATE {schema}outbox_exception AS e SET id = s.fresh FROM shared AS s
+                     WHERE e.relay = s.relay AND e.shard = s.shard AND e.id = s.id RETURNING e.id)
+                 SELECT count(*) FROM renumbered",
             ),
             // Who keeps the sequence's lock away, the oldest transactions first.
             waited_for: render(
@@ -238,7 +267,8 @@ impl Rebase {
         }
         let mut rebased = Vec::new();
         for ((relay, shard, _), cursor) in relays.iter().zip(&cursors) {
-            let facts = questions.cursor(tx, cursor).await?;
+            let base = PgMark::read(&cursor.base)?;
+            let facts = CursorFacts::of(cursor, questions.look_at_all(tx, &base, REBASE_MAX).await?)?;
             let Decision::Rebase(cause) = server.decide_about(&facts) else { continue };
             if matches!(cause, Cause::SequenceBehindRows { .. }) {
                 // The cursor itself is sound.
@@ -269,6 +299,26 @@ impl Rebase {
         for (relay, shard, facts, (base, cursor)) in rebased {
             self.replace(tx, relay, shard, &facts, &base, &cursor).await?;
         }
+        self.renumber(tx).await
+    }
+
+    /// Gives new ids to exceptions whose ids other rows have as well.
+    async fn renumber(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
+        let shared: bool = sqlx::query_scalar(&self.shared).fetch_one(&mut **tx).await.map_err(failed())?;
+        if !shared {
+            return Ok(Tried::Mended);
+        }
+        let Some(above) = self.lock_producers_out(tx).await? else { return Ok(Tried::InUse) };
+        let renumbered: i64 =
+            sqlx::query_scalar(&self.renumber).bind(above).fetch_one(&mut **tx).await.map_err(failed())?;
+        // The sequence goes on behind them.
+        self.lock_producers_out(tx).await?;
+        tracing::warn!(
+            renumbered,
+            above,
+            "parked messages get new ids, because theirs were given to other rows; they leave behind what their keys \
+             have parked since"
+        );
         Ok(Tried::Mended)
     }
 

@@ -21,7 +21,6 @@ migrations::statements! {
                 WINDOW place AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)) AS cut
             WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY {order}";
         given_out = GIVEN_OUT;
-        given_out_again = GIVEN_OUT_AGAIN;
         // The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1
         // keeps the planner from turning the lookups into a join that reads whole tables (measured
         // without statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). A LEFT
@@ -53,7 +52,7 @@ migrations::statements! {
     /// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says. A
     /// row that is visible above it, or below the base's floor although it is younger than the
     /// base, has an id from before or after the sequence was set back. The first rows are looked at
-    /// here: a relay that keeps up has fewer to read. `given_out_again` looks at all.
+    /// here: a relay that keeps up has fewer to read. `facts::Statements::young` looks at all.
     mark_snapshot = "
         WITH sequence AS MATERIALIZED (
             SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS ceiling
@@ -64,7 +63,6 @@ migrations::statements! {
                 SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
                 ORDER BY xid, id LIMIT $3) AS young
             WHERE id <= $2))";
-    given_out_again = "{given_out_again}";
     /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is
     /// anything new, whether anything in flight has ended, whether the run lasts. A scalar subquery
     /// parses the snapshot once and not for each row. While the sequence stands at the floor there
@@ -208,6 +206,9 @@ migrations::statements! {
     /// The content is copied aside with the first change of an entry; afterwards its segment does
     /// not wait for it. A scheduled entry is due at its message's own time, so that it does not
     /// become later by as long as the cursor had to wait.
+    ///
+    /// Null, which the table refuses, in place of the message id of another message: that one would
+    /// be lost under an id that was given out twice. A rebase gives it another id.
     checkpoint_with_changes(message_id = "changed.message_id", run = "$14") = "
         WITH fenced AS (
             UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
@@ -226,7 +227,8 @@ migrations::statements! {
             SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate,
                 m.payload, m.enqueued_at
             FROM changed CROSS JOIN LATERAL (
-                SELECT * FROM {schema}outbox_message WHERE id = changed.id AND {same_segment} LIMIT 1) AS m
+                SELECT * FROM {schema}outbox_message
+                WHERE id = changed.id AND message_id = changed.message_id AND {same_segment} LIMIT 1) AS m
             WHERE NOT EXISTS (
                 SELECT FROM {schema}outbox_parked AS p
                 WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id LIMIT 1)
@@ -239,11 +241,13 @@ migrations::statements! {
                 coalesce(
                     CASE WHEN changed.state = 'scheduled' THEN (
                         SELECT deliver_at FROM {schema}outbox_message
-                        WHERE id = changed.id AND {same_segment} LIMIT 1) END,
+                        WHERE id = changed.id AND message_id = changed.message_id AND {same_segment}
+                        LIMIT 1) END,
                     clock_timestamp() + make_interval(secs => changed.due_in)),
                 changed.fault, changed.error
             FROM changed
             ON CONFLICT (relay, shard, id) DO UPDATE SET
+                message_id = CASE WHEN e.message_id = EXCLUDED.message_id THEN e.message_id END,
                 state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at,
                 fault = EXCLUDED.fault, error = EXCLUDED.error, updated_at = clock_timestamp()),
         resolved AS (
@@ -284,13 +288,6 @@ pub(super) const PASSED: &str =
     "(coalesce(pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot)), false)
     OR (m.id <= $3 AND m.xid <> ALL ($4::text::xid8[]))
     OR (m.id <= $6 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)), false)))";
-
-/// $1 xmax, $2 floor: a row below the floor that is too young for it. A sequence that was set back
-/// gives low ids out again, and pages do not meet them. The expression and OFFSET 0 keep the
-/// planner from walking the ids below the floor, which are all that retention has left: this reads
-/// the young part of one index, 20 to 40 ms for 200,000 rows.
-pub(super) const GIVEN_OUT_AGAIN: &str = "SELECT min(id) FROM (
-    SELECT id FROM {schema}outbox_message WHERE xid >= $1::text::xid8 AND id + 0 <= $2 OFFSET 0) AS astray";
 
 /// The run of the server that lasts now; no row before the first one has begun.
 pub(super) const PRESENT_RUN: &str =

@@ -229,9 +229,10 @@ impl LogStore for PostgresLog {
             ("statement_timeout", millis(self.options.call_timeout)),
         ];
         configure(&mut connection, &parameters).await?;
-        let (source, statements) = (self.source.clone(), self.statements.clone());
-        let opened = PgReader::open(connection, relay.clone(), source, statements, self.options.call_timeout);
-        Ok(Box::new(within(self.options.call_timeout, opened).await?))
+        let questions = facts::Statements::new(self.options.schema.as_ref());
+        let (statements, limit) = ((self.statements.clone(), questions), self.options.call_timeout);
+        let opened = PgReader::open(connection, relay.clone(), self.source.clone(), statements, limit);
+        Ok(Box::new(within(limit, opened).await?))
     }
 
     async fn checkpoint_store(

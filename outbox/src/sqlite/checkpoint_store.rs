@@ -68,6 +68,21 @@ async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -
     Ok(())
 }
 
+/// Why a message was not parked.
+fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
+    const NOT_NULL_VIOLATION: &str = "1299";
+    let code = error.as_database_error().and_then(|error| error.code().map(|code| code.into_owned()));
+    if code.as_deref() != Some(NOT_NULL_VIOLATION) {
+        return LogError::during("write the checkpoint")(error);
+    }
+    let Parked { id, message_id, .. } = parked;
+    LogError::operator(format!(
+        "the message {message_id} cannot be parked: outbox_exception has another one under its id {id}, because \
+         sqlite_sequence was set back; stop producers and relays, save that row and its content in outbox_parked, \
+         delete both, and enqueue its message anew"
+    ))
+}
+
 #[async_trait]
 impl CheckpointStore for SqliteCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
@@ -145,7 +160,7 @@ impl CheckpointStore for SqliteCheckpointStore {
         }
         let changes = Changes::of(changes);
         for parked in changes.parked {
-            park(&mut tx, self.relay.as_str(), parked).await.map_err(failed())?;
+            park(&mut tx, self.relay.as_str(), parked).await.map_err(|error| unparked(parked, error))?;
         }
         for id in changes.resolved {
             for statement in [&SQL.resolve, &SQL.remove_copy] {

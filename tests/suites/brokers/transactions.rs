@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("readers_see_a_transaction_and_its_mark_only_when_it_is_committed", commit),
         case("a_session_that_was_shut_out_commits_nothing", fenced),
         case("the_last_mark_is_found_after_many_and_large_ones", many_marks),
+        case("the_last_mark_is_found_after_a_compaction", compacted),
         case("a_refused_record_takes_its_transaction_with_it", refused),
         case("a_mark_that_is_refused_takes_its_messages_with_it", refused_mark),
         case("a_missing_topic_is_named_and_the_rest_is_not_published", missing_topic),
@@ -207,6 +208,39 @@ async fn many_marks(stage: Stage) -> Outcome {
     let _session = session(&connector).await?;
     connector.commit(connector.session(), large.clone()).await?;
     assert_eq!(scene.connector()?.take_over(&scene.scope).await?, Some(large));
+    Ok(())
+}
+
+/// Goal: the last mark is found, whatever a compaction has removed of the ones before it. Oracle:
+/// the plain reader sees fewer marks than were written.
+async fn compacted(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let eager = TopicPlan::new(scene.marks_topic(), 1)
+        .with("cleanup.policy", "compact")
+        .with("segment.ms", "100")
+        .with("segment.bytes", "1048576")
+        .with("min.cleanable.dirty.ratio", "0.01")
+        .with("max.compaction.lag.ms", "500")
+        .with("delete.retention.ms", "0");
+    Admin::new(&scene.config)?.create_topics(&[eager]).await?;
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let _session = session(&connector).await?;
+    let mut number = 0;
+    tests::eventually("marks are removed", || {
+        number += 1;
+        let next = number;
+        let (connector, scene) = (&connector, &scene);
+        async move {
+            connector.commit(connector.session(), mark(next, format!("mark {next}"))).await?;
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            let left = scene.read(&scene.marks_topic())?.len() as u64;
+            Ok(tests::eventually::when(left + 20 < next))
+        }
+    })
+    .await?;
+    let last = mark(number, format!("mark {number}"));
+    assert_eq!(scene.connector()?.take_over(&scene.scope).await?, Some(last));
     Ok(())
 }
 

@@ -9,6 +9,8 @@
 //! | `commits.rs` | where the transaction of a leader stands |
 
 mod commits;
+#[cfg(test)]
+mod flush_tests;
 mod flushes;
 mod mark;
 mod recovery;

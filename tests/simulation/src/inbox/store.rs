@@ -229,8 +229,8 @@ impl Store for SimulatedInbox {
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Result<Admitted<Self::Guard>, Refusal>>, AdmitError> {
         let mut admissions = Vec::new();
-        for Candidate { scope, message } in candidates {
-            admissions.push(match self.admit(tx, scope, message).await {
+        for Candidate { tenant, message } in candidates {
+            admissions.push(match self.admit(tx, tenant, message).await {
                 Ok(admitted) => Ok(admitted),
                 Err(AdmitError::Refused(refusal)) => Err(refusal),
                 Err(error) => return Err(error),

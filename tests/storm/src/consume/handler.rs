@@ -18,7 +18,7 @@ use crate::workload::{Effect, Workload};
 pub(crate) const HANG: Duration = Duration::from_secs(6);
 
 /// Whose account a message touches.
-pub(super) fn scope_of(message: &Message) -> Tenant {
+pub(super) fn tenant_of(message: &Message) -> Tenant {
     let tenant = message.headers.get(&format!("{HEADER_PREFIX}tenant"));
     tenant.and_then(|tenant| Tenant::new(tenant).ok()).unwrap_or_else(Tenant::none)
 }
@@ -51,7 +51,7 @@ impl<DB: Workload> Handler<DB> for Apply<DB> {
             .map_err(|error| HandlerError::reject("the payload is not of this storm").with_source(error))?;
         apply::<DB>(tx, &self.consumer, message).await?;
         if let Some((inbox, also)) = &self.also {
-            let admitted = inbox.admit(tx, also, &scope_of(message), message).await;
+            let admitted = inbox.admit(tx, also, &tenant_of(message), message).await;
             match admitted.map_err(|error| HandlerError::unavailable("not admitted").with_source(error))? {
                 Admission::Fresh(_) => apply::<DB>(tx, also, message).await?,
                 Admission::Duplicate(_) => {}
@@ -80,7 +80,7 @@ async fn apply<DB: Workload>(
 ) -> Result<(), HandlerError> {
     let own = message.headers.iter().filter(|(name, _)| name.starts_with(HEADER_PREFIX));
     let (payload, headers) = (Digest::of(&message.payload).to_string(), Digest::of_headers(own).to_string());
-    let scope = scope_of(message);
+    let scope = tenant_of(message);
     let effect = Effect {
         consumer: consumer.as_str(),
         scope: scope.as_str(),

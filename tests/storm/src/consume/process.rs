@@ -11,7 +11,7 @@ use message::{Subscription, SubscriptionError};
 use sqlx::{Pool, Postgres, Sqlite};
 use tokio_util::sync::CancellationToken;
 
-use super::handler::{Apply, Known, scope_of};
+use super::handler::{Apply, Known, tenant_of};
 use crate::Failure;
 use crate::process;
 use crate::setup::HEARTBEAT;
@@ -126,7 +126,7 @@ async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(),
             }
         })
         .handler(Apply { consumer: name, also, known: Known::default() })
-        .scope(scope_of)
+        .tenant(tenant_of)
         .backoff(Backoff { first: Duration::from_millis(100), max: Duration::from_millis(500) })
         .attempts_max(ATTEMPTS_MAX)
         .concurrency(CONCURRENCY)

@@ -6,9 +6,11 @@
 //! |---|---|
 //! | `program.rs` | the relay, as a process |
 //! | `ends.rs` | the places between two steps at which it ends |
+//! | `stalls.rs` | how long a transaction that it leaves open keeps readers waiting |
 
 mod ends;
 mod program;
+mod stalls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,6 +70,16 @@ pub(crate) fn trials() -> Vec<Trial> {
             "postgres/a_stop_during_a_commit_that_hangs_gives_the_lease_back",
             Backend::Postgres,
             stopped_in_commit::<Postgres>,
+        ),
+        case(
+            "postgres/a_killed_relay_keeps_readers_waiting_no_longer_than_its_lease",
+            Backend::Postgres,
+            stalls::killed::<Postgres>,
+        ),
+        case(
+            "postgres/a_stopped_relay_keeps_readers_waiting_no_longer_than_its_lease",
+            Backend::Postgres,
+            stalls::stopped::<Postgres>,
         ),
         case(
             "postgres/a_relay_on_another_cluster_stops_and_says_so",

@@ -19,7 +19,8 @@ use super::ends::{Ends, EndsBroker, EndsDatabase};
 const DATABASE: &str = "OUTBOX_TRANSACTIONAL_RELAY";
 /// Another cluster than that of the tests.
 const CLUSTER: &str = "OUTBOX_TRANSACTIONAL_RELAY_CLUSTER";
-const LEASE: Duration = Duration::from_secs(2);
+/// How long its lease lasts, and with it its transactions.
+pub(super) const LEASE: Duration = Duration::from_secs(2);
 
 /// The relays that were started so far, to tell their logs apart.
 static STARTED: AtomicU32 = AtomicU32::new(0);

@@ -375,7 +375,7 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     let admitted = tx.admit(&billing, &Tenant::none(), &chunks[1]).await;
     assert!(matches!(admitted, Err(AdmitError::Refused(Refusal::Fragment { index: 1, .. }))), "{admitted:?}");
     let other = message("other");
-    let candidates = [&chunks[1], &other].map(|message| Candidate { scope: Tenant::none(), message });
+    let candidates = [&chunks[1], &other].map(|message| Candidate { tenant: Tenant::none(), message });
     let admitted = tx.admit_batch(&billing, &candidates).await.unwrap();
     assert!(matches!(admitted[..], [Err(Refusal::Fragment { .. }), Ok(Admission::Fresh(_))]), "{admitted:?}");
     tx.rollback().await.unwrap();

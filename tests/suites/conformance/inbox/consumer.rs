@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::inbox::broker::Broker;
@@ -23,6 +24,7 @@ cases! { "inbox/runner":
         events_reach_the_function_of_their_kind,
         a_batch_function_gets_events_that_follow_each_other,
         the_event_on_which_a_batch_function_fails_dies_alone,
+        a_batch_function_that_hangs_is_ended_as_one_call,
         a_function_sees_attempt_tenant_and_times,
         unknown_kinds_are_refused_by_default,
         unknown_kinds_are_skipped_on_demand,
@@ -31,6 +33,7 @@ cases! { "inbox/runner":
         a_chosen_delay_replaces_the_backoff_and_counts,
         a_foreign_message_takes_effect_once,
         a_redrive_waits_for_a_process_that_knows_the_kind,
+        redrives_behind_many_that_wait_are_carried_out,
         a_consumer_that_cannot_work_is_not_built,
     }
 }
@@ -86,8 +89,8 @@ async fn third_time<DB: TestDatabase>(
     if received.attempt < 3 {
         return Err(HandlerError::retry("not yet"));
     }
-    let Received { attempt, scope, consumer, .. } = received;
-    note::<DB>(tx, format!("attempt {attempt} of {} for {}", consumer.as_str(), scope.as_str())).await
+    let Received { attempt, tenant, consumer, .. } = received;
+    note::<DB>(tx, format!("attempt {attempt} of {} for {}", consumer.as_str(), tenant.as_str())).await
 }
 
 const CHOSEN: Duration = Duration::from_millis(400);
@@ -139,7 +142,8 @@ async fn effects<DB: TestDatabase>(database: &Database<DB>) -> Vec<String> {
 }
 
 async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
-    inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
+    let limit = NonZeroU32::new(1_000).unwrap();
+    inbox.dead_letters(&DeadLetterQuery { limit, ..DeadLetterQuery::default() }).await.unwrap()
 }
 
 async fn events_reach_the_function_of_their_kind<DB: TestDatabase>(database: &Database<DB>) {
@@ -210,11 +214,40 @@ async fn the_event_on_which_a_batch_function_fails_dies_alone<DB: TestDatabase>(
     assert!(letter.error.contains("not for us"), "{}", letter.error);
 }
 
+/// The first call does not return before it is dropped; it tells how long that took.
+struct Hung(Instant, &'static OnceLock<Duration>);
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = self.1.set(self.0.elapsed());
+    }
+}
+
+/// Goal: a batch in one call may take as long as any other call. Oracle: when it was dropped.
+async fn a_batch_function_that_hangs_is_ended_as_one_call<DB: TestDatabase>(database: &Database<DB>) {
+    static CALLS: OnceLock<Duration> = OnceLock::new();
+    async fn hang_once<DB: TestDatabase>(_tx: &mut Tx<DB>, _placed: Vec<Placed>) -> Result<(), HandlerError> {
+        if CALLS.get().is_none() {
+            let _hung = Hung(Instant::now(), &CALLS);
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+    let inbox = database.inbox().await;
+    let broker = Broker::new((1..=40).map(placed));
+    let limit = Duration::from_millis(500);
+    let builder = base(&inbox, &broker).on_batch(hang_once::<DB>).handler_timeout(limit);
+    run_until_drained(builder.batch(NonZeroUsize::new(40).unwrap()), &broker).await;
+    let took = *CALLS.get().unwrap();
+    assert!(took < 20 * limit, "the batch was ended after {took:?}");
+}
+
 async fn a_function_sees_attempt_tenant_and_times<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([event("order.placed", "x")]);
-    let builder =
-        base(&inbox, &broker).try_scope(|_| Tenant::new("acme")).on_message("order.placed", third_time::<DB>);
+    let builder = base(&inbox, &broker)
+        .try_tenant(|_| Tenant::new("acme"))
+        .on_message("order.placed", third_time::<DB>);
     run_until_drained(builder, &broker).await;
     assert_eq!(effects(database).await, ["attempt 3 of billing for acme"]);
 }
@@ -340,6 +373,33 @@ async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(dat
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
     assert_eq!(effects(database).await, ["bill 1"]);
+}
+
+/// Goal: requests that this process cannot carry out do not keep later ones from being looked at.
+async fn redrives_behind_many_that_wait_are_carried_out<DB: TestDatabase>(database: &Database<DB>) {
+    const WAITING: usize = 110;
+    let inbox = database.inbox().await;
+    let unknown = (0..WAITING).map(|order| placed(u32::try_from(order).unwrap()));
+    let broker = Broker::new(unknown.chain([event("order.cancelled", r#"{"order":7}"#)]));
+    run_until_drained(base(&inbox, &broker).on_message("other", raw::<DB>), &broker).await;
+    let signature =
+        Signature { actor: String::from("ann"), note: String::from("once more"), selection: None };
+    let (known, waiting): (Vec<_>, Vec<_>) =
+        dead(&inbox).await.into_iter().partition(|letter| letter.kind.as_deref() == Some("order.cancelled"));
+    assert_eq!((waiting.len(), known.len()), (WAITING, 1));
+    for letter in waiting.iter().chain(&known) {
+        inbox.request_redrive(letter.id, RedriveOptions::default(), &signature).await.unwrap();
+    }
+    let consuming = base(&inbox, &broker).on(refund::<DB>);
+    let (stop, running) = start(consuming.redrive_interval(Some(Duration::from_millis(10))));
+    tests::eventually("the last one is redriven", async || {
+        Ok((effects(database).await == ["refund 7 of orders"]).then_some(()))
+    })
+    .await
+    .unwrap();
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!(dead(&inbox).await.len(), WAITING);
 }
 
 async fn a_consumer_that_cannot_work_is_not_built<DB: TestDatabase>(database: &Database<DB>) {

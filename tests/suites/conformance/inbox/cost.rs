@@ -41,7 +41,7 @@ async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Pos
     let billing = consumer("billing");
     let messages: Vec<_> = (0..REMEMBERED).map(|n| message(&n.to_string())).collect();
     let candidates: Vec<_> =
-        messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
+        messages.iter().map(|message| Candidate { tenant: Tenant::none(), message }).collect();
     for batch in candidates.chunks(1_000) {
         let mut tx = inbox.begin().await.unwrap();
         tx.admit_batch(&billing, batch).await.unwrap();

@@ -267,7 +267,7 @@ fn signature() -> Signature {
 async fn admitted_again<DB: TestDatabase>(inbox: &Inbox<DB>, copy: &Message) -> [Option<DeadLetterId>; 2] {
     let mut tx = inbox.begin().await.unwrap();
     let alone = tx.admit(&billing(), &Tenant::none(), copy).await.unwrap();
-    let candidates = [Candidate { scope: Tenant::none(), message: copy }];
+    let candidates = [Candidate { tenant: Tenant::none(), message: copy }];
     let mut batch = tx.admit_batch(&billing(), &candidates).await.unwrap();
     tx.rollback().await.unwrap();
     [alone, batch.remove(0).unwrap()].map(|admission| match admission {

@@ -18,6 +18,7 @@ use inbox::{
     RedriveOptions, Requested, Signature, Tenant,
 };
 use message::Message;
+use sqlx::postgres::PgSslMode;
 use sqlx::{Postgres, Transaction};
 use tests::{Counters, eventually};
 
@@ -33,6 +34,7 @@ cases! { "inbox/failures":
     postgres {
         a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
         a_hung_statement_ends_with_its_handler_on_postgres,
+        a_database_host_that_is_gone_stops_no_consumer_on_postgres,
     }
 }
 
@@ -180,7 +182,7 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
             let is_refused = message.payload.starts_with(b"refused");
             Tenant::new(if is_refused { "t".repeat(300) } else { String::from("acme") })
         };
-        let consuming = builder(&inbox, &broker, Effect::works()).try_scope(tenant);
+        let consuming = builder(&inbox, &broker, Effect::works()).try_tenant(tenant);
         let running = start(in_batches(consuming, batch));
         broker.drained().await;
         running.stop().await;
@@ -188,7 +190,7 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
         let mut errors: Vec<_> = dead.iter().skip(2 * round).map(|letter| letter.error.as_str()).collect();
         errors.sort_unstable();
         assert!(errors.len() == 2 && errors[0].contains("300 bytes"), "{errors:?}");
-        assert!(errors[1].contains("the scope function panicked"), "{errors:?}");
+        assert!(errors[1].contains("the function for tenants panicked"), "{errors:?}");
         assert!(dead.iter().all(|letter| letter.reason == Reason::NoTenant && letter.message().is_err()));
     }
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
@@ -313,4 +315,40 @@ async fn a_hung_statement_ends_with_its_handler_on_postgres() {
     let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();
     assert_eq!(sleeping, 0);
     database.drop_schema().await;
+}
+
+/// Goal: a host that is gone without a word, with requests on their way to it, stops no consumer
+/// once another host answers at its address. Oracle: the effects, with a pool of two connections.
+/// Without TLS: sqlx waits for the other end when it closes such a connection.
+async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let there = (*database.pool.connect_options()).clone();
+    let upstream = format!("{}:{}", there.get_host(), there.get_port());
+    let wire = proxy::Proxy::start(0, upstream).await.unwrap();
+    let pool = outbox::pool_options::<Postgres>()
+        .max_connections(2)
+        .connect_with(there.host("127.0.0.1").port(wire.address().port()).ssl_mode(PgSslMode::Disable))
+        .await
+        .unwrap();
+    let options = inbox::InboxOptions { call_timeout: Duration::from_secs(4), ..database.options() };
+    let inbox = Inbox::open(pool, options).await.unwrap();
+    let wire = Arc::new(wire);
+    let gone = Arc::clone(&wire);
+    let broker = Broker::new((0..20).map(|n| keyed(&format!("key-{n}"), &format!("effect {n}"))));
+    let handler = Effect::new(move |message, call| {
+        if call == 1 && [&b"effect 3"[..], b"effect 9"].contains(&&message.payload[..]) {
+            // What this transaction asks for next is answered by nobody, and nobody says so.
+            gone.abandon(proxy::End::Server);
+        }
+        Ok(())
+    });
+    let consuming = builder(&inbox, &broker, handler).handler_timeout(Duration::from_secs(1));
+    let running = start(consuming);
+    until("everything has taken effect", async || {
+        <Postgres as TestDatabase>::effects(&database.pool, "billing").await.len() == 20
+    })
+    .await;
+    broker.drained().await;
+    running.stop().await;
+    <Postgres as TestDatabase>::remove(database).await;
 }

@@ -224,7 +224,7 @@ async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase
 
     let mut tx = by_content.begin().await.unwrap();
     assert!(matches!(admit(&mut tx, "billing", &one).await.unwrap(), Admission::Fresh(_)));
-    let candidate = |message| Candidate { scope: Tenant::none(), message };
+    let candidate = |message| Candidate { tenant: Tenant::none(), message };
     let candidates = [&in_batch, &its_copy, &same, &other].map(candidate);
     let admitted = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
     let [Ok(Admission::Fresh(_)), Ok(Admission::Duplicate(_)), Ok(Admission::Duplicate(_)), Err(refused)] =
@@ -295,7 +295,7 @@ async fn what_is_refused_by_its_time_is_counted_once<DB: TestDatabase>(database:
     assert!(admit(&mut tx, &name, &old).await.is_err() && admit(&mut tx, &name, &early).await.is_err());
     assert!(admit(&mut tx, &name, &message("present")).await.is_ok());
     assert_eq!((counted("too_old"), counted("from_the_future")), (1, 1));
-    let candidates = [&old, &early].map(|message| Candidate { scope: Tenant::none(), message });
+    let candidates = [&old, &early].map(|message| Candidate { tenant: Tenant::none(), message });
     let refused = tx.admit_batch(&consumer(&name), &candidates).await.unwrap();
     assert!(refused.iter().all(Result::is_err));
     assert_eq!((counted("too_old"), counted("from_the_future")), (2, 2));
@@ -310,7 +310,7 @@ async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<
     messages.push(message("another").with_id(messages[5].id));
     messages.push(message_of(inbox.window().oldest_accepted_at() - Duration::from_secs(60), "old"));
     let candidates: Vec<_> =
-        messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
+        messages.iter().map(|message| Candidate { tenant: Tenant::none(), message }).collect();
     let mut tx = inbox.begin().await.unwrap();
     let admissions = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
     for (at, admission) in admissions.iter().enumerate() {
@@ -351,7 +351,7 @@ async fn racing_batches_in_opposite_order_apply_once<DB: TestDatabase>(database:
             }
             tokio::spawn(async move {
                 let candidates: Vec<_> =
-                    messages.iter().map(|message| Candidate { scope: Tenant::none(), message }).collect();
+                    messages.iter().map(|message| Candidate { tenant: Tenant::none(), message }).collect();
                 let mut tx = inbox.begin().await.unwrap();
                 let admissions = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
                 let fresh = admissions.iter().filter(|one| matches!(one, Ok(Admission::Fresh(_)))).count();

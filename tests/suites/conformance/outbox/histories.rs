@@ -28,6 +28,8 @@ cases! { "outbox/histories":
         a_foreign_cursor_hides_nothing_from_another_relay,
         what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up,
         what_stands_beside_the_log_is_not_read_again_after_a_restore,
+        a_parked_message_whose_id_is_given_out_again_gets_a_new_one,
+        no_message_is_parked_under_the_id_of_another_one,
         a_relay_that_was_held_up_forgets_nothing_that_is_left_out,
         producers_go_on_while_the_sequence_waits_for_a_long_transaction,
         a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before,
@@ -111,6 +113,88 @@ async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
         assert!(error.to_string().contains("outbox_message_id_seq"), "{error}");
         drop((checkpoint_store, follower));
         assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
+        db
+    })
+    .await;
+}
+
+/// The key of each parked message, with the key that its copy was made of, in the order of ids.
+async fn beside(db: &Database<Postgres>) -> Vec<(String, Option<String>)> {
+    let question = "SELECT e.key, convert_from(p.payload, 'UTF8') FROM outbox_exception AS e
+        LEFT JOIN outbox_parked AS p USING (relay, shard, id) ORDER BY id";
+    sqlx::query_as(question).fetch_all(&db.admin).await.unwrap()
+}
+
+/// Orders whose payload is their key.
+fn telling(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+    range.map(|n| NewMessage::new("orders").key(n.to_string()).payload(n.to_string()))
+}
+
+/// An entry as a dead one.
+fn dead(entry: &outbox::log::Entry) -> ExceptionChange {
+    let mut change = parked(entry.id.0, entry.message_id(), ExceptionState::Dead);
+    if let ExceptionChange::Park(parked) = &mut change {
+        parked.key = entry.key().map(str::to_owned);
+    }
+    change
+}
+
+/// The sequence goes back behind a parked message, whose row is gone, and gives its id to another
+/// one that has to be parked as well.
+async fn a_parked_message_whose_id_is_given_out_again_gets_a_new_one() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(telling(0..10)).await;
+        let mut store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let entries = follower.all().await;
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&entries[3])]).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(telling(10..15)).await;
+        let (lease, cursor) = granted(&mut store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let later = follower.all().await;
+        assert_eq!(keys(&later), ["10", "11", "12", "13", "14"]);
+        assert_eq!(later[3].id, entries[3].id, "the id was given out again");
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&later[3])]).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        let both = ["13", "3"].map(|key| (key.to_owned(), Some(key.to_owned())));
+        assert_eq!(beside(&db).await, both);
+        let next = "SELECT nextval('outbox_message_id_seq') - (SELECT max(id) FROM outbox_exception)";
+        assert_eq!(db.number(next).await, 1, "the sequence goes on behind the new id");
+        db
+    })
+    .await;
+}
+
+/// Nobody has noticed that an id was given out twice until both are to be parked.
+async fn no_message_is_parked_under_the_id_of_another_one() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(telling(0..1)).await;
+        let mut store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let entries = follower.all().await;
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&entries[0])]).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        db.run("UPDATE outbox_message SET message_id = outbox_new_message_id(), key = '1', payload = '1'")
+            .await;
+        let mut other = entries[0].clone();
+        let id: String = sqlx::query_scalar("SELECT message_id::text FROM outbox_message")
+            .fetch_one(&db.admin)
+            .await
+            .unwrap();
+        let message = other.message.as_mut().unwrap();
+        message.id = id.parse().unwrap();
+        message.key = Some(message::OrderingKey::new("1").unwrap());
+        let refused = store.checkpoint(lease.epoch, &follower.cursor(), &[dead(&other)]).await.unwrap_err();
+        assert!(refused.to_string().contains("given out again"), "{refused}");
+        let (lease, cursor) = granted(&mut store).await;
+        let stored = store.checkpoint(lease.epoch, &cursor, &[dead(&other)]).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        let both = ["1", "0"].map(|key| (key.to_owned(), Some(key.to_owned())));
+        assert_eq!(beside(&db).await, both);
         db
     })
     .await;

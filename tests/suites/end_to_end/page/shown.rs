@@ -115,8 +115,10 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
         Ok(fits.then_some(()))
     })
     .await?;
-    let all = [("what", "discard-all"), ("expected", "2"), ("reason", "given up")];
     let ann = Client::new(&address).with("Authorization", &format!("Bearer {}", super::ANN));
+    let asked = ann.post("/dead/confirm", &[("what", "discard-all")]).await?;
+    let expected = asked.field("expected")?;
+    let all = [("what", "discard-all"), ("expected", expected), ("reason", "given up")];
     assert_eq!(ann.post("/dead/decide", &all).await?.status, 200, "a standby decides as well");
     let audit = served.eve().get("/audit").await?.body;
     assert_eq!(audit.matches("given up").count(), 2, "{audit}");

@@ -1,0 +1,88 @@
+//! Readers of committed records behind a transaction that a relay has left open. Another program
+//! commits to the same topic behind it; the oracle is when the plain reader sees that.
+
+use std::time::{Duration, Instant};
+
+use brokers::kafka::{Config, TransactionalConnector};
+use message::{
+    Connector as _, EventType, Message, OrderingKey, Receipts, Submission, Ticket, Topic, TransactionMark,
+    TransactionScope, Transactions as _,
+};
+use tests::brokers::committed;
+use tests::workload::Workload;
+use tests::{Backend, Dialect, Failure, Outcome, Stage};
+
+use super::program::{LEASE, Relay};
+use super::{KEYS, open};
+
+/// How often brokers look for transactions whose time is over, by default:
+/// `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
+const LOOKED_FOR: Duration = Duration::from_secs(10);
+/// For a machine that has other work.
+const SLACK: Duration = Duration::from_secs(10);
+/// So many that every partition has some.
+const OTHERS: usize = 60;
+const PAYLOAD: &[u8] = b"of another program";
+
+/// Goal: a relay that is killed with messages in its transaction, and has no successor, holds
+/// readers up for the time of its lease and the brokers' interval at most.
+pub(super) async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    workload.place_many(KEYS, 20).await?;
+    Relay::start_doomed(&stage, &workload, "before_commit", 1)?.ended().await?;
+    readers_go_on(&stage, &workload).await
+}
+
+/// Goal: the same for one that stands still, with its connections open.
+pub(super) async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
+    let workload = open::<DB>(&stage).await?;
+    workload.place_many(KEYS, 20).await?;
+    let relay = Relay::start_doomed(&stage, &workload, "in_commit", 1)?;
+    relay.tells("stands still in_commit").await?;
+    relay.signal("STOP").await?;
+    readers_go_on(&stage, &workload).await?;
+    relay.kill().await?;
+    Ok(())
+}
+
+async fn readers_go_on<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcome {
+    commit_behind(stage, &workload.topic).await?;
+    let begun_at = Instant::now();
+    let seen = || -> Result<usize, Failure> {
+        let records = committed::read(&Backend::Kafka.address()?, &workload.topic)?;
+        Ok(records.iter().flatten().filter(|payload| *payload == PAYLOAD).count())
+    };
+    assert!(seen()? < OTHERS, "the relay has left no transaction open");
+    while seen()? < OTHERS {
+        let waited = begun_at.elapsed();
+        assert!(waited < LEASE + LOOKED_FOR + SLACK, "readers have waited for {waited:?}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    println!("readers waited for {:?}", begun_at.elapsed());
+    Ok(())
+}
+
+/// Another program, with transactions of its own, commits to every partition.
+async fn commit_behind(stage: &Stage, topic: &str) -> Outcome {
+    let config = Config::new(Backend::Kafka.address()?.split(','));
+    let other = TransactionalConnector::new(config.clone())?;
+    let log = stage.unique("other").to_lowercase();
+    let scope = TransactionScope { log, relay: String::from("other"), is_new: true, timeout: LEASE * 10 };
+    let marks = format!("outbox-marks.{}.{}", scope.log, scope.relay);
+    stage.afterwards("the topic of the other's marks", async move {
+        Ok(brokers::kafka::Admin::new(&config)?.delete_topics(&[&marks]).await?)
+    });
+    other.take_over(&scope).await?;
+    let (receipts, mut received) = Receipts::channel();
+    let mut publisher = other.connect(receipts).await?;
+    let submission = |number: usize| -> Result<Submission, Failure> {
+        let message = Message::new(Topic::new(topic)?, EventType::new("other")?, PAYLOAD)
+            .with_key(OrderingKey::new(format!("other-{number}"))?);
+        Ok(Submission { ticket: Ticket(number as u64), message: message.into() })
+    };
+    publisher.submit((0..OTHERS).map(submission).collect::<Result<_, _>>()?).await;
+    for _ in 0..OTHERS {
+        received.recv().await.ok_or("the session has ended")?.outcome?;
+    }
+    Ok(other.commit(other.session(), TransactionMark { number: 1, content: Vec::new() }).await?)
+}
