@@ -46,6 +46,12 @@ pub struct Duplicate {
     pub dead_letter: Option<DeadLetterId>,
 }
 
+impl From<Stored> for Duplicate {
+    fn from(Stored { result, processed_at, dead_letter, .. }: Stored) -> Self {
+        Self { processed_at, result: result.map(Bytes::from), dead_letter }
+    }
+}
+
 /// The right to apply one message's effect in the transaction that admitted it.
 #[derive(Debug)]
 pub struct Guard<DB: Dialect> {
@@ -131,11 +137,10 @@ pub(crate) fn compare(
     message: &Message,
 ) -> Result<Duplicate, Refusal> {
     let received = identity(message);
-    let Stored { fingerprint, result, processed_at, dead_letter } = stored;
-    if fingerprint == received {
-        return Ok(Duplicate { processed_at, result: result.map(Bytes::from), dead_letter });
+    if stored.fingerprint == received {
+        return Ok(stored.into());
     }
-    let consumer = consumer.clone();
+    let (consumer, Stored { fingerprint, processed_at, .. }) = (consumer.clone(), stored);
     Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
 }
 

@@ -1,12 +1,15 @@
 //! Everything that an inbox knows of one message, over all consumers.
 
+use message::MessageId;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::attempts::Attempt;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::Dialect;
+use crate::guard::{Duplicate, key};
 use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Tenant};
 use crate::store_error::StoreError;
 
 /// The state of a message at one consumer.
@@ -47,5 +50,25 @@ impl<DB: Dialect> Inbox<DB> {
         DB::known(&mut connection, self.statements(), id)
             .await
             .map_err(StoreError::during("look a message up"))
+    }
+
+    /// Returns what a duplicate of a message would be told, without one: when it took effect and
+    /// the result that its handler returned, or the dead letter that it ended as. `None` while it
+    /// has done neither, and once it is forgotten. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn outcome(
+        &self,
+        consumer: &ConsumerName,
+        tenant: &Tenant,
+        id: MessageId,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        let what = "look the outcome of a message up";
+        let mut connection = self.acquire(what).await?;
+        let stored = DB::find(&mut connection, self.statements(), key(consumer, tenant, id))
+            .await
+            .map_err(StoreError::during(what))?;
+        Ok(stored.map(Duplicate::from))
     }
 }

@@ -184,6 +184,8 @@ async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &D
 async fn a_duplicate_gets_the_stored_result<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let message = message("with result");
+    let outcome = async || inbox.outcome(&consumer("billing"), &Tenant::none(), message.id).await.unwrap();
+    assert_eq!(outcome().await, None);
     let mut tx = inbox.begin().await.unwrap();
     let Admission::Fresh(guard) = admit(&mut tx, "billing", &message).await.unwrap() else { panic!("fresh") };
     guard.complete(&mut tx, b"invoice 7").await.unwrap();
@@ -196,6 +198,7 @@ async fn a_duplicate_gets_the_stored_result<DB: TestDatabase>(database: &Databas
     let Admission::Duplicate(again) = admit(&mut tx, "billing", &message).await.unwrap() else { panic!() };
     assert_eq!(first, again, "the original time comes back every time");
     assert_eq!(tx.commit().await.unwrap().len(), 2);
+    assert_eq!(outcome().await, Some(first), "also without a duplicate");
 }
 
 async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &Database<DB>) {
