@@ -39,6 +39,7 @@ cases! { "outbox/histories":
     }
     sqlite {
         a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
+        no_message_is_parked_under_the_id_of_another_one_of_a_file,
     }
 }
 
@@ -575,6 +576,25 @@ async fn status_tells_which_server_a_cursor_belongs_to() {
         // The relay goes on from it.
         db.enqueue(orders(10..11)).await;
         assert_eq!(read_anew(&db).await, ["10"]);
+        db
+    })
+    .await;
+}
+
+/// The file was set back, and has overtaken the relay before anybody looked.
+async fn no_message_is_parked_under_the_id_of_another_one_of_a_file() {
+    each(async |db: Database<Sqlite>| {
+        db.enqueue(orders(0..2)).await;
+        let mut store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        follower.all().await;
+        let dead = || [parked(2, message::MessageId::new().to_string(), ExceptionState::Dead)];
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &dead()).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        let refused = store.checkpoint(lease.epoch, &follower.cursor(), &dead()).await.unwrap_err();
+        assert!(refused.to_string().contains("another one under its id 2"), "{refused}");
+        assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 1);
         db
     })
     .await;
