@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
@@ -81,10 +83,16 @@ async fn a_released_lease_is_free_at_once<DB: TestDialect>(db: Database<DB>) -> 
     db
 }
 
+/// The message of an entry: what is parked has the id of its row.
+fn message_id(entry: i64) -> message::MessageId {
+    static KNOWN: LazyLock<Mutex<HashMap<i64, message::MessageId>>> = LazyLock::new(Mutex::default);
+    *KNOWN.lock().unwrap().entry(entry).or_insert_with(message::MessageId::new)
+}
+
 fn parked(id: i64, state: ExceptionState, due_in: Option<Duration>) -> Parked {
     Parked {
         id: EntryId(id),
-        message_id: message::MessageId::new().to_string(),
+        message_id: message_id(id).to_string(),
         topic: String::from("orders"),
         key: Some(format!("key-{id}")),
         state,
@@ -100,7 +108,8 @@ async fn with_parked<DB: TestDialect>(
     db: &Database<DB>,
     changes: &[ExceptionChange],
 ) -> (Box<dyn outbox::log::CheckpointStore>, i64, Cursor) {
-    db.enqueue((1..=5).map(|n| NewMessage::new("orders").key(format!("key-{n}")).json(&n))).await;
+    let message = |n| NewMessage::new("orders").key(format!("key-{n}")).json(&n).id(message_id(n));
+    db.enqueue((1..=5).map(message)).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;
     let (lease, cursor) = granted(&mut checkpoint_store).await;
     assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, changes).await.unwrap(), Fenced::Held);
@@ -162,7 +171,7 @@ async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: Databa
         0 => NewMessage::new("orders").json(&n),
         key => NewMessage::new("orders").key(format!("key-{key}")).json(&n),
     };
-    db.enqueue((1..=30).map(message)).await;
+    db.enqueue((1..=30).map(|n| message(n).id(message_id(n)))).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;
     let (lease, cursor) = granted(&mut checkpoint_store).await;
     let park = |id: i64| {
@@ -201,7 +210,8 @@ async fn a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked<DB: 
     db: Database<DB>,
 ) -> Database<DB> {
     let at = time::OffsetDateTime::now_utc() + Duration::from_secs(600);
-    db.enqueue([NewMessage::new("orders").key("key-1").json(&1).deliver_at(at)]).await;
+    let scheduled = NewMessage::new("orders").key("key-1").json(&1).deliver_at(at);
+    db.enqueue([scheduled.id(message_id(1))]).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;
     let (lease, cursor) = granted(&mut checkpoint_store).await;
     // As if it had been read an hour ago.
