@@ -86,7 +86,7 @@ words!(
         Malformed = "malformed",
         /// Some of its chunks did not come in time.
         Incomplete = "incomplete",
-        /// Its consumer could not tell whose it is: its function for tenants panicked or refused it.
+        /// Its consumer could not tell whose it is: the function for tenants panicked or refused.
         NoTenant = "no_scope",
     }
 );

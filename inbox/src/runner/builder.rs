@@ -332,8 +332,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility
     /// timeout or poll interval. In a [batch](Self::batch) it holds for each call, and with
     /// `on_batch` for the call of the whole batch: choose smaller batches, or more time. On
-    /// PostgreSQL a handler that waits for something else than its transaction needs a pool with a longer
-    /// `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
+    /// PostgreSQL a handler that waits for something else than its transaction needs a pool with a
+    /// longer `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
     #[must_use]
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;

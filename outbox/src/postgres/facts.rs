@@ -38,8 +38,8 @@ migrations::statements! {
             (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1),
             coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
-    /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows: a row below the floor that is
-    /// too young for it. A sequence that was set back gives low ids out again, and pages of the log
+    /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows: a row below the floor that
+    /// is too young for it. A sequence that was set back gives low ids out again, and pages of the log
     /// do not meet them. Walks one index.
     young = "
         WITH young AS MATERIALIZED (

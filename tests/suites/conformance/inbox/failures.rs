@@ -337,7 +337,7 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
     let broker = Broker::new((0..20).map(|n| keyed(&format!("key-{n}"), &format!("effect {n}"))));
     let handler = Effect::new(move |message, call| {
         if call == 1 && [&b"effect 3"[..], b"effect 9"].contains(&&message.payload[..]) {
-            // What this transaction asks for next is answered by nobody, and nobody says so.
+            // Nobody answers what this transaction asks for next, and nobody says so.
             gone.abandon(proxy::End::Server);
         }
         Ok(())
