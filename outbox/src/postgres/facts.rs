@@ -39,8 +39,8 @@ migrations::statements! {
             coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
     /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows: a row below the floor that
-    /// is too young for it. A sequence that was set back gives low ids out again, and pages of the log
-    /// do not meet them. Walks one index.
+    /// is too young for it. A sequence that was set back gives low ids out again, and pages of the
+    /// log do not meet them. Walks one index.
     young = "
         WITH young AS MATERIALIZED (
             SELECT xid, id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, $2::bigint)
