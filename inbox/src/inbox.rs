@@ -70,8 +70,8 @@ pub struct InboxOptions {
     /// The largest payload that is put together from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
     pub chunked_bytes_max: usize,
-    /// How long a consumer waits for an answer of the database:
-    /// [`CALL_TIMEOUT_MIN`](crate::CALL_TIMEOUT_MIN) to [`CALL_TIMEOUT_MAX`](crate::CALL_TIMEOUT_MAX), 120 s by default. Then it gives the connection up and tries again.
+    /// How long a consumer waits for an answer of the database: [`CALL_TIMEOUT_MIN`] to
+    /// [`CALL_TIMEOUT_MAX`], 120 s by default. Then it gives the connection up and tries again.
     /// Choose more than the slowest handler takes: a copy of its message waits for it.
     pub call_timeout: Duration,
     /// When two payloads under one id are the same: [`PayloadComparison::Bytes`] by default.

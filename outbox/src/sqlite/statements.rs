@@ -99,7 +99,8 @@ migrations::statements! {
                 {now} + ?8), ?9, ?10)
         ON CONFLICT (relay, shard, id) DO UPDATE SET
             message_id = CASE WHEN message_id = excluded.message_id THEN message_id END,
-            state = excluded.state, attempts = excluded.attempts, due_at = excluded.due_at, fault = excluded.fault, error = excluded.error, updated_at = {now}";
+            state = excluded.state, attempts = excluded.attempts, due_at = excluded.due_at,
+            fault = excluded.fault, error = excluded.error, updated_at = {now}";
     /// ?1 relay, ?2 id.
     resolve = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 id: the copy of an entry that is resolved.
