@@ -26,6 +26,9 @@ const CONFLICTS_MAX: u32 = 20;
 /// The pauses between them.
 const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
+/// How often a saga is let go again while its worker stops and the database does not answer.
+const OUTAGES_AT_STOP: u32 = 3;
+
 /// The next step after a run.
 #[derive(Debug)]
 enum Next {
@@ -126,7 +129,7 @@ impl<DB: Dialect> Driver<DB> {
                 }
             }
             if outages > 0 {
-                if self.stopping.is_cancelled() {
+                if self.stopping.is_cancelled() && outages > OUTAGES_AT_STOP {
                     return;
                 }
                 tokio::time::sleep(Backoff::OUTAGES.delay(outages, rand::random())).await;

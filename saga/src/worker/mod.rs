@@ -21,6 +21,7 @@ use std::time::Duration;
 use inbox::Backoff;
 use message::backoff::jittered;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -43,18 +44,22 @@ impl<DB: Dialect> Sagas<DB> {
         let stopping = CancellationToken::new();
         let maintenance = AbortOnDropHandle::new(tokio::spawn(maintenance::keep_running(self.clone())));
         let mut running = JoinSet::new();
-        {
+        let stopped_at = {
             let working = self.work(&mut running, &stopping);
             tokio::pin!(working, shutdown);
             tokio::select! {
-                () = &mut working => {}
-                () = &mut shutdown => {}
+                // It ends when it is told to, which only this function does.
+                () = &mut working => return,
+                () = &mut shutdown => stopping.cancel(),
             }
-        }
-        stopping.cancel();
+            let stopped_at = Instant::now();
+            // What a claim under way still takes would be leased to nobody.
+            _ = timeout_at(stopped_at + self.0.options.shutdown_grace, working).await;
+            stopped_at
+        };
         drop(maintenance);
         let ended = async { while running.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.0.options.shutdown_grace, ended).await.is_err() {
+        if timeout_at(stopped_at + self.0.options.shutdown_grace, ended).await.is_err() {
             tracing::warn!(
                 sagas = running.len(),
                 "sagas did not reach their next step in time; their leases expire"
@@ -62,27 +67,26 @@ impl<DB: Dialect> Sagas<DB> {
         }
     }
 
-    /// Takes and runs sagas, without end.
+    /// Takes and runs sagas until it stops; those that the last claim took are given back.
     async fn work(&self, running: &mut JoinSet<()>, stopping: &CancellationToken) {
         let worker = Uuid::now_v7().to_string();
         let mut claims = Claims::new(self);
         let mut room = Room::new(self.0.options.concurrency);
         let (mut idle, mut failures) = (POLL_MIN, 0);
-        loop {
-            let free = room.free(running).await;
+        while let Some(free) = stopping.run_until_cancelled(room.free(running)).await {
             let taken = match claims.take(free, &worker).await {
                 Ok(taken) => taken,
                 Err(error) => {
                     failures += 1;
                     tracing::warn!(%error, failures, "no sagas can be taken; it is tried again");
                     let delay = Backoff::OUTAGES.delay(failures, rand::random());
-                    tokio::time::sleep(delay.max(POLL_MIN)).await;
+                    stopping.run_until_cancelled(tokio::time::sleep(delay.max(POLL_MIN))).await;
                     continue;
                 }
             };
             failures = 0;
             if taken.is_empty() {
-                self.rest(running, idle).await;
+                stopping.run_until_cancelled(self.rest(running, idle)).await;
                 idle = (idle * 2).min(self.0.options.poll_max);
                 continue;
             }
@@ -90,7 +94,7 @@ impl<DB: Dialect> Sagas<DB> {
             for (saga, lease) in taken {
                 let (sagas, stopping, slot) = (Arc::clone(&self.0), stopping.clone(), room.slot());
                 running.spawn(async move {
-                    match slot.await {
+                    match stopping.run_until_cancelled(slot).await.flatten() {
                         Some(_slot) => drive::drive(sagas, stopping, saga, lease).await,
                         None => drive::give_back(&sagas, &saga).await,
                     }

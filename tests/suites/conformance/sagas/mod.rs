@@ -141,15 +141,21 @@ async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input
 /// A worker, until it is stopped or dropped.
 struct Worker {
     stop: CancellationToken,
+    /// It has seen that it stops.
+    has_noticed: CancellationToken,
     running: tokio::task::JoinHandle<()>,
 }
 
 impl Worker {
     fn of<DB: Tables>(sagas: &Sagas<DB>) -> Self {
-        let stop = CancellationToken::new();
-        let (sagas, stopped) = (sagas.clone(), stop.clone());
-        let running = tokio::spawn(async move { sagas.run(stopped.cancelled_owned()).await });
-        Self { stop, running }
+        let (stop, has_noticed) = (CancellationToken::new(), CancellationToken::new());
+        let (sagas, stopped, noticed) = (sagas.clone(), stop.clone(), has_noticed.clone());
+        let stopped = async move {
+            stopped.cancelled().await;
+            noticed.cancel();
+        };
+        let running = tokio::spawn(async move { sagas.run(stopped).await });
+        Self { stop, has_noticed, running }
     }
 
     async fn stop(self) {

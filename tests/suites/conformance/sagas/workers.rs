@@ -209,6 +209,9 @@ async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
     let worker = Worker::of(&sagas);
     began.notified().await;
     worker.stop.cancel();
+    worker.has_noticed.cancelled().await;
+    // It is told an instant before it acts on it.
+    tokio::time::sleep(Duration::from_millis(250)).await;
     goes_on.notify_one();
     worker.running.await.unwrap();
     let saga = show(&sagas, "a").await.0;
