@@ -1,9 +1,11 @@
 //! The real `relay` program as a child process.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 
+use time::OffsetDateTime;
 use tokio::process::{Child, Command};
 
 use crate::brokers::Broker;
@@ -206,6 +208,22 @@ impl RelayProcess {
             Ok(address.map(str::to_owned))
         })
         .await
+    }
+}
+
+/// The end of a failed test's evidence: whether the relay was silent or gone.
+impl Drop for RelayProcess {
+    fn drop(&mut self) {
+        let end = match self.child.try_wait() {
+            Ok(Some(status)) => format!("the relay has ended: {status}"),
+            Ok(None) => String::from("the relay runs"),
+            Err(error) => format!("nobody knows whether the relay runs: {error}"),
+        };
+        let log = std::fs::File::options().append(true).open(&self.log);
+        // A folder that is gone has no reader either.
+        _ = log.and_then(|mut log| {
+            writeln!(log, "--- {}: the test lets it go; {end}", OffsetDateTime::now_utc())
+        });
     }
 }
 

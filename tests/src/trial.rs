@@ -68,7 +68,8 @@ fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F
             Ok(Err(panic)) => Err(panic_text(panic.as_ref())),
             Err(_) => Err(format!("not finished after {DEADLINE:?}")),
         };
-        let verdict = verdict.map_err(|problem| format!("{problem}\n{}", stage.evidence()));
+        // Once more at the end: who is shown the end of a long output alone sees it, too.
+        let verdict = verdict.map_err(|problem| format!("{problem}\n{}{problem}", stage.evidence()));
         let cleaned_up = stage.clean_up().await;
         verdict.and(cleaned_up).map_err(Failed::from)
     })
