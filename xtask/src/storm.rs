@@ -11,7 +11,8 @@ use crate::{
 use clap::Args;
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
@@ -127,11 +128,11 @@ pub(crate) fn run(options: &Storm) -> Result<ExitCode, String> {
     code
 }
 
-/// Built programs, and where the services are that they use.
+/// Programs of its own, which nobody replaces while the storm starts them again and again, and
+/// where the services are that they use.
 struct Stage {
     environment: BTreeMap<String, String>,
-    /// This program, which the storm calls to stop and start its services. Looked up before
-    /// anything is built: building may replace the file.
+    /// This program, which the storm calls to stop and start its services.
     xtask: PathBuf,
     storm: PathBuf,
     root: PathBuf,
@@ -146,6 +147,7 @@ impl Stage {
             }
             Err(fault) => eprintln!("libfaketime: {fault}"),
         }
+        // Looked up before anything is built: building may replace the file.
         let xtask =
             std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
         let mut build = cargo(["build", "--package", "storm", "--package", "outbox-toolkit-relay"])?;
@@ -157,7 +159,16 @@ impl Stage {
         if !built.success() {
             return Err(format!("the storm could not be built ({built})"));
         }
-        let storm = cargo::programs(release)?.join("storm");
+        let programs = PathBuf::from(&environment[DIR_VARIABLE]).join("programs");
+        fs::create_dir_all(&programs)
+            .map_err(|error| format!("cannot create {}: {error}", programs.display()))?;
+        let built = cargo::programs(release)?;
+        for (from, name) in
+            [(&xtask, "xtask"), (&built.join("storm"), "storm"), (&built.join("relay"), "relay")]
+        {
+            copy(from, &programs.join(name))?;
+        }
+        let [xtask, storm] = ["xtask", "storm"].map(|name| programs.join(name));
         Ok(Self { environment, xtask, storm, root: workspace::root()? })
     }
 
@@ -181,6 +192,16 @@ impl Stage {
             Err(error) => eprintln!("the storm's services could not be stopped: {error}"),
         }
     }
+}
+
+/// Copies a program. One that still runs is left to whoever runs it.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let failed = |error| format!("cannot copy {} to {}: {error}", from.display(), to.display());
+    match fs::remove_file(to) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    fs::copy(from, to).map(drop).map_err(failed)
 }
 
 /// Where the storm's own services are, for whoever starts them and whoever connects.

@@ -1,14 +1,14 @@
 //! One storm from its first process to its verdict.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use checker::{Outcome, SagaState, Verdict};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
@@ -66,6 +66,9 @@ const STOP: Duration = Duration::from_secs(30);
 const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
 /// How long an operator tries to have dead messages tried again.
 const REQUEUE: Duration = Duration::from_secs(120);
+/// How often an operator has them tried again while faults inject. Without one a long storm ends
+/// with every key behind a dead message, and with nothing to do for anybody.
+const OPERATOR: Duration = Duration::from_secs(30);
 
 /// The word for every fault, also those that inject only when they are asked for.
 const ALL: &str = "all";
@@ -179,6 +182,7 @@ impl Storm<'_> {
             () = Arc::clone(&backpressure).watch(plot.clone(), Arc::clone(stage)) => {
                 return Err("nobody looks after the producers".into());
             }
+            () = self.operate() => return Err("the operator has left".into()),
         };
         backpressure::release(plot)?;
         phases.begin("recovery");
@@ -264,25 +268,21 @@ impl Storm<'_> {
         }
     }
 
+    /// Has dead messages tried again now and then.
+    async fn operate(&self) {
+        loop {
+            sleep(OPERATOR).await;
+            // What is refused now is asked for again by the next one.
+            _ = timeout(OPERATOR, self.requeue_once()).await;
+        }
+    }
+
     /// As an operator does when the broker takes larger messages again.
     async fn requeue(&self) -> Result<(), Failure> {
-        let mut command = Command::new(&self.options.programs.relay);
-        command.args([
-            "dead",
-            "requeue",
-            "--all",
-            "--yes",
-            "--actor",
-            "storm",
-            "--note",
-            "the storm is over",
-        ]);
-        command.arg("--config").arg(self.plot.file("relay.toml")).args(["--pipeline", RELAY_NAME]);
-        command.stdin(Stdio::null());
         // The server may still be recovering from what injected last.
         let deadline = Instant::now() + REQUEUE;
         loop {
-            let output = command.output().await?;
+            let output = self.requeue_once().await?;
             if output.status.success() {
                 return Ok(());
             }
@@ -292,6 +292,14 @@ impl Storm<'_> {
             }
             sleep(Duration::from_secs(1)).await;
         }
+    }
+
+    async fn requeue_once(&self) -> std::io::Result<Output> {
+        let mut command = Command::new(&self.options.programs.relay);
+        command.args(["dead", "requeue", "--all", "--yes", "--actor", "storm"]);
+        command.args(["--note", "the broker takes larger messages again"]);
+        command.arg("--config").arg(self.plot.file("relay.toml")).args(["--pipeline", RELAY_NAME]);
+        command.stdin(Stdio::null()).kill_on_drop(true).output().await
     }
 
     fn count(&self, history: &checker::History) -> Result<Counts, Failure> {
