@@ -7,7 +7,7 @@ use message::{Fingerprint, MessageId};
 use migrations::Identifier;
 use migrations::SqlErrorKind;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Connection as _, Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
@@ -172,7 +172,9 @@ impl Dialect for Sqlite {
                 // Fails inside a transaction that a cancelled begin() has left, and the pool closes
                 // the connection.
                 connection.execute("BEGIN; ROLLBACK").await?;
-                Ok(true)
+                // SQLite ends a transaction by itself when the disk is full; the client, which does
+                // not know, could never begin one again.
+                Ok(!connection.is_in_transaction())
             })
         })
     }

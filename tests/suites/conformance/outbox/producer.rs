@@ -11,7 +11,7 @@ use outbox::{
     CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, OutboxTransaction,
     Rollback, TransactionError, trace,
 };
-use sqlx::{Executor, Postgres};
+use sqlx::{AssertSqlSafe, Executor, Postgres, Sqlite};
 
 cases! { "outbox/producer":
     every {
@@ -36,6 +36,9 @@ cases! { "outbox/producer":
         a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
         functions_for_other_languages_enqueue_and_explain,
         two_transactions_racing_for_one_id_store_it_once,
+    }
+    sqlite {
+        a_full_disk_spoils_no_connection_on_sqlite,
     }
 }
 
@@ -398,6 +401,36 @@ async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
         let error = tx.commit().await.unwrap_err();
         assert!(matches!(error, CommitError::Ended), "{error:?}");
         assert_eq!(db.rows().await, 0);
+        db
+    })
+    .await;
+}
+
+/// SQLite ends a transaction by itself when there is no room; its client does not know.
+async fn a_full_disk_spoils_no_connection_on_sqlite() {
+    on("a_full_disk", |db: Database<Sqlite>| async move {
+        let options = (*db.pool.connect_options()).clone();
+        let one = outbox::pool_options::<Sqlite>().max_connections(1).connect_with(options).await.unwrap();
+        for is_committed in [false, true] {
+            let mut tx = db.outbox.begin(&one).await.unwrap();
+            let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut *tx).await.unwrap();
+            let limit = format!("PRAGMA max_page_count = {}", pages + 4);
+            sqlx::query(AssertSqlSafe(limit)).execute(&mut *tx).await.unwrap();
+            let large = NewMessage::new("orders").payload("x".repeat(100_000));
+            tx.enqueue(large).await.unwrap_err();
+            if is_committed {
+                tx.commit().await.unwrap_err();
+            } else {
+                drop(tx);
+            }
+            // On the same connection, or on one that takes its place.
+            let mut tx = db.outbox.begin(&one).await.unwrap();
+            sqlx::query("PRAGMA max_page_count = 1000000").execute(&mut *tx).await.unwrap();
+            tx.enqueue(NewMessage::new("orders")).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        assert_eq!(db.rows().await, 2);
+        one.close().await;
         db
     })
     .await;
