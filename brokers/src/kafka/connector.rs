@@ -1,6 +1,7 @@
 //! Opens publishing sessions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{Fault, FaultScope, PublishError, Receipts};
@@ -44,7 +45,8 @@ impl message::Connector for Connector {
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn message::Publisher>, PublishError> {
         let singles = self.suspects.take();
         let batches = singles.is_none();
-        let outcomes = Outcomes::new(receipts, batches, Arc::clone(&self.suspects));
+        let linger = Duration::from_millis(self.config.linger_ms.into());
+        let outcomes = Outcomes::new(receipts, batches, linger, Arc::clone(&self.suspects));
         let (config, destination) = (self.config.clone(), self.destination.clone());
         // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this
         // future is dropped, the session opened there is dropped with its result.

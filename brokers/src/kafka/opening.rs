@@ -1,7 +1,7 @@
-//! Opening a partition: the first message of a session goes alone, everything after it is
-//! pipelined.
+//! When messages of a partition are handed to librdkafka: the first one of a session goes alone,
+//! and everything after it as soon as it can leave.
 //!
-//! Why: the broker protects the order of an idempotent producer by sequence numbers, but to a
+//! Why alone: the broker protects the order of an idempotent producer by sequence numbers, but to a
 //! producer that it does not know yet it accepts *any* first number (KIP-360). If the very first
 //! batch of a partition is refused while the second is already on its way, the second is stored: a
 //! later message of the key without the earlier one. Measured against a real one-node cluster:
@@ -9,17 +9,32 @@
 //! alone, and none of 99 with this rule. Once one message is confirmed, the broker knows the
 //! producer and refuses every gap. It costs one round trip per partition and session.
 //!
+//! Why not before it can leave: while a partition of an idempotent producer has 5 messages in
+//! flight, librdkafka sends no further request for it, and its thread polls without pause for as
+//! long as others wait there longer than `linger.ms` (2.12.1, `rd_kafka_toppar_producer_serve`).
+//! Behind a broker that does not answer that is a processor for nothing. What has waited here goes
+//! together, so batches are as large.
+//!
 //! Each partition has a queue of its own for what waits, so that one without a leader delays no
 //! other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use message::{Message, Topic};
 
 use super::partitioner::partition_of;
 use crate::pending::Pending;
+
+/// Messages of a partition that are in flight when librdkafka sends no further request for it
+/// (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages).
+const IN_FLIGHT_MAX: usize = 5;
+
+/// Payload bytes that leave together: a request has room for a million (`batch.size`), with keys and
+/// headers.
+const TOGETHER_BYTES_MAX: usize = 750_000;
 
 /// The partitions of every topic that this session has published to.
 #[derive(Debug, Default)]
@@ -29,22 +44,50 @@ pub(super) struct Openings {
     opened: Mutex<Vec<(Arc<Partitions>, usize)>>,
     /// Whether there are any: asked after every confirmation.
     has_opened: AtomicBool,
+    together: Duration,
 }
 
 /// The partitions of one topic.
 #[derive(Debug)]
-pub(super) struct Partitions(Box<[Mutex<Gate>]>);
+pub(super) struct Partitions {
+    gates: Box<[Mutex<Gate>]>,
+    /// Messages that are handed over within this time leave in one request.
+    together: Duration,
+}
 
 /// Whether messages of a partition may go.
-#[derive(Debug)]
-enum Gate {
-    /// Nothing was sent yet: the next message goes alone.
-    Fresh,
-    /// Its first message is unconfirmed, or messages still wait here: the next one queues behind
-    /// them.
-    Opening(VecDeque<Waiting>),
-    /// Everything goes.
-    Open,
+#[derive(Debug, Default)]
+struct Gate {
+    /// Whether a message of it was confirmed: the broker knows the producer.
+    is_open: bool,
+    /// Messages with a key that librdkafka has and nobody has confirmed.
+    unconfirmed: usize,
+    /// Until when others may join those that were handed over last.
+    joinable_until: Option<Instant>,
+    /// Payload bytes of those.
+    bytes: usize,
+    /// The next one queues behind them.
+    waiting: VecDeque<Waiting>,
+}
+
+impl Gate {
+    /// Whether the next message may go to librdkafka.
+    fn may_go(&self, now: Instant) -> bool {
+        let may_join =
+            self.joinable_until.is_some_and(|until| now < until) && self.bytes < TOGETHER_BYTES_MAX;
+        match self.is_open {
+            false => self.unconfirmed == 0,
+            true => self.unconfirmed < IN_FLIGHT_MAX || may_join,
+        }
+    }
+
+    fn goes(&mut self, message: &Message, now: Instant, together: Duration) {
+        if self.unconfirmed < IN_FLIGHT_MAX {
+            (self.joinable_until, self.bytes) = (Some(now + together), 0);
+        }
+        self.unconfirmed += 1;
+        self.bytes += message.payload.len();
+    }
 }
 
 /// A message that waits for its partition.
@@ -69,9 +112,16 @@ impl Openings {
         self.topics.read().unwrap_or_else(PoisonError::into_inner).get(topic).cloned()
     }
 
+    /// Nothing was sent yet. `linger`: how long librdkafka waits for others of a batch.
+    pub(super) fn new(linger: Duration) -> Self {
+        // Half of it: librdkafka must not have sent them by then.
+        Self { together: linger / 2, ..Self::default() }
+    }
+
     /// Notes how many partitions a topic has.
     pub(super) fn note(&self, topic: Topic, count: usize) -> Arc<Partitions> {
-        let partitions = Arc::new(Partitions((0..count).map(|_| Mutex::new(Gate::Fresh)).collect()));
+        let gates = (0..count).map(|_| Mutex::default()).collect();
+        let partitions = Arc::new(Partitions { gates, together: self.together });
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(topics.entry(topic).or_insert(partitions))
     }
@@ -81,25 +131,24 @@ impl Openings {
     /// into other partitions than their gates stand for, and what waits there would wait for good:
     /// the session has to end.
     #[must_use]
-    pub(super) fn opened(&self, topic: &str, partition: i32, key: Option<&[u8]>) -> bool {
+    pub(super) fn confirmed(&self, topic: &str, partition: i32, key: Option<&[u8]>) -> bool {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let partitions = topics.iter().find(|(name, _)| name.as_str() == topic).map(|(_, found)| found);
         let Some((partitions, place)) = partitions.zip(usize::try_from(partition).ok()) else { return true };
         let Some(mut gate) = partitions.gate(place) else { return false };
-        if key.is_some_and(|key| partition_of(key, partitions.0.len()) != place) {
+        if key.is_some_and(|key| partition_of(key, partitions.gates.len()) != place) {
             return false;
         }
-        match &*gate {
-            Gate::Opening(waiting) if waiting.is_empty() => *gate = Gate::Open,
-            Gate::Fresh => *gate = Gate::Open,
-            Gate::Opening(_) => {
-                let mut opened = lock(&self.opened);
-                if !opened.iter().any(|(known, at)| Arc::ptr_eq(known, partitions) && *at == place) {
-                    opened.push((Arc::clone(partitions), place));
-                }
-                self.has_opened.store(true, Ordering::Release);
+        gate.is_open = true;
+        if key.is_some() {
+            gate.unconfirmed = gate.unconfirmed.saturating_sub(1);
+        }
+        if !gate.waiting.is_empty() && gate.unconfirmed < IN_FLIGHT_MAX {
+            let mut opened = lock(&self.opened);
+            if !opened.iter().any(|(known, at)| Arc::ptr_eq(known, partitions) && *at == place) {
+                opened.push((Arc::clone(partitions), place));
             }
-            Gate::Open => {}
+            self.has_opened.store(true, Ordering::Release);
         }
         true
     }
@@ -125,10 +174,8 @@ impl Openings {
     pub(super) fn abandon(&self) -> Vec<Waiting> {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let mut abandoned = Vec::new();
-        for gate in topics.values().flat_map(|partitions| &partitions.0) {
-            if let Gate::Opening(waiting) = &mut *lock(gate) {
-                abandoned.extend(waiting.drain(..));
-            }
+        for gate in topics.values().flat_map(|partitions| &partitions.gates) {
+            abandoned.extend(lock(gate).waiting.drain(..));
         }
         abandoned
     }
@@ -136,39 +183,46 @@ impl Openings {
 
 impl Partitions {
     fn gate(&self, place: usize) -> Option<MutexGuard<'_, Gate>> {
-        self.0.get(place).map(lock)
+        self.gates.get(place).map(lock)
     }
 
-    /// Gives a message back that may go now; the first one of a partition may, and closes it until
-    /// it is confirmed. Otherwise the message waits here.
+    /// Gives a message back that may go now. Otherwise it waits here.
     pub(super) fn admit(&self, key: &str, waiting: Waiting) -> Option<Waiting> {
-        let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.0.len())) else {
+        let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.gates.len())) else {
             return Some(waiting);
         };
-        match &mut *gate {
-            Gate::Open => Some(waiting),
-            Gate::Fresh => {
-                *gate = Gate::Opening(VecDeque::new());
-                Some(waiting)
-            }
-            Gate::Opening(queue) => {
-                queue.push_back(waiting);
-                None
-            }
+        let now = Instant::now();
+        if gate.waiting.is_empty() && gate.may_go(now) {
+            gate.goes(&waiting.message, now, self.together);
+            return Some(waiting);
+        }
+        gate.waiting.push_back(waiting);
+        None
+    }
+
+    /// The message that was admitted last was not taken after all. Nothing waits behind it: there is
+    /// one publisher.
+    pub(super) fn withdraw(&self, key: &str) {
+        if let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.gates.len())) {
+            gate.unconfirmed = gate.unconfirmed.saturating_sub(1);
         }
     }
 
-    /// Hands over what waits for a partition; whether nothing waits any more.
+    /// Hands over what waits for a partition and can leave together; false when there is no room.
     fn flush(&self, place: usize, hand_over: &mut impl FnMut(Waiting) -> Flush) -> bool {
         let Some(mut gate) = self.gate(place) else { return true };
-        if let Gate::Opening(waiting) = &mut *gate {
-            while let Some(next) = waiting.pop_front() {
-                if let Flush::Full(next) = hand_over(next) {
-                    waiting.push_front(next);
+        let now = Instant::now();
+        // The first ones begin a request, and the others join it.
+        while gate.unconfirmed < IN_FLIGHT_MAX || gate.bytes < TOGETHER_BYTES_MAX {
+            let Some(next) = gate.waiting.pop_front() else { break };
+            let message = Arc::clone(&next.message);
+            match hand_over(next) {
+                Flush::Gone => gate.goes(&message, now, self.together),
+                Flush::Full(next) => {
+                    gate.waiting.push_front(next);
                     return false;
                 }
             }
-            *gate = Gate::Open;
         }
         true
     }
@@ -195,7 +249,7 @@ mod tests {
         assert!(partitions.admit("a", waiting(1)).is_some());
         assert!(partitions.admit("b", waiting(2)).is_none() && partitions.admit("a", waiting(3)).is_none());
         openings.flush(|_| panic!("nothing is confirmed"));
-        assert!(openings.opened("orders", 0, Some(b"a")));
+        assert!(openings.confirmed("orders", 0, Some(b"a")));
         let mut room = 1;
         let mut gone = Vec::new();
         let mut hand_over = |waiting: Waiting| {
@@ -218,6 +272,65 @@ mod tests {
     }
 
     #[test]
+    fn librdkafka_gets_no_more_than_can_leave() {
+        for (linger, joins) in [(Duration::ZERO, false), (Duration::from_secs(60), true)] {
+            let openings = Openings::new(linger);
+            let partitions = openings.note(Topic::new("orders").unwrap(), 1);
+            assert!(openings.confirmed("orders", 0, None), "of another session, say");
+            for ticket in 1..=IN_FLIGHT_MAX as u64 {
+                assert!(partitions.admit("a", waiting(ticket)).is_some(), "{ticket}");
+            }
+            assert_eq!(partitions.admit("a", waiting(6)).is_some(), joins);
+            if joins {
+                continue;
+            }
+            assert!(partitions.admit("a", waiting(7)).is_none());
+            assert!(openings.confirmed("orders", 0, None), "it was not counted");
+            openings.flush(|_| panic!("five are in flight"));
+            assert!(openings.confirmed("orders", 0, Some(b"a")));
+            let mut gone = Vec::new();
+            openings.flush(|waiting| {
+                gone.push(waiting.pending.hand_over());
+                Flush::Gone
+            });
+            assert_eq!(gone, [Ticket(6), Ticket(7)], "together");
+            assert!(partitions.admit("a", waiting(8)).is_none());
+            assert_eq!(openings.abandon().len(), 1);
+            for _ in 0..2 {
+                partitions.withdraw("a");
+            }
+            assert!(partitions.admit("a", waiting(9)).is_some(), "what was not taken is not waited for");
+        }
+    }
+
+    #[test]
+    fn what_leaves_together_fits_into_a_request() {
+        let openings = Openings::new(Duration::from_secs(60));
+        let partitions = openings.note(Topic::new("orders").unwrap(), 1);
+        let large = |ticket| {
+            let Waiting { pending, message } = waiting(ticket);
+            let mut message = Message::clone(&message);
+            message.payload = vec![0; TOGETHER_BYTES_MAX / 10].into();
+            Waiting { pending, message: Arc::new(message) }
+        };
+        assert!(openings.confirmed("orders", 0, None));
+        let admitted = (1..=20).filter(|ticket| partitions.admit("a", large(*ticket)).is_some()).count();
+        // The first five are counted anew with each: any of them may be a request of its own.
+        assert!((10..=15).contains(&admitted), "{admitted}");
+        let left = 20 - admitted;
+        for _ in 0..admitted {
+            assert!(openings.confirmed("orders", 0, Some(b"a")));
+        }
+        let mut gone = 0;
+        openings.flush(|waiting| {
+            waiting.pending.hand_over();
+            gone += 1;
+            Flush::Gone
+        });
+        assert_eq!(gone, left);
+    }
+
+    #[test]
     fn a_partition_that_is_not_opened_delays_no_other() {
         let openings = Openings::default();
         let partitions = openings.note(Topic::new("orders").unwrap(), 2);
@@ -237,10 +350,13 @@ mod tests {
         for added in 3..=5 {
             for key in keys.iter().map(String::as_bytes) {
                 let (noted, actual) = (partition_of(key, 2), partition_of(key, added));
-                assert_eq!(openings.opened("orders", actual as i32, Some(key)), actual == noted);
+                assert_eq!(openings.confirmed("orders", actual as i32, Some(key)), actual == noted);
             }
-            assert!(!openings.opened("orders", added as i32 - 1, None), "no key tells, but the number does");
+            assert!(
+                !openings.confirmed("orders", added as i32 - 1, None),
+                "no key tells, but the number does"
+            );
         }
-        assert!(openings.opened("orders", 1, None) && openings.opened("unknown", 7, None));
+        assert!(openings.confirmed("orders", 1, None) && openings.confirmed("unknown", 7, None));
     }
 }

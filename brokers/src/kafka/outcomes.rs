@@ -43,12 +43,12 @@ struct Failure {
 }
 
 impl Outcomes {
-    pub(super) fn new(receipts: Receipts, batches: bool, suspects: Arc<Suspects>) -> Self {
+    pub(super) fn new(receipts: Receipts, batches: bool, linger: Duration, suspects: Arc<Suspects>) -> Self {
         Self {
             receipts,
             batches,
             suspects,
-            openings: Openings::default(),
+            openings: Openings::new(linger),
             producer: OnceLock::new(),
             outstanding: AtomicUsize::new(0),
             progress: Notify::new(),
@@ -257,7 +257,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
                 Err(self.lost())
             }
             Ok(message) => {
-                if self.openings.opened(message.topic(), message.partition(), message.key()) {
+                if self.openings.confirmed(message.topic(), message.partition(), message.key()) {
                     self.flush();
                 } else if self.batches {
                     added = Some(message.topic().to_owned());

@@ -72,7 +72,8 @@ impl Publisher {
             None => Ok(()),
             Some(Waiting { pending, message }) => {
                 outcomes.withdraw();
-                send(producer, pending.hand_over(), &message).await
+                let sent = send(producer, pending.hand_over(), &message).await;
+                sent.inspect_err(|_| partitions.withdraw(key.as_str()))
             }
         }
     }

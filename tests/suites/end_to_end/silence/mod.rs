@@ -100,8 +100,7 @@ impl LateLeader {
 
 impl Silencer for LateLeader {
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        let mut config = kafka::Config::new(self.mock.bootstrap_servers());
-        config.properties.insert("queue.buffering.backpressure.threshold".into(), "100000".to_owned().into());
+        let config = kafka::Config::new(self.mock.bootstrap_servers());
         Ok(Arc::new(kafka::Connector::new(config)?))
     }
 
@@ -215,7 +214,6 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
                 silencer.silence(true)?;
             }
             let begun_at = Instant::now();
-            let cpu0 = cpu();
             for chunk in 0..phase_len / PER_SILENT {
                 let mut tx = workload.begin().await?;
                 let message = |topic: &String, key: String| NewMessage::new(topic).key(&key).payload("x");
@@ -232,8 +230,6 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
             })
             .await?;
             let took = begun_at.elapsed();
-            let cpu1 = cpu();
-            eprintln!("PHASE silent={is_silent} took={took:?} self={} pg={} {:?}", cpu1.0 - cpu0.0, cpu1.1 - cpu0.1, threads());
             if is_silent {
                 assert_eq!(tally.confirmed(&silent), before, "the destination was not silent");
                 silencer.silence(false)?;
@@ -263,34 +259,4 @@ async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Si
     assert_eq!(tally.sessions(), 1);
     tally.assert_order(&silent);
     Ok(())
-}
-
-fn cpu() -> (u64, u64) {
-    let of = |pid: &str| -> Option<(String, u64)> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (a, rest) = stat.rsplit_once(')')?;
-        let f: Vec<&str> = rest.split_whitespace().collect();
-        Some((a.to_owned(), f[11].parse::<u64>().ok()? + f[12].parse::<u64>().ok()? ))
-    };
-    let own = of("self").unwrap().1;
-    let mut pg = 0;
-    for e in std::fs::read_dir("/proc").unwrap().flatten() {
-        let name = e.file_name().to_string_lossy().into_owned();
-        if let Some((comm, t)) = of(&name) && comm.contains("postgres") { pg += t; }
-    }
-    (own, pg)
-}
-
-fn threads() -> std::collections::BTreeMap<String, u64> {
-    static LAST: std::sync::Mutex<Option<std::collections::BTreeMap<String, u64>>> = std::sync::Mutex::new(None);
-    let mut now = std::collections::BTreeMap::new();
-    for e in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-        let stat = std::fs::read_to_string(e.path().join("stat")).unwrap_or_default();
-        let Some((a, rest)) = stat.rsplit_once(')') else { continue };
-        let f: Vec<&str> = rest.split_whitespace().collect();
-        let name = a.split_once('(').unwrap().1.to_owned();
-        *now.entry(name).or_default() += f[11].parse::<u64>().unwrap() + f[12].parse::<u64>().unwrap();
-    }
-    let last = LAST.lock().unwrap().replace(now.clone()).unwrap_or_default();
-    now.into_iter().map(|(k, v)| (k.clone(), v.saturating_sub(last.get(&k).copied().unwrap_or(0)))).filter(|(_, v)| *v > 0).collect()
 }
