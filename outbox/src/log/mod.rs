@@ -27,6 +27,7 @@ pub mod queue;
 pub(crate) mod row;
 pub mod store;
 pub(crate) mod stored;
+pub(crate) mod watch;
 
 pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
 pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit};

@@ -12,10 +12,11 @@ use crate::log::entry::EntryId;
 use crate::log::exception::ExceptionChange;
 use crate::log::failure::{gone, within};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
+use crate::log::watch::{Held, Wait, Watch};
 use crate::log::{CheckpointStore, Cursor, LogError, Progress, row, stored};
 use crate::postgres::facts::{self, Looked, YoungRows};
 use crate::postgres::history::{self, CursorFacts, Decision};
-use crate::postgres::lease::{Held, Wait, Watch};
+
 use crate::postgres::mark::PgMark;
 use crate::postgres::rebase::Rebase;
 use crate::postgres::statements::Statements;
@@ -33,7 +34,7 @@ pub(super) struct PgCheckpointStore {
     pub(super) call_timeout: Duration,
     /// The server's, in which the lease was granted.
     pub(super) run: Option<String>,
-    pub(super) watch: Watch,
+    pub(super) watch: Watch<String>,
 }
 
 /// How often a lease is taken again after a rebase: the second comparison finds what the first one
@@ -134,18 +135,10 @@ impl PgCheckpointStore {
         for _ in 0..ACQUIRE_ATTEMPTS {
             let over = match self.holder_of_lease().await? {
                 Some((holder, held)) if holder != self.holder => {
-                    let (expires_in, length) = (held.expires_in, held.length);
                     match self.watch.look(held.clone(), Instant::now()) {
                         Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
                         Wait::Over => {
-                            tracing::warn!(
-                                relay = self.relay.as_str(),
-                                holder,
-                                ?expires_in,
-                                ?length,
-                                "the lease ends later than its holder asked for, so the database's clock went back; \
-                                 nobody has renewed it for its whole length, and it is taken over"
-                            );
+                            held.tell_over(&self.relay, &holder);
                             Some(held)
                         }
                     }
@@ -174,7 +167,7 @@ impl PgCheckpointStore {
     }
 
     /// Who holds a lease that is not over, and how.
-    async fn holder_of_lease(&mut self) -> Result<Option<(String, Held)>, LogError> {
+    async fn holder_of_lease(&mut self) -> Result<Option<(String, Held<String>)>, LogError> {
         type Holder = (String, f64, i64, String, Option<f64>);
         let found: Option<Holder> = sqlx::query_as(&self.statements.holder)
             .bind(self.relay.as_str())

@@ -80,7 +80,6 @@ mod enqueue;
 mod entries;
 mod facts;
 mod history;
-mod lease;
 mod mark;
 mod nodes;
 pub(crate) mod options;

@@ -5,12 +5,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::MessageId;
 use sqlx::{Connection, SqliteConnection};
+use tokio::time::Instant;
 
 use crate::log::changes::Changes;
 use crate::log::entry::EntryId;
 use crate::log::exception::{ExceptionChange, Parked};
 use crate::log::failure::gone;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
+use crate::log::watch::{Held, Wait, Watch};
 use crate::log::{CheckpointStore, Cursor, LogError, Mark, row, stored};
 use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::SQL;
@@ -22,6 +24,7 @@ pub(super) struct SqliteCheckpointStore {
     pub(super) connection: SqliteConnection,
     pub(super) relay: RelayName,
     pub(super) holder: String,
+    pub(super) watch: Watch<i64>,
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -83,6 +86,21 @@ fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
     ))
 }
 
+impl SqliteCheckpointStore {
+    /// Who holds a lease that is not over, and how.
+    async fn holder_of_lease(&mut self) -> Result<Option<(String, Held<i64>)>, LogError> {
+        let found: Option<(String, f64, i64, i64, Option<f64>)> = sqlx::query_as(&SQL.holder)
+            .bind(self.relay.as_str())
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("tell who holds the lease"))?;
+        Ok(found.and_then(|(holder, seconds, epoch, until, length)| {
+            let expires_in = row::wait(seconds)?;
+            Some((holder, Held { epoch, until, expires_in, length: length.and_then(row::wait) }))
+        }))
+    }
+}
+
 #[async_trait]
 impl CheckpointStore for SqliteCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
@@ -98,22 +116,25 @@ impl CheckpointStore for SqliteCheckpointStore {
         }
         for _ in 0..ACQUIRE_ATTEMPTS {
             // Asks first: that writes nothing, so a standby may ask often.
-            let held: Option<(String, f64)> = sqlx::query_as(&SQL.holder)
-                .bind(self.relay.as_str())
-                .fetch_optional(&mut self.connection)
-                .await
-                .map_err(LogError::during("tell who holds the lease"))?;
-            if let Some((holder, seconds)) = held
-                && holder != self.holder
-                && let Some(expires_in) = row::wait(seconds)
-            {
-                return Ok(Acquired::Busy { holder, expires_in });
-            }
+            let over = match self.holder_of_lease().await? {
+                Some((holder, held)) if holder != self.holder => {
+                    match self.watch.look(held.clone(), Instant::now()) {
+                        Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
+                        Wait::Over => {
+                            held.tell_over(&self.relay, &holder);
+                            Some(held)
+                        }
+                    }
+                }
+                _ => None,
+            };
             let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&SQL.acquire)
                 .bind(self.relay.as_str())
                 .bind(&self.holder)
                 .bind(micros(ttl))
                 .bind(stored::write(&Cursor::at(Mark::new("0")))?)
+                .bind(over.as_ref().map(|held| held.epoch))
+                .bind(over.as_ref().map(|held| held.until))
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(LogError::during("take the lease"))?;

@@ -60,21 +60,25 @@ migrations::statements! {
     position = "
         SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
-    /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor. The same holder gets a new
-    /// epoch too: what it sent before is fenced off.
+    /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor; ?5 epoch and ?6 end of a
+    /// lease that is over although it ends in the future, or null. The same holder gets a new epoch
+    /// too: what it sent before is fenced off.
     acquire = "
-        INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, cursor) VALUES (?1, 1, ?2, {now} + ?3, ?4)
+        INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
+        VALUES (?1, 1, ?2, {now} + ?3, ?3 / 1e6, ?4)
         ON CONFLICT (relay, shard) DO UPDATE SET epoch = r.epoch + 1, holder = excluded.holder,
-            taken_from = nullif(r.holder, excluded.holder), lease_until = excluded.lease_until
+            taken_from = nullif(r.holder, excluded.holder), lease_until = excluded.lease_until,
+            lease_seconds = excluded.lease_seconds
         WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= {now}
+            OR (r.epoch = ?5 AND r.lease_until = ?6)
         RETURNING epoch, cursor, taken_from";
-    /// ?1 relay: who holds it and for how many seconds.
+    /// ?1 relay: who holds it, for how long, and for how long it was asked for.
     holder = "
-        SELECT holder, (lease_until - {now}) / 1e6 FROM outbox_relay
+        SELECT holder, (lease_until - {now}) / 1e6, epoch, lease_until, lease_seconds FROM outbox_relay
         WHERE relay = ?1 AND shard = 0 AND holder IS NOT NULL";
     /// ?1 relay, ?2 epoch, ?3 ttl in microseconds.
     renew = "
-        UPDATE outbox_relay SET lease_until = {now} + ?3
+        UPDATE outbox_relay SET lease_until = {now} + ?3, lease_seconds = ?3 / 1e6
         WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
     /// ?1 id, ?2 message id: whether the entry is in the log or parked.
     is_here = "

@@ -8,6 +8,7 @@ use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 
 use crate::address::Address;
 use crate::log::failure::within;
+use crate::log::watch::Watch;
 use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::options::{in_memory, opened_when_free};
@@ -81,6 +82,11 @@ impl LogStore for SqliteLog {
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
         let connection = self.connect().await?;
-        Ok(Box::new(SqliteCheckpointStore { connection, relay: relay.clone(), holder: holder.to_owned() }))
+        Ok(Box::new(SqliteCheckpointStore {
+            connection,
+            relay: relay.clone(),
+            holder: holder.to_owned(),
+            watch: Watch::default(),
+        }))
     }
 }

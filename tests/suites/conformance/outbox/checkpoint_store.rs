@@ -19,6 +19,7 @@ cases! { "outbox/checkpoint_store":
         a_held_lease_is_busy_and_an_expired_one_is_taken_over,
         a_fenced_holder_changes_nothing,
         a_released_lease_is_free_at_once,
+        a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
         exceptions_come_back_when_they_are_due,
         held_entries_are_read_by_their_key_in_pages,
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
@@ -50,6 +51,34 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
         panic!("busy")
     };
     assert_eq!((lease.epoch, taken_over_from.as_deref()), (again.epoch + 1, Some("a")));
+    db
+}
+
+async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let ttl = Duration::from_secs(1);
+    let mut old = db.checkpoint_store("old").await;
+    assert!(matches!(old.acquire(ttl).await.unwrap(), Acquired::Granted { .. }));
+    drop(old);
+    // The new primary's clock is an hour behind, or the holder's was ahead.
+    let hour = if db.directory.is_some() { "3600000000" } else { "interval '1 hour'" };
+    db.run(&format!("UPDATE outbox_relay SET lease_until = lease_until + {hour}")).await;
+    let mut standby = db.checkpoint_store("standby").await;
+    let begun = std::time::Instant::now();
+    loop {
+        match standby.acquire(ttl).await.unwrap() {
+            Acquired::Granted { taken_over_from, .. } => {
+                assert_eq!(taken_over_from.as_deref(), Some("old"));
+                break;
+            }
+            Acquired::Busy { expires_in, .. } => {
+                assert!(expires_in <= 2 * ttl, "{expires_in:?}");
+                tokio::time::sleep(expires_in).await;
+            }
+        }
+    }
+    assert!(begun.elapsed() >= ttl, "a holder that lives would have renewed it meanwhile");
     db
 }
 

@@ -1,8 +1,8 @@
 //! A lease whose end lies further ahead than its holder can have asked for. Pure.
 //!
-//! A holder stores the end of its lease by the database's clock. When that clock goes back, or
-//! another server takes over whose clock is behind, the lease seems to last for longer than it was
-//! granted. Then its end says nothing, but its holder, if it lives, renews it within its length. So
+//! A holder stores the end of its lease by the database's clock, on SQLite by that of its machine.
+//! When that clock goes back, or another server takes over whose clock is behind, the lease seems
+//! to last for longer than it was granted. Then its end says nothing, but its holder, if it lives, renews it within its length. So
 //! it is watched by this machine's clock, which only counts on: a lease that nobody has touched for
 //! its whole length has ended. A holder of a release that stores no length is waited for.
 
@@ -10,24 +10,41 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::log::lease::RelayName;
+
 /// Differences up to this are those of two statements.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
 /// A lease of somebody else, as it stands.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Held {
-    pub(super) epoch: i64,
+pub(crate) struct Held<T> {
+    pub(crate) epoch: i64,
     /// When it ends, in the database's own notation.
-    pub(super) until: String,
+    pub(crate) until: T,
     /// How long from now that is by the database's clock.
-    pub(super) expires_in: Duration,
+    pub(crate) expires_in: Duration,
     /// For how long its holder asked, as far as it is stored.
-    pub(super) length: Option<Duration>,
+    pub(crate) length: Option<Duration>,
+}
+
+impl<T> Held<T> {
+    /// Tells that it is taken over before its end.
+    pub(crate) fn tell_over(&self, relay: &RelayName, holder: &str) {
+        let Self { expires_in, length, .. } = self;
+        tracing::warn!(
+            relay = relay.as_str(),
+            holder,
+            ?expires_in,
+            ?length,
+            "the lease ends later than its holder asked for, so a clock went back or was ahead; nobody has renewed it \
+             for its whole length, and it is taken over"
+        );
+    }
 }
 
 /// The next step about such a lease: to wait, or to take it over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(crate) enum Wait {
     /// Ask again when it can have ended.
     For(Duration),
     /// Nobody has touched it for its whole length: take it over.
@@ -35,11 +52,17 @@ pub(super) enum Wait {
 }
 
 /// A lease that is watched.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Watch(Option<(Held, Instant)>);
+#[derive(Debug, Clone)]
+pub(crate) struct Watch<T>(Option<(Held<T>, Instant)>);
 
-impl Watch {
-    pub(super) fn look(&mut self, held: Held, now: Instant) -> Wait {
+impl<T> Default for Watch<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: PartialEq> Watch<T> {
+    pub(crate) fn look(&mut self, held: Held<T>, now: Instant) -> Wait {
         let Some(length) = held.length.filter(|length| held.expires_in > *length + ALLOWANCE) else {
             self.0 = None;
             return Wait::For(held.expires_in);
@@ -60,7 +83,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn held(until: &str, expires_in: u64) -> Held {
+    fn held(until: &str, expires_in: u64) -> Held<String> {
         let length = Some(Duration::from_secs(15));
         Held { epoch: 3, until: until.to_owned(), expires_in: Duration::from_secs(expires_in), length }
     }
