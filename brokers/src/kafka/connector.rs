@@ -1,7 +1,6 @@
 //! Opens publishing sessions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{Fault, FaultScope, PublishError, Receipts};
@@ -9,6 +8,7 @@ use rdkafka::ClientConfig;
 use tokio::task::spawn_blocking;
 
 use super::config::Config;
+use super::opening::{BATCH_MESSAGES_MAX, Batches};
 use super::outcomes::Outcomes;
 use super::publisher::Publisher;
 use super::session::Session;
@@ -45,8 +45,8 @@ impl message::Connector for Connector {
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn message::Publisher>, PublishError> {
         let singles = self.suspects.take();
         let batches = singles.is_none();
-        let linger = Duration::from_millis(self.config.linger_ms.into());
-        let outcomes = Outcomes::new(receipts, batches, linger, Arc::clone(&self.suspects));
+        let sizes = batches.then(|| Batches::of(&self.config));
+        let outcomes = Outcomes::new(receipts, sizes, Arc::clone(&self.suspects));
         let (config, destination) = (self.config.clone(), self.destination.clone());
         // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this
         // future is dropped, the session opened there is dropped with its result.
@@ -82,7 +82,7 @@ pub(super) fn producer(config: &Config, batches: bool) -> Result<ClientConfig, I
         // The partitioner of Java clients, so that keys land where other producers put them.
         .set("partitioner", "murmur2_random")
         .set("linger.ms", if batches { config.linger_ms.to_string() } else { String::from("0") })
-        .set("batch.num.messages", if batches { "10000" } else { "1" })
+        .set("batch.num.messages", if batches { BATCH_MESSAGES_MAX.to_string() } else { String::from("1") })
         .set("compression.type", config.compression.as_str())
         .set("message.max.bytes", config.message_bytes_max.to_string())
         .set("queue.buffering.max.messages", "0")

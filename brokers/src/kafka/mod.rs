@@ -81,7 +81,7 @@ pub use publisher::Publisher;
 pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;
 pub use subscription::Subscription;
-pub use topic_reader::{Begun, ReadTopic, TopicReader};
+pub use topic_reader::{Begun, ReadTopic, TopicReader, committed};
 pub use transactions::{
     STATE_TOPIC, TransactionFacts, TransactionalConnector, crash_points, inspect_transactions,
 };

@@ -24,7 +24,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use message::{Message, Topic};
+use secrecy::ExposeSecret as _;
 
+use super::config::Config;
 use super::partitioner::partition_of;
 use crate::pending::Pending;
 
@@ -32,9 +34,33 @@ use crate::pending::Pending;
 /// (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages).
 const IN_FLIGHT_MAX: usize = 5;
 
-/// Payload bytes that leave together: a request has room for a million (`batch.size`), with keys and
-/// headers.
-const TOGETHER_BYTES_MAX: usize = 750_000;
+/// What leaves together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Batches {
+    /// How long librdkafka waits for others of a batch (`linger.ms`).
+    pub(super) linger: Duration,
+    /// Of how many bytes it sends a batch at once (`batch.size`), and of how many messages
+    /// (`batch.num.messages`). The gate closes at both: below, every batch would wait.
+    pub(super) bytes: usize,
+    pub(super) messages: usize,
+}
+
+/// Messages of a batch at most.
+pub(super) const BATCH_MESSAGES_MAX: usize = 10_000;
+/// librdkafka's own default of `batch.size`.
+const BATCH_BYTES_MAX: usize = 1_000_000;
+
+impl Batches {
+    /// As librdkafka is told to make them.
+    pub(super) fn of(config: &Config) -> Self {
+        let own = config.properties.get("batch.size").and_then(|size| size.expose_secret().parse().ok());
+        Self {
+            linger: Duration::from_millis(config.linger_ms.into()),
+            bytes: own.unwrap_or(BATCH_BYTES_MAX).min(config.message_bytes_max),
+            messages: BATCH_MESSAGES_MAX,
+        }
+    }
+}
 
 /// The partitions of every topic that this session has published to.
 #[derive(Debug, Default)]
@@ -44,15 +70,14 @@ pub(super) struct Openings {
     opened: Mutex<Vec<(Arc<Partitions>, usize)>>,
     /// Whether there are any: asked after every confirmation.
     has_opened: AtomicBool,
-    together: Duration,
+    batches: Batches,
 }
 
 /// The partitions of one topic.
 #[derive(Debug)]
 pub(super) struct Partitions {
     gates: Box<[Mutex<Gate>]>,
-    /// Messages that are handed over within this time leave in one request.
-    together: Duration,
+    batches: Batches,
 }
 
 /// Whether messages of a partition may go.
@@ -62,31 +87,41 @@ struct Gate {
     is_open: bool,
     /// Messages with a key that librdkafka has and nobody has confirmed.
     unconfirmed: usize,
-    /// Until when others may join those that were handed over last.
-    joinable_until: Option<Instant>,
-    /// Payload bytes of those.
+    /// When the batch began to which others may be added, its payload bytes and messages.
+    began_at: Option<Instant>,
     bytes: usize,
+    messages: usize,
     /// The next one queues behind them.
     waiting: VecDeque<Waiting>,
 }
 
 impl Gate {
     /// Whether the next message may go to librdkafka.
-    fn may_go(&self, now: Instant) -> bool {
-        let may_join =
-            self.joinable_until.is_some_and(|until| now < until) && self.bytes < TOGETHER_BYTES_MAX;
+    fn may_go(&self, now: Instant, batches: &Batches) -> bool {
+        // Half of the time: librdkafka must not have sent the batch by then.
+        let is_young = |began_at: Instant| now < began_at + batches.linger / 2;
         match self.is_open {
             false => self.unconfirmed == 0,
-            true => self.unconfirmed < IN_FLIGHT_MAX || may_join,
+            true => {
+                self.unconfirmed < IN_FLIGHT_MAX
+                    || self.has_room(batches) && self.began_at.is_some_and(is_young)
+            }
         }
     }
 
-    fn goes(&mut self, message: &Message, now: Instant, together: Duration) {
-        if self.unconfirmed < IN_FLIGHT_MAX {
-            (self.joinable_until, self.bytes) = (Some(now + together), 0);
+    fn has_room(&self, batches: &Batches) -> bool {
+        self.bytes < batches.bytes && self.messages < batches.messages
+    }
+
+    fn goes(&mut self, message: &Message, now: Instant, batches: &Batches) {
+        let has_left = |began_at: Instant| now >= began_at + batches.linger;
+        if self.unconfirmed < IN_FLIGHT_MAX && (self.began_at.is_none_or(has_left) || !self.has_room(batches))
+        {
+            (self.began_at, self.bytes, self.messages) = (Some(now), 0, 0);
         }
         self.unconfirmed += 1;
         self.bytes += message.payload.len();
+        self.messages += 1;
     }
 }
 
@@ -112,16 +147,15 @@ impl Openings {
         self.topics.read().unwrap_or_else(PoisonError::into_inner).get(topic).cloned()
     }
 
-    /// Nothing was sent yet. `linger`: how long librdkafka waits for others of a batch.
-    pub(super) fn new(linger: Duration) -> Self {
-        // Half of it: librdkafka must not have sent them by then.
-        Self { together: linger / 2, ..Self::default() }
+    /// Nothing was sent yet.
+    pub(super) fn new(batches: Batches) -> Self {
+        Self { batches, ..Self::default() }
     }
 
     /// Notes how many partitions a topic has.
     pub(super) fn note(&self, topic: Topic, count: usize) -> Arc<Partitions> {
         let gates = (0..count).map(|_| Mutex::default()).collect();
-        let partitions = Arc::new(Partitions { gates, together: self.together });
+        let partitions = Arc::new(Partitions { gates, batches: self.batches });
         let mut topics = self.topics.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(topics.entry(topic).or_insert(partitions))
     }
@@ -192,8 +226,8 @@ impl Partitions {
             return Some(waiting);
         };
         let now = Instant::now();
-        if gate.waiting.is_empty() && gate.may_go(now) {
-            gate.goes(&waiting.message, now, self.together);
+        if gate.waiting.is_empty() && gate.may_go(now, &self.batches) {
+            gate.goes(&waiting.message, now, &self.batches);
             return Some(waiting);
         }
         gate.waiting.push_back(waiting);
@@ -212,12 +246,13 @@ impl Partitions {
     fn flush(&self, place: usize, hand_over: &mut impl FnMut(Waiting) -> Flush) -> bool {
         let Some(mut gate) = self.gate(place) else { return true };
         let now = Instant::now();
-        // The first ones begin a request, and the others join it.
-        while gate.unconfirmed < IN_FLIGHT_MAX || gate.bytes < TOGETHER_BYTES_MAX {
+        // What left before has been sent: these begin a batch of their own.
+        gate.began_at = None;
+        while gate.unconfirmed < IN_FLIGHT_MAX || gate.has_room(&self.batches) {
             let Some(next) = gate.waiting.pop_front() else { break };
             let message = Arc::clone(&next.message);
             match hand_over(next) {
-                Flush::Gone => gate.goes(&message, now, self.together),
+                Flush::Gone => gate.goes(&message, now, &self.batches),
                 Flush::Full(next) => {
                     gate.waiting.push_front(next);
                     return false;
@@ -237,6 +272,10 @@ mod tests {
     use super::*;
     use message::{EventType, Receipts, Ticket};
 
+    fn openings(linger: Duration) -> Openings {
+        Openings::new(Batches { linger, bytes: 1_000, messages: 100 })
+    }
+
     fn waiting(ticket: u64) -> Waiting {
         let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "x");
         Waiting { pending: Pending::new(Ticket(ticket), Receipts::channel().0), message: Arc::new(message) }
@@ -244,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_first_message_of_a_partition_goes_alone_and_the_others_follow_in_order() {
-        let (openings, topic) = (Openings::default(), Topic::new("orders").unwrap());
+        let (openings, topic) = (openings(Duration::ZERO), Topic::new("orders").unwrap());
         let partitions = openings.note(topic.clone(), 1);
         assert!(partitions.admit("a", waiting(1)).is_some());
         assert!(partitions.admit("b", waiting(2)).is_none() && partitions.admit("a", waiting(3)).is_none());
@@ -274,7 +313,7 @@ mod tests {
     #[test]
     fn librdkafka_gets_no_more_than_can_leave() {
         for (linger, joins) in [(Duration::ZERO, false), (Duration::from_secs(60), true)] {
-            let openings = Openings::new(linger);
+            let openings = openings(linger);
             let partitions = openings.note(Topic::new("orders").unwrap(), 1);
             assert!(openings.confirmed("orders", 0, None), "of another session, say");
             for ticket in 1..=IN_FLIGHT_MAX as u64 {
@@ -305,18 +344,17 @@ mod tests {
 
     #[test]
     fn what_leaves_together_fits_into_a_request() {
-        let openings = Openings::new(Duration::from_secs(60));
+        let openings = openings(Duration::from_secs(60));
         let partitions = openings.note(Topic::new("orders").unwrap(), 1);
         let large = |ticket| {
             let Waiting { pending, message } = waiting(ticket);
             let mut message = Message::clone(&message);
-            message.payload = vec![0; TOGETHER_BYTES_MAX / 10].into();
+            message.payload = vec![0; 100].into();
             Waiting { pending, message: Arc::new(message) }
         };
         assert!(openings.confirmed("orders", 0, None));
         let admitted = (1..=20).filter(|ticket| partitions.admit("a", large(*ticket)).is_some()).count();
-        // The first five are counted anew with each: any of them may be a request of its own.
-        assert!((10..=15).contains(&admitted), "{admitted}");
+        assert_eq!(admitted, 10, "a batch");
         let left = 20 - admitted;
         for _ in 0..admitted {
             assert!(openings.confirmed("orders", 0, Some(b"a")));
@@ -332,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_partition_that_is_not_opened_delays_no_other() {
-        let openings = Openings::default();
+        let openings = openings(Duration::ZERO);
         let partitions = openings.note(Topic::new("orders").unwrap(), 2);
         let keys: Vec<String> = (0..).map(|n| format!("k{n}")).take(50).collect();
         let place = |key: &str| partition_of(key.as_bytes(), 2);
@@ -344,7 +382,7 @@ mod tests {
     }
     #[test]
     fn partitions_that_were_added_are_noticed_by_where_messages_arrive() {
-        let openings = Openings::default();
+        let openings = openings(Duration::ZERO);
         openings.note(Topic::new("orders").unwrap(), 2);
         let keys: Vec<String> = (0..50).map(|n| format!("k{n}")).collect();
         for added in 3..=5 {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::fault;
 use super::log;
-use super::opening::{Flush, Openings, Waiting};
+use super::opening::{Batches, Flush, Openings, Waiting};
 use super::publisher::try_send;
 use super::suspects::Suspects;
 use crate::pending::Pending;
@@ -43,12 +43,12 @@ struct Failure {
 }
 
 impl Outcomes {
-    pub(super) fn new(receipts: Receipts, batches: bool, linger: Duration, suspects: Arc<Suspects>) -> Self {
+    pub(super) fn new(receipts: Receipts, batches: Option<Batches>, suspects: Arc<Suspects>) -> Self {
         Self {
             receipts,
-            batches,
+            batches: batches.is_some(),
             suspects,
-            openings: Openings::new(linger),
+            openings: Openings::new(batches.unwrap_or_default()),
             producer: OnceLock::new(),
             outstanding: AtomicUsize::new(0),
             progress: Notify::new(),
@@ -104,7 +104,7 @@ impl Outcomes {
     }
 
     /// Answers what waits for partitions of a session that is over.
-    fn give_up_waiting(&self) {
+    pub(super) fn give_up_waiting(&self) {
         for Waiting { pending, .. } in self.openings.abandon() {
             pending.answer(Err(self.lost()));
             self.withdraw();
@@ -118,6 +118,10 @@ impl Outcomes {
         let mut failure = None;
         self.openings.flush(|waiting| {
             let Waiting { pending, message } = waiting;
+            if failure.is_some() {
+                // Behind a message that was not taken none of its key may go.
+                return Flush::Full(Waiting { pending, message });
+            }
             let ticket = pending.ticket();
             match try_send(&producer, ticket, &message) {
                 Ok(()) => _ = pending.hand_over(),

@@ -69,7 +69,13 @@ impl Publisher {
         let waiting = Waiting { pending: outcomes.pending(ticket), message };
         match partitions.admit(key.as_str(), waiting) {
             // It waits for its partition, and nobody waits for it.
-            None => Ok(()),
+            None => {
+                // The session may have ended right before.
+                if outcomes.failed() {
+                    outcomes.give_up_waiting();
+                }
+                Ok(())
+            }
             Some(Waiting { pending, message }) => {
                 outcomes.withdraw();
                 let sent = send(producer, pending.hand_over(), &message).await;

@@ -25,6 +25,8 @@ pub struct ReadTopic {
     pub message: Option<Message>,
     /// When the record was made, in milliseconds since 1970; nothing when the broker does not say.
     pub at_ms: Option<i64>,
+    /// Its partition and offset.
+    pub position: (i32, i64),
 }
 
 /// How a topic lies in the log.
@@ -138,7 +140,8 @@ impl TopicReader {
                     if self.left.get(&record.partition()).is_some_and(|end| record.offset() + 1 >= *end) {
                         self.left.remove(&record.partition());
                     }
-                    records.push(ReadTopic { message: wire::read(&record).ok(), at_ms });
+                    let position = (record.partition(), record.offset());
+                    records.push(ReadTopic { message: wire::read(&record).ok(), at_ms, position });
                 }
                 // The rest was no records: markers of transactions, or records that compaction has
                 // removed.
@@ -168,6 +171,39 @@ impl TopicReader {
         }
         Ok(records)
     }
+}
+
+/// How far a consumer group has committed a topic: for each partition the offset of the next record,
+/// where there is one. Joins no group. Blocks.
+///
+/// # Errors
+/// [`AdminError`]: the cluster refuses or does not answer.
+pub fn committed(config: &Config, group: &str, topic: &str) -> Result<BTreeMap<i32, i64>, AdminError> {
+    let mut client = config.client()?;
+    client.set("group.id", group).set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = client.create().map_err(|error: KafkaError| AdminError::Refused {
+        reason: fault::creation(&error),
+        source: Box::new(error),
+    })?;
+    let asked = || -> Result<BTreeMap<i32, i64>, KafkaError> {
+        let timeout = config.connect_timeout();
+        let metadata = consumer.fetch_metadata(Some(topic), timeout)?;
+        let mut partitions = TopicPartitionList::new();
+        for found in metadata.topics().iter().filter(|found| found.name() == topic) {
+            found
+                .partitions()
+                .iter()
+                .for_each(|partition| _ = partitions.add_partition(topic, partition.id()));
+        }
+        let committed = consumer.committed_offsets(partitions, timeout)?;
+        Ok(committed
+            .elements()
+            .iter()
+            .filter_map(|partition| Some((partition.partition(), partition.offset().to_raw()?)))
+            .filter(|(_, offset)| *offset >= 0)
+            .collect())
+    };
+    asked().map_err(|error| refused(topic, error))
 }
 
 fn refused(topic: &str, error: KafkaError) -> AdminError {

@@ -258,7 +258,8 @@ migrations::statements! {
             WHERE p.relay = fenced.relay AND p.shard = 0 AND p.id = ANY($13::bigint[]))
         SELECT count(*) FROM fenced";
     /// $1 relay, $2 epoch.
-    release = "UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL
+    release = "
+        UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
     /// $1 relay, $2 to $3: entries that a rebased cursor leaves out.
     left_out = "SELECT id, message_id::text FROM {schema}outbox_rebased

@@ -111,7 +111,7 @@ migrations::statements! {
     remove_copy = "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 epoch.
     release = "
-        UPDATE outbox_relay SET holder = NULL, lease_until = NULL
+        UPDATE outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
         WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
 }
 

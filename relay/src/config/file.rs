@@ -62,6 +62,7 @@ pub(crate) struct InboxSection {
     #[serde(default)]
     pub(crate) pipelines: BTreeSet<String>,
     pub(crate) effects: Option<String>,
+    pub(crate) group: Option<String>,
 }
 
 #[cfg(feature = "kafka")]

@@ -32,6 +32,8 @@ pub struct InboxConfig {
     pub pipelines: BTreeSet<String>,
     /// A SELECT of the message ids of all effects, one row for each effect.
     pub effects: Option<String>,
+    /// The consumer's Kafka group: what it has not come to yet is not missing.
+    pub group: Option<String>,
 }
 
 impl InboxConfig {
@@ -88,6 +90,7 @@ impl InboxConfig {
             topics: section.topics,
             pipelines: section.pipelines,
             effects: section.effects,
+            group: section.group,
         })
     }
 }

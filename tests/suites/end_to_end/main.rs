@@ -87,6 +87,13 @@ fn trials() -> Vec<Trial> {
         },
     ));
     trials.push(trial(
+        "what_is_not_consumed_yet_is_not_missing/postgres/kafka",
+        &[Backend::Postgres, Backend::Kafka],
+        |stage| async move {
+            verify::what_is_not_consumed_yet_is_not_missing(stage, brokers::open(Backend::Kafka).await?).await
+        },
+    ));
+    trials.push(trial(
         "a_rotated_database_password_is_picked_up/postgres/kafka",
         &[Backend::Postgres, Backend::Kafka],
         rotation::a_rotated_database_password_is_picked_up,

@@ -249,3 +249,34 @@ pub(crate) async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: 
     assert_eq!(report["pipelines"][0]["inboxes"][0]["applied"], ORDERS, "{report:#}");
     Ok(())
 }
+
+/// Goal: what a consumer has not come to is told apart from what is missing. Oracle: the counts,
+/// with the group's name, without it, and with a wrong one.
+pub(crate) async fn what_is_not_consumed_yet_is_not_missing(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    const MORE: usize = 7;
+    let workload = quiet::<Postgres>(&stage, broker).await?;
+    let url = &workload.database.url;
+    let plain = Config::write(&stage, RELAY, url, workload.broker.as_ref(), "")?;
+    workload.place_many(5, MORE).await?;
+    let path = plain.path().to_str().ok_or("a path that is no text")?;
+    let published = relay(&["run", "--once", "--config", path]).await?;
+    assert!(published.status.success(), "{}", String::from_utf8_lossy(&published.stderr));
+    let with_group = |group: &str| config(&stage, &workload, url, group);
+    let found = async |group: &str| {
+        let (code, report) = verify(&with_group(group)?, &["--grace", "1s"]).await?;
+        let inbox = &report["pipelines"][0]["inboxes"][0];
+        Ok::<_, Failure>((code, inbox["missing"].as_u64(), inbox["waiting"].as_u64()))
+    };
+    let more = Some(MORE as u64);
+    assert_eq!(found("group = \"workload\"\n").await?, (Some(0), Some(0), more));
+    assert_eq!(found("").await?, (Some(1), more, None));
+    assert_eq!(found("group = \"misspelt\"\n").await?, (Some(1), more, Some(0)));
+    // What the consumer had come to and nobody remembers is missing, whatever waits behind it.
+    let last = "(SELECT message_id FROM inbox_message ORDER BY message_id DESC LIMIT 1)";
+    workload.database.execute(&format!("DELETE FROM inbox_message WHERE message_id = {last}")).await?;
+    assert_eq!(found("group = \"workload\"\n").await?, (Some(1), Some(1), more));
+    Ok(())
+}

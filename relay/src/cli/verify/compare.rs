@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::range::Range;
 use super::reconcile::{Context, InboxContext, Kind, MessageState, Place, Reconciled, Seen, reconcile};
-use super::report::{Compared, Finding};
+use super::report::{Compared, Finding, InboxCounts};
 use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
@@ -89,10 +89,14 @@ impl Comparison<'_> {
     }
 
     fn new_report(&self) -> Compared {
-        let consumers =
-            self.inboxes.iter().map(|inbox| (inbox.consumer.to_string(), inbox.effects.is_some()));
         let unread = sources::unreadable(&self.pipeline.broker);
-        Compared::new(self.pipeline.name.as_str(), consumers.collect(), unread)
+        let inboxes = self.inboxes.iter().map(|inbox| InboxCounts {
+            consumer: inbox.consumer.to_string(),
+            has_effects: inbox.effects.is_some(),
+            has_group: inbox.group.is_some() && unread.is_none(),
+            ..InboxCounts::default()
+        });
+        Compared::new(self.pipeline.name.as_str(), inboxes.collect(), unread)
     }
 
     async fn open(&self) -> Result<Open, Failure> {
@@ -108,6 +112,7 @@ impl Comparison<'_> {
                 topics: inbox.topics.clone(),
                 remembers_from: retained.and_then(|from| MessageId::floor(from).ok()),
                 has_effects: inbox.effects.is_some(),
+                committed: None,
             });
             memories.push(memory);
         }
@@ -118,6 +123,7 @@ impl Comparison<'_> {
     /// Effects before their inboxes: what took effect is remembered by then.
     async fn read(&mut self, open: &mut Open) -> Result<(), Failure> {
         self.read_effects(open).await?;
+        self.read_committed(open).await?;
         for (place, memory) in open.memories.iter_mut().enumerate() {
             self.reading.inbox(memory.as_mut(), place, self.range, &mut open.spool).await?;
         }
@@ -131,6 +137,22 @@ impl Comparison<'_> {
             if let Some(sql) = &inbox.effects {
                 self.reading.effects(inbox, sql, place, self.range, &mut open.spool).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// How far consumers have come, before their inboxes: what they had passed by then is
+    /// remembered when those are read.
+    async fn read_committed(&mut self, open: &mut Open) -> Result<(), Failure> {
+        for (inbox, context) in self.inboxes.iter().zip(&mut open.context.inboxes) {
+            let Some(group) = &inbox.group else { continue };
+            // Topics without a name here are known when the outbox was read.
+            let topics = match inbox.topics.is_empty() {
+                true => open.spool.topics().iter().cloned().collect(),
+                false => inbox.topics.clone(),
+            };
+            self.reading.progress.say(format!("asking how far the group {group} has come"));
+            context.committed = Some(self.reading.committed(&self.pipeline.broker, group, &topics).await?);
         }
         Ok(())
     }
@@ -208,6 +230,7 @@ impl Comparison<'_> {
             open.spool.clear(At::Broker).await?;
             self.read_broker(open).await?;
         }
+        self.read_committed(open).await?;
         self.look_into_inboxes(open, suspects).await?;
         let remembered = reconciled(open).await?;
         if has(&remembered, |(_, kind)| kind == Kind::Effectless) {
@@ -273,6 +296,9 @@ impl Compared {
         for (inbox, applied) in self.inboxes.iter_mut().zip(&seen.inboxes) {
             inbox.applied += u64::from(applied.remembered.is_some());
             inbox.unfinished += u64::from(applied.unfinished && applied.remembered.is_none());
+        }
+        for place in &reconciled.waits {
+            self.inboxes[*place].waiting += 1;
         }
     }
 }

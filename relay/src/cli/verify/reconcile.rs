@@ -1,6 +1,6 @@
 //! Judges one message by all places in which it was seen. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outbox::log::ExceptionState;
 use outbox::reconcile::Stage;
@@ -13,6 +13,8 @@ pub(super) struct Seen {
     pub(super) outbox: Option<Stored>,
     /// At the broker, as far as it was read.
     pub(super) broker: Option<Copies>,
+    /// Partition and offset of the first one there.
+    pub(super) position: Option<(i32, i64)>,
     /// In each inbox, in the order of [`Context::inboxes`].
     pub(super) inboxes: Vec<Applied>,
 }
@@ -68,6 +70,23 @@ pub(super) struct InboxContext {
     pub(super) remembers_from: Option<Uuid>,
     /// Whether its effects were read.
     pub(super) has_effects: bool,
+    /// By topic and partition, the next record that its consumer group reads: read before the
+    /// inbox. Nothing when that cannot be told.
+    pub(super) committed: Option<BTreeMap<String, BTreeMap<i32, i64>>>,
+}
+
+impl InboxContext {
+    /// Whether its consumer has not come to a message of this topic yet.
+    fn waits(&self, topic: &str, position: Option<(i32, i64)>) -> bool {
+        let Some((committed, (partition, offset))) = self.committed.as_ref().zip(position) else {
+            return false;
+        };
+        // A group that has committed nothing of a topic may be misspelt.
+        let Some(partitions) = committed.get(topic).filter(|partitions| !partitions.is_empty()) else {
+            return false;
+        };
+        partitions.get(&partition).is_none_or(|next| offset >= *next)
+    }
 }
 
 /// Where something is wrong.
@@ -141,6 +160,8 @@ pub(super) struct Reconciled {
     /// Nothing for what is not in the outbox, or older than all of it.
     pub(super) fate: Option<MessageState>,
     pub(super) wrong: Vec<(Place, Kind)>,
+    /// The inboxes whose consumers have not come to it yet.
+    pub(super) waits: Vec<usize>,
 }
 
 /// Decides about one message; nothing about one that is not asked about.
@@ -150,7 +171,7 @@ pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
         Some(stored) if !is_among(&context.topics, &stored.topic) => None,
         Some(stored) => Some(reconcile_stored(seen, stored, context)),
         None if context.outbox_from.is_none_or(|from| seen.id < from) => None,
-        None => Some(Reconciled { fate: None, wrong: phantoms(seen) }),
+        None => Some(Reconciled { fate: None, wrong: phantoms(seen), waits: Vec::new() }),
     }
 }
 
@@ -172,7 +193,7 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
         Stage::Ahead | Stage::Beside(Scheduled | Retrying) => MessageState::Pending,
         Stage::Beside(Held | Dead | Discarded) => MessageState::Parked,
     };
-    let mut wrong = Vec::new();
+    let (mut wrong, mut waits) = (Vec::new(), Vec::new());
     let is_read = context.broker_from.is_some_and(|from| seen.id >= from);
     let is_lost = fate == MessageState::Published && is_read && seen.broker.is_none();
     if is_lost {
@@ -186,9 +207,14 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
         let remembers = inbox.remembers_from.is_none_or(|from| seen.id >= from);
         let kinds = reconcile_inbox(applied, inbox, is_due, remembers).into_iter();
         let altered = is_altered(applied.remembered.as_ref(), stored).then_some(Kind::Altered);
-        wrong.extend(kinds.flatten().chain(altered).map(|kind| (Place::Inbox(place), kind)));
+        for kind in kinds.flatten().chain(altered) {
+            match kind {
+                Kind::Unapplied if inbox.waits(&stored.topic, seen.position) => waits.push(place),
+                kind => wrong.push((Place::Inbox(place), kind)),
+            }
+        }
     }
-    Reconciled { fate: Some(fate), wrong }
+    Reconciled { fate: Some(fate), wrong, waits }
 }
 
 /// At most one thing is wrong with presence, and one with number.

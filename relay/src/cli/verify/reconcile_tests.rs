@@ -11,7 +11,7 @@ fn copies() -> Option<Copies> {
 fn good() -> Seen {
     let stored = Stored { stage: Stage::Passed, topic: "orders".into(), fingerprint: vec![1], edited: false };
     let applied = Applied { remembered: copies(), effects: 1, unfinished: false };
-    Seen { id: ID, outbox: Some(stored), broker: copies(), inboxes: vec![applied] }
+    Seen { id: ID, outbox: Some(stored), broker: copies(), position: Some((2, 7)), inboxes: vec![applied] }
 }
 
 fn context() -> Context {
@@ -38,7 +38,7 @@ fn at(seen: &mut Seen, stage: Stage) {
 fn a_message_that_took_effect_once_is_fine() {
     assert_eq!(
         reconcile(&good(), &context()),
-        Some(Reconciled { fate: Some(MessageState::Published), wrong: vec![] })
+        Some(Reconciled { fate: Some(MessageState::Published), wrong: vec![], waits: vec![] })
     );
 }
 
@@ -76,6 +76,30 @@ fn what_is_on_its_way_or_where_an_operator_sees_it_is_not_missing() {
     }
     assert_eq!(nowhere(Stage::Passed), [(Place::Broker, Kind::Unpublished)]);
     assert_eq!(wrong(|seen| seen.inboxes[0] = Applied { unfinished: true, ..Applied::default() }), []);
+}
+
+#[test]
+fn what_a_group_has_not_come_to_is_not_missing() {
+    let unapplied = Seen { inboxes: vec![Applied::default()], ..good() };
+    let reconciled = |seen: &Seen, topic: &str, partitions: &[(i32, i64)]| {
+        let mut context = context();
+        let partitions = partitions.iter().copied().collect();
+        context.inboxes[0].committed = Some(BTreeMap::from([(topic.to_owned(), partitions)]));
+        let reconciled = reconcile(seen, &context).unwrap();
+        (reconciled.wrong.len(), reconciled.waits)
+    };
+    for waits in [&[(2, 7)][..], &[(2, 0)], &[(1, 100)]] {
+        assert_eq!(reconciled(&unapplied, "orders", waits), (0, vec![0]), "{waits:?}");
+    }
+    // It was passed, the group has committed nothing of the topic, or nobody knows where it is.
+    assert_eq!(reconciled(&unapplied, "orders", &[(2, 8)]), (1, vec![]));
+    assert_eq!(reconciled(&unapplied, "orders", &[]), (1, vec![]));
+    assert_eq!(reconciled(&unapplied, "invoices", &[(2, 7)]), (1, vec![]));
+    let nowhere = Seen { position: None, ..unapplied };
+    assert_eq!(reconciled(&nowhere, "orders", &[(2, 7)]), (1, vec![]));
+    // An effect without a memory of it is no matter of being behind.
+    let unremembered = Applied { effects: 1, ..Applied::default() };
+    assert_eq!(reconciled(&Seen { inboxes: vec![unremembered], ..good() }, "orders", &[(2, 7)]), (1, vec![]));
 }
 
 #[test]

@@ -48,12 +48,15 @@ pub(super) struct Compared {
 }
 
 /// The result of one inbox.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct InboxCounts {
-    consumer: String,
-    has_effects: bool,
+    pub(super) consumer: String,
+    pub(super) has_effects: bool,
+    /// Whether it can be told how far its consumer has come.
+    pub(super) has_group: bool,
     pub(super) applied: u64,
     pub(super) unfinished: u64,
+    pub(super) waiting: u64,
 }
 
 /// Something that is wrong.
@@ -95,6 +98,9 @@ struct ShownPlace {
     /// Messages that the consumer tries again or has put among its dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     unfinished: Option<u64>,
+    /// Messages that the consumer has not come to yet; nothing where that cannot be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<u64>,
     #[serde(flatten)]
     found: BTreeMap<&'static str, u64>,
     /// Checks that were left out here, and why.
@@ -115,11 +121,9 @@ struct Named {
 impl Compared {
     pub(super) fn new(
         pipeline: &str,
-        inboxes: Vec<(String, bool)>,
+        inboxes: Vec<InboxCounts>,
         broker_unread: Option<&'static str>,
     ) -> Self {
-        let inbox =
-            |(consumer, has_effects)| InboxCounts { consumer, has_effects, applied: 0, unfinished: 0 };
         Self {
             pipeline: pipeline.to_owned(),
             enqueued: 0,
@@ -130,7 +134,7 @@ impl Compared {
             unreadable_records: 0,
             broker_checked_from: None,
             broker_unread,
-            inboxes: inboxes.into_iter().map(inbox).collect(),
+            inboxes,
             findings: Vec::new(),
         }
     }
@@ -169,6 +173,7 @@ impl Compared {
             records: None,
             applied: Some(inbox.applied),
             unfinished: Some(inbox.unfinished),
+            waiting: inbox.has_group.then_some(inbox.waiting),
             found: self.found(Place::Inbox(place)),
             not_checked: if inbox.has_effects { Vec::new() } else { vec![effects.to_owned()] },
         }
@@ -214,7 +219,7 @@ impl Report {
 
     /// A row for each place, then what was not checked, then the messages.
     pub(super) fn table(&self) -> String {
-        let places = |shown: &Shown| -> Vec<[String; 11]> {
+        let places = |shown: &Shown| -> Vec<[String; 12]> {
             let row = |place: &ShownPlace| {
                 let or_dash = |count: Option<u64>| crate::cli::output::or_dash(count);
                 let found = |column| or_dash(place.found.get(column).copied());
@@ -226,6 +231,7 @@ impl Report {
                     shown.pending.to_string(),
                     shown.parked.to_string(),
                     or_dash(place.applied.or(place.records)),
+                    or_dash(place.waiting),
                     found(COLUMNS[0]),
                     found(COLUMNS[1]),
                     found(COLUMNS[2]),
@@ -242,6 +248,7 @@ impl Report {
             "pending",
             "parked",
             "there",
+            "waiting",
             "missing",
             "doubled",
             "phantom",
@@ -270,6 +277,12 @@ impl Report {
         }
         if self.unnamed > 0 {
             let _ = writeln!(text, "and {} more; raise --limit to name them", self.unnamed);
+        }
+        let waiting =
+            self.pipelines.iter().flat_map(|shown| &shown.inboxes).filter_map(|place| place.waiting);
+        let waiting: u64 = waiting.sum();
+        if waiting > 0 {
+            let _ = writeln!(text, "not consumed yet: {waiting}; their consumers have not come to them");
         }
         let verdict =
             if self.proven { "nothing is wrong with what was checked" } else { "something is wrong" };

@@ -24,21 +24,21 @@ const INBOXES: i64 = 2;
 
 const CREATE: [&str; 3] = [
     "CREATE TABLE sighting (id BLOB NOT NULL, place INTEGER NOT NULL, times INTEGER NOT NULL, fingerprint BLOB, \
-     differ INTEGER NOT NULL, stage TEXT, topic INTEGER, edited INTEGER, PRIMARY KEY (id, place)) WITHOUT ROWID",
+     differ INTEGER NOT NULL, stage TEXT, topic INTEGER, edited INTEGER, part INTEGER, nth INTEGER, PRIMARY KEY (id, place)) WITHOUT ROWID",
     "CREATE TABLE unfinished (id BLOB NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (id, place)) WITHOUT ROWID",
     "CREATE TABLE suspect (id BLOB PRIMARY KEY) WITHOUT ROWID",
 ];
-const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, stage, topic, edited) \
-    VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6) ON CONFLICT (id, place) DO UPDATE SET times = times + 1, \
+const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, stage, topic, edited, part, nth) \
+    VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id, place) DO UPDATE SET times = times + 1, \
     differ = differ OR fingerprint IS NOT excluded.fingerprint";
 const ALL: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, \
-    EXISTS (SELECT 1 FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
+    s.part, s.nth, EXISTS (SELECT 1 FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
     FROM sighting AS s ORDER BY s.id, s.place";
 /// A message that is only unfinished has no sighting in that inbox, so its mark is looked for as
 /// well.
-const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, 0 AS unfinished \
+const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, s.part, s.nth, 0 AS unfinished \
     FROM suspect JOIN sighting AS s USING (id) \
-    UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, 1 FROM unfinished AS u ORDER BY 1, 2";
+    UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 1 FROM unfinished AS u ORDER BY 1, 2";
 
 /// Where something was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,17 +119,28 @@ impl Spool {
         for (row, topic) in rows.iter().zip(topics) {
             let add = sqlx::query(ADD).bind(row.id.as_bytes().as_slice()).bind(OUTBOX);
             let add = add.bind(row.fingerprint.as_bytes().as_slice()).bind(word(row.stage)).bind(topic);
-            add.bind(row.edited).execute(&mut *tx).await.map_err(failed)?;
+            let add = add.bind(row.edited).bind(None::<i32>).bind(None::<i64>);
+            add.execute(&mut *tx).await.map_err(failed)?;
         }
         tx.commit().await.map_err(failed)
     }
 
     /// Adds messages seen in another place, each with its fingerprint where there is one.
     pub(super) async fn add(&mut self, at: At, seen: &[(Uuid, Vec<u8>)]) -> Result<(), Failure> {
+        self.add_at(at, seen.iter().map(|(id, fingerprint)| (*id, fingerprint.as_slice(), None))).await
+    }
+
+    /// The same, each with its partition and offset.
+    pub(super) async fn add_at(
+        &mut self,
+        at: At,
+        seen: impl Iterator<Item = (Uuid, &[u8], Option<(i32, i64)>)>,
+    ) -> Result<(), Failure> {
         let mut tx = self.connection.begin().await.map_err(failed)?;
-        for (id, fingerprint) in seen {
+        for (id, fingerprint, position) in seen {
             let add = sqlx::query(ADD).bind(id.as_bytes().as_slice()).bind(at.number()).bind(fingerprint);
             let add = add.bind(None::<&str>).bind(None::<i64>).bind(None::<bool>);
+            let add = add.bind(position.map(|(part, _)| part)).bind(position.map(|(_, nth)| nth));
             add.execute(&mut *tx).await.map_err(failed)?;
         }
         tx.commit().await.map_err(failed)
@@ -221,11 +232,14 @@ fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> 
                 edited: row.try_get(7)?,
             });
         }
-        BROKER => seen.broker = Some(copies),
+        BROKER => {
+            let (part, nth): (Option<i32>, Option<i64>) = (row.try_get(8)?, row.try_get(9)?);
+            (seen.broker, seen.position) = (Some(copies), part.zip(nth));
+        }
         inbox => {
             let offset = usize::try_from(inbox - INBOXES).unwrap_or_default();
             let Some(applied) = seen.inboxes.get_mut(offset / 2) else { return Ok(()) };
-            let unfinished: bool = row.try_get(8)?;
+            let unfinished: bool = row.try_get(10)?;
             applied.unfinished |= unfinished;
             match (offset % 2, copies.times) {
                 (_, 0) => {}
@@ -283,7 +297,10 @@ mod tests {
         let stage = Stage::Beside(ExceptionState::Held);
         spool.add_rows(&[row(2, Stage::Passed), row(1, stage), row(3, Stage::Ahead)]).await.unwrap();
         let id = Uuid::from_u128;
-        spool.add(At::Broker, &[(id(2), vec![1]), (id(2), vec![1]), (id(4), vec![1])]).await.unwrap();
+        let first = [1_u8];
+        let records =
+            [(id(2), &first[..], Some((0, 5))), (id(2), &first, Some((0, 6))), (id(4), &first, None)];
+        spool.add_at(At::Broker, records.into_iter()).await.unwrap();
         spool.add(At::Broker, &[(id(4), vec![2])]).await.unwrap();
         spool.add(At::Inbox(1), &[(id(2), vec![7])]).await.unwrap();
         spool.add(At::Effects(1), &[(id(2), vec![]), (id(2), vec![])]).await.unwrap();
@@ -293,6 +310,7 @@ mod tests {
         let stages: Vec<_> = seen.iter().filter_map(|seen| Some(seen.outbox.as_ref()?.stage)).collect();
         assert_eq!(stages, [stage, Stage::Passed, Stage::Ahead]);
         assert_eq!(seen[1].broker, Some(Copies { times: 2, fingerprint: vec![1], differ: false }));
+        assert_eq!((seen[1].position, seen[3].position), (Some((0, 5)), None));
         assert_eq!((seen[1].inboxes[0].clone(), seen[1].inboxes[1].effects), (Applied::default(), 2));
         assert!(seen[1].inboxes[1].remembered.is_some() && seen[3].broker.as_ref().unwrap().differ);
     }

@@ -40,6 +40,7 @@ impl InboxFlag {
             topics: BTreeSet::new(),
             pipelines: BTreeSet::new(),
             effects: None,
+            group: None,
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use brokers::kafka::{AdminError, Begun, ReadTopic, TopicReader};
+use brokers::kafka::{self, AdminError, Begun, ReadTopic, TopicReader};
 use message::Fingerprint;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use super::range::{Range, id_at};
-use super::sources::{BrokerRead, PAGE_ROWS, Reading};
+use super::sources::{BrokerRead, Committed, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -58,6 +58,31 @@ impl Reading {
         Ok(read)
     }
 
+    /// How far a consumer group has come with these topics.
+    pub(super) async fn committed(
+        &self,
+        broker: &Broker,
+        group: &str,
+        topics: &BTreeSet<String>,
+    ) -> Result<Committed, Failure> {
+        #[cfg_attr(
+            not(any(feature = "rabbitmq", feature = "sqs")),
+            expect(irrefutable_let_patterns, reason = "Kafka is the only broker of this build")
+        )]
+        let Broker::Kafka(config) = broker else { return Ok(Committed::new()) };
+        let (config, group, topics) = (config.clone(), group.to_owned(), topics.clone());
+        let asked = spawn_blocking(move || {
+            let committed = |topic: String| Ok((topic.clone(), kafka::committed(&config, &group, &topic)?));
+            topics.into_iter().map(committed).collect::<Result<Committed, AdminError>>()
+        });
+        match asked.await {
+            Ok(committed) => committed.map_err(of_reader),
+            Err(error) => {
+                Err(Failure::new(Exit::Broken, format_args!("asking the broker broke off: {error}")))
+            }
+        }
+    }
+
     async fn put_records(
         &mut self,
         records: Vec<ReadTopic>,
@@ -66,7 +91,7 @@ impl Reading {
         read: &mut BrokerRead,
     ) -> Result<(), Failure> {
         let count = records.len();
-        let mut seen = Vec::with_capacity(count);
+        let mut seen: Vec<(Uuid, Fingerprint, (i32, i64))> = Vec::with_capacity(count);
         for record in records {
             match record.message {
                 Some(message) if range.contains(message.id.as_uuid()) => {
@@ -78,13 +103,14 @@ impl Reading {
                         Some(_) => continue,
                     };
                     read.records += 1;
-                    seen.push((message.id.as_uuid(), fingerprint.as_bytes().to_vec()));
+                    seen.push((message.id.as_uuid(), fingerprint, record.position));
                 }
                 Some(_) => {}
                 None => read.unreadable += 1,
             }
         }
-        spool.add(At::Broker, &seen).await?;
+        let seen = seen.iter().map(|(id, fingerprint, at)| (*id, &fingerprint.as_bytes()[..], Some(*at)));
+        spool.add_at(At::Broker, seen).await?;
         self.progress.rows("broker", count);
         self.pace.rows(count).await;
         Ok(())
