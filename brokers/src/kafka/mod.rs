@@ -3,7 +3,7 @@
 //! | promise | how it is kept |
 //! |---|---|
 //! | confirmed means durable | `acks=all`; a receipt is `Ok` only after the broker's own answer |
-//! | one partition without a leader delays no other | each has a queue of its own until it is open (`opening.rs`) |
+//! | one partition without a leader delays no other | each has a queue of its own for what cannot leave yet (`opening.rs`) |
 //! | order per key, any number in flight | idempotent and gapless producer, unlimited delivery timeout, one partition opened at a time (`opening.rs`) |
 //! | one bad message blames nobody else | a refused batch ends the session; the next one sends the suspects singly (`suspects.rs`) |
 //! | a key lands where Java clients put it | `partitioner=murmur2_random` |

@@ -34,7 +34,7 @@ use crate::pending::Pending;
 /// (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages).
 const IN_FLIGHT_MAX: usize = 5;
 
-/// What leaves together.
+/// How messages are put together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Batches {
     /// How long librdkafka waits for others of a batch (`linger.ms`).
@@ -234,8 +234,8 @@ impl Partitions {
         None
     }
 
-    /// The message that was admitted last was not taken after all. Nothing waits behind it: there is
-    /// one publisher.
+    /// The message that was admitted last was not taken after all. Nothing waits behind it, because
+    /// there is one publisher.
     pub(super) fn withdraw(&self, key: &str) {
         if let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.gates.len())) {
             gate.unconfirmed = gate.unconfirmed.saturating_sub(1);
@@ -246,7 +246,7 @@ impl Partitions {
     fn flush(&self, place: usize, hand_over: &mut impl FnMut(Waiting) -> Flush) -> bool {
         let Some(mut gate) = self.gate(place) else { return true };
         let now = Instant::now();
-        // What left before has been sent: these begin a batch of their own.
+        // Those before have been sent: these begin a batch of their own.
         gate.began_at = None;
         while gate.unconfirmed < IN_FLIGHT_MAX || gate.has_room(&self.batches) {
             let Some(next) = gate.waiting.pop_front() else { break };

@@ -173,8 +173,8 @@ impl TopicReader {
     }
 }
 
-/// How far a consumer group has committed a topic: for each partition the offset of the next record,
-/// where there is one. Joins no group. Blocks.
+/// How far a consumer group has committed a topic: for each partition the offset of the next
+/// record, where there is one. Joins no group. Blocks.
 ///
 /// # Errors
 /// [`AdminError`]: the cluster refuses or does not answer.

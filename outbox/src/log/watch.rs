@@ -2,9 +2,10 @@
 //!
 //! A holder stores the end of its lease by the database's clock, on SQLite by that of its machine.
 //! When that clock goes back, or another server takes over whose clock is behind, the lease seems
-//! to last for longer than it was granted. Then its end says nothing, but its holder, if it lives, renews it within its length. So
-//! it is watched by this machine's clock, which only counts on: a lease that nobody has touched for
-//! its whole length has ended. A holder of a release that stores no length is waited for.
+//! to last for longer than it was granted. Then its end says nothing, but its holder, if it lives,
+//! renews it within its length. So it is watched by this machine's clock, which only counts on: a
+//! lease that nobody has touched for its whole length has ended. A holder of a release that stores
+//! no length is waited for.
 
 use std::time::Duration;
 

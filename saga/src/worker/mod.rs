@@ -53,7 +53,7 @@ impl<DB: Dialect> Sagas<DB> {
                 () = &mut shutdown => stopping.cancel(),
             }
             let stopped_at = Instant::now();
-            // What a claim under way still takes would be leased to nobody.
+            // Sagas that a claim under way still takes would be leased to nobody.
             _ = timeout_at(stopped_at + self.0.options.shutdown_grace, working).await;
             stopped_at
         };

@@ -272,7 +272,7 @@ impl Storm<'_> {
     async fn operate(&self) {
         loop {
             sleep(OPERATOR).await;
-            // What is refused now is asked for again by the next one.
+            // The next one asks again for whatever is refused now.
             _ = timeout(OPERATOR, self.requeue_once()).await;
         }
     }
