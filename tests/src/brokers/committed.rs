@@ -1,7 +1,7 @@
 //! A reader of the committed records of a topic of Kafka: a plain client, so that nothing of ours
 //! judges itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
@@ -10,30 +10,47 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use crate::trial::Failure;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For the ends of transactions to be written: a commit is answered before they are.
+const SETTLE: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(50);
 
-/// The payloads of each partition in their order, up to where it ends now. Blocks.
+/// The payloads of each partition in their order, up to where it ends now; waits a while for the
+/// ends of transactions. Blocks.
 ///
 /// # Errors
 /// Kafka does not answer.
 pub fn read(servers: &str, topic: &str) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", servers)
-        .set("group.id", "plain")
-        .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
-        .set("isolation.level", "read_committed")
-        .create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
+    let client = |isolation: &str| -> Result<BaseConsumer, KafkaError> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", servers).set("group.id", "plain");
+        config.set("enable.auto.commit", "false").set("enable.partition.eof", "true");
+        config.set("isolation.level", isolation).create()
+    };
+    let (committed, all) = (client("read_committed")?, client("read_uncommitted")?);
+    let metadata = committed.fetch_metadata(Some(topic), PATIENCE)?;
     let partitions = metadata.topics().first().map_or(0, |found| found.partitions().len());
-    (0..i32::try_from(partitions)?).map(|partition| one(&consumer, topic, partition)).collect()
+    let one = |partition| one((&committed, &all), topic, partition);
+    (0..i32::try_from(partitions)?).map(one).collect()
 }
 
-fn one(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<Vec<Vec<u8>>, Failure> {
+fn one(
+    (consumer, all): (&BaseConsumer, &BaseConsumer),
+    topic: &str,
+    partition: i32,
+) -> Result<Vec<Vec<u8>>, Failure> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Beginning)?;
     // Of a partition that is written to without a pause, the client never tells the end. The end
     // of a transaction has an offset as well, and is no record.
-    let (_, end) = consumer.fetch_watermarks(topic, partition, PATIENCE)?;
+    let deadline = Instant::now() + SETTLE;
+    let end = loop {
+        let (_, stable) = consumer.fetch_watermarks(topic, partition, PATIENCE)?;
+        let (_, end) = all.fetch_watermarks(topic, partition, PATIENCE)?;
+        if stable >= end || Instant::now() >= deadline {
+            break stable;
+        }
+        std::thread::sleep(LOOK);
+    };
     consumer.assign(&list)?;
     let (mut payloads, mut next) = (Vec::new(), 0);
     while next < end {
