@@ -16,7 +16,7 @@ use crate::status::Applied;
 pub enum Dialect {
     /// PostgreSQL 13 or newer.
     Postgres,
-    /// SQLite 3.42 or newer.
+    /// SQLite 3.43 or newer.
     Sqlite,
 }
 

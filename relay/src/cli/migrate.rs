@@ -110,7 +110,7 @@ impl LineName {
 pub(crate) enum DialectName {
     /// PostgreSQL 13 or newer.
     Postgres,
-    /// SQLite 3.42 or newer.
+    /// SQLite 3.43 or newer.
     Sqlite,
 }
 

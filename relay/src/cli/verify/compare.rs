@@ -81,6 +81,10 @@ impl Comparison<'_> {
                 .findings
                 .extend(wrong.map(|(place, kind)| Finding::new(seen.id, topic.clone(), *place, *kind)));
         }
+        for (inbox, context) in compared.inboxes.iter_mut().zip(&open.context.inboxes) {
+            let mut committed = context.committed.iter().flat_map(|topics| topics.values());
+            inbox.is_group_known = committed.any(|partitions| !partitions.is_empty());
+        }
         compared.records =
             sources::unreadable(&self.pipeline.broker).is_none().then_some(open.broker.records);
         compared.unreadable_records = open.broker.unreadable;
@@ -93,7 +97,7 @@ impl Comparison<'_> {
         let inboxes = self.inboxes.iter().map(|inbox| InboxCounts {
             consumer: inbox.consumer.to_string(),
             has_effects: inbox.effects.is_some(),
-            has_group: inbox.group.is_some() && unread.is_none(),
+            group: inbox.group.clone().filter(|_| unread.is_none()),
             ..InboxCounts::default()
         });
         Compared::new(self.pipeline.name.as_str(), inboxes.collect(), unread)

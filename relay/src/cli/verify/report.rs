@@ -52,8 +52,10 @@ pub(super) struct Compared {
 pub(super) struct InboxCounts {
     pub(super) consumer: String,
     pub(super) has_effects: bool,
-    /// Whether it can be told how far its consumer has come.
-    pub(super) has_group: bool,
+    /// The consumer's group, where it can be told how far that has come.
+    pub(super) group: Option<String>,
+    /// It has committed something.
+    pub(super) is_group_known: bool,
     pub(super) applied: u64,
     pub(super) unfinished: u64,
     pub(super) waiting: u64,
@@ -168,14 +170,18 @@ impl Compared {
 
     fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ShownPlace {
         let effects = "doubled: give verify.inbox.effects to compare effects with the inbox";
+        let effects = (!inbox.has_effects).then(|| effects.to_owned());
+        let unknown = inbox.group.as_ref().filter(|_| !inbox.is_group_known).map(|group| {
+            format!("waiting: the group {group:?} has committed nothing of these topics; is its name right?")
+        });
         ShownPlace {
             name: inbox.consumer.clone(),
             records: None,
             applied: Some(inbox.applied),
             unfinished: Some(inbox.unfinished),
-            waiting: inbox.has_group.then_some(inbox.waiting),
+            waiting: inbox.is_group_known.then_some(inbox.waiting),
             found: self.found(Place::Inbox(place)),
-            not_checked: if inbox.has_effects { Vec::new() } else { vec![effects.to_owned()] },
+            not_checked: unknown.into_iter().chain(effects).collect(),
         }
     }
 }
