@@ -20,6 +20,18 @@ const LOOK: Duration = Duration::from_millis(50);
 /// # Errors
 /// Kafka does not answer.
 pub fn read(servers: &str, topic: &str) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
+    read_within(servers, topic, SETTLE)
+}
+
+/// The same as it is seen now, with transactions that are open. Blocks.
+///
+/// # Errors
+/// Kafka does not answer.
+pub fn read_now(servers: &str, topic: &str) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
+    read_within(servers, topic, Duration::ZERO)
+}
+
+fn read_within(servers: &str, topic: &str, settle: Duration) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
     let client = |isolation: &str| -> Result<BaseConsumer, KafkaError> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", servers).set("group.id", "plain");
@@ -29,7 +41,8 @@ pub fn read(servers: &str, topic: &str) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
     let (committed, all) = (client("read_committed")?, client("read_uncommitted")?);
     let metadata = committed.fetch_metadata(Some(topic), PATIENCE)?;
     let partitions = metadata.topics().first().map_or(0, |found| found.partitions().len());
-    let one = |partition| one((&committed, &all), topic, partition);
+    let deadline = Instant::now() + settle;
+    let one = |partition| one((&committed, &all), topic, partition, deadline);
     (0..i32::try_from(partitions)?).map(one).collect()
 }
 
@@ -37,12 +50,12 @@ fn one(
     (consumer, all): (&BaseConsumer, &BaseConsumer),
     topic: &str,
     partition: i32,
+    deadline: Instant,
 ) -> Result<Vec<Vec<u8>>, Failure> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Beginning)?;
     // Of a partition that is written to without a pause, the client never tells the end. The end
     // of a transaction has an offset as well, and is no record.
-    let deadline = Instant::now() + SETTLE;
     let end = loop {
         let (_, stable) = consumer.fetch_watermarks(topic, partition, PATIENCE)?;
         let (_, end) = all.fetch_watermarks(topic, partition, PATIENCE)?;

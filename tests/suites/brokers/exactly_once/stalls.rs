@@ -49,7 +49,7 @@ async fn readers_go_on<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> O
     commit_behind(stage, &workload.topic).await?;
     let begun_at = Instant::now();
     let seen = || -> Result<usize, Failure> {
-        let records = committed::read(&Backend::Kafka.address()?, &workload.topic)?;
+        let records = committed::read_now(&Backend::Kafka.address()?, &workload.topic)?;
         Ok(records.iter().flatten().filter(|payload| *payload == PAYLOAD).count())
     };
     assert!(seen()? < OTHERS, "the relay has left no transaction open");
