@@ -196,11 +196,8 @@ impl Stage {
 
 /// Copies a program. One that still runs is left to whoever runs it.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    services::remove(to).map_err(|fault| fault.to_string())?;
     let failed = |error| format!("cannot copy {} to {}: {error}", from.display(), to.display());
-    match fs::remove_file(to) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
     fs::copy(from, to).map(drop).map_err(failed)
 }
 

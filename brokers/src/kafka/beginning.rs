@@ -19,6 +19,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::committed;
 use super::inflow::Callbacks;
 
 /// The shortest time that a broker gets for an answer. librdkafka takes zero for "as long as it
@@ -99,18 +100,9 @@ impl Cluster<'_> {
         for topic in topics {
             places.extend(self.leaders(topic)?.into_iter().map(|(partition, _)| (*topic, partition)));
         }
-        if places.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let mut list = TopicPartitionList::with_capacity(places.len());
-        for (topic, partition) in &places {
-            list.add_partition(topic, *partition);
-        }
-        let committed = self.consumer.committed_offsets(list, self.timeout)?;
         let mut known: HashMap<String, Vec<Offset>> = HashMap::new();
-        for element in committed.elements() {
-            element.error()?;
-            known.entry(element.topic().to_owned()).or_default().push(element.offset());
+        for (topic, _, offset) in committed::offsets(self.consumer, &places, self.timeout)? {
+            known.entry(topic).or_default().push(offset);
         }
         places.retain(|(topic, _)| known.get(*topic).is_none_or(|committed| is_new(committed)));
         Ok(places.into_iter().collect())
@@ -119,10 +111,7 @@ impl Cluster<'_> {
     /// The partitions of a topic and who leads them; none of one that does not exist: all of it is
     /// still to come.
     fn leaders(&self, topic: &str) -> Result<Vec<(i32, i32)>, KafkaError> {
-        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
-        let found = metadata.topics().iter().find(|found| found.name() == topic);
-        let partitions = found.map(|found| found.partitions()).unwrap_or_default();
-        Ok(partitions.iter().map(|partition| (partition.id(), partition.leader())).collect())
+        committed::partitions(self.consumer, topic, self.timeout)
     }
 
     /// The ends of as many of these partitions as have a leader that answers in time; of one at

@@ -42,6 +42,7 @@ mod admin;
 mod ahead;
 mod beginning;
 mod commits;
+mod committed;
 mod config;
 mod connector;
 mod fault;
@@ -73,6 +74,7 @@ mod transactions;
 pub(crate) mod wire;
 
 pub use admin::{Admin, AdminError, TopicPlan};
+pub use committed::committed;
 pub use config::{Compression, Config, Mechanism, Sasl};
 pub use connector::Connector;
 pub use group::{GroupConfig, Partition, Start};
@@ -81,7 +83,7 @@ pub use publisher::Publisher;
 pub use status::{PartitionStatus, ReadStatus};
 pub use subscriber::Subscriber;
 pub use subscription::Subscription;
-pub use topic_reader::{Begun, ReadTopic, TopicReader, committed};
+pub use topic_reader::{Begun, ReadTopic, TopicReader};
 pub use transactions::{
     STATE_TOPIC, TransactionFacts, TransactionalConnector, crash_points, inspect_transactions,
 };

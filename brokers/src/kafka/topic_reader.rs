@@ -8,7 +8,7 @@ use message::Message;
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::admin::AdminError;
 use super::config::Config;
@@ -68,10 +68,7 @@ impl TopicReader {
             .set("allow.auto.create.topics", "false")
             // A bound for what waits in memory.
             .set("queued.max.messages.kbytes", "16384");
-        let consumer = client.create().map_err(|error: KafkaError| AdminError::Refused {
-            reason: fault::creation(&error),
-            source: Box::new(error),
-        })?;
+        let consumer = create(&client)?;
         let timeout = config.connect_timeout();
         Ok(Self { consumer, timeout, topic: String::new(), left: BTreeMap::new(), heard_at: Instant::now() })
     }
@@ -81,7 +78,7 @@ impl TopicReader {
     /// # Errors
     /// [`AdminError::Refused`] when the cluster refuses or does not answer.
     pub fn begin(&mut self, topic: &str, from_ms: Option<i64>) -> Result<Option<Begun>, AdminError> {
-        self.begin_inner(topic, from_ms).map_err(|error| refused(topic, error))
+        self.begin_inner(topic, from_ms).map_err(|error| unread(topic, error))
     }
 
     fn begin_inner(&mut self, topic: &str, from_ms: Option<i64>) -> Result<Option<Begun>, KafkaError> {
@@ -155,14 +152,11 @@ impl TopicReader {
                         Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut)
                     );
                     if !harmless {
-                        return Err(refused(&self.topic, error));
+                        return Err(unread(&self.topic, error));
                     }
                 }
                 None if self.heard_at.elapsed() > SILENCE_MAX => {
-                    return Err(refused(
-                        &self.topic,
-                        KafkaError::MessageConsumption(Code::OperationTimedOut),
-                    ));
+                    return Err(unread(&self.topic, KafkaError::MessageConsumption(Code::OperationTimedOut)));
                 }
                 // A page that is not full goes out before the next wait.
                 None if !records.is_empty() => break,
@@ -173,45 +167,24 @@ impl TopicReader {
     }
 }
 
-/// How far a consumer group has committed a topic: for each partition the offset of the next
-/// record, where there is one. Joins no group. Blocks.
-///
-/// # Errors
-/// [`AdminError`]: the cluster refuses or does not answer.
-pub fn committed(config: &Config, group: &str, topic: &str) -> Result<BTreeMap<i32, i64>, AdminError> {
-    let mut client = config.client()?;
-    client.set("group.id", group).set("enable.auto.commit", "false");
-    let consumer: BaseConsumer = client.create().map_err(|error: KafkaError| AdminError::Refused {
+/// A consumer with these properties.
+pub(super) fn create(client: &ClientConfig) -> Result<BaseConsumer, AdminError> {
+    client.create().map_err(|error: KafkaError| AdminError::Refused {
         reason: fault::creation(&error),
         source: Box::new(error),
-    })?;
-    let asked = || -> Result<BTreeMap<i32, i64>, KafkaError> {
-        let timeout = config.connect_timeout();
-        let metadata = consumer.fetch_metadata(Some(topic), timeout)?;
-        let mut partitions = TopicPartitionList::new();
-        for found in metadata.topics().iter().filter(|found| found.name() == topic) {
-            found
-                .partitions()
-                .iter()
-                .for_each(|partition| _ = partitions.add_partition(topic, partition.id()));
-        }
-        let committed = consumer.committed_offsets(partitions, timeout)?;
-        Ok(committed
-            .elements()
-            .iter()
-            .filter_map(|partition| Some((partition.partition(), partition.offset().to_raw()?)))
-            .filter(|(_, offset)| *offset >= 0)
-            .collect())
-    };
-    asked().map_err(|error| refused(topic, error))
+    })
 }
 
-fn refused(topic: &str, error: KafkaError) -> AdminError {
+fn unread(topic: &str, error: KafkaError) -> AdminError {
+    refused(&format!("kafka topic {topic:?}"), error)
+}
+
+pub(super) fn refused(what: &str, error: KafkaError) -> AdminError {
     let reason = match error.rdkafka_error_code() {
         Some(code) => {
-            format!("kafka topic {topic:?} could not be read: {}", fault::describe(code, &error.to_string()))
+            format!("{what} could not be read: {}", fault::describe(code, &error.to_string()))
         }
-        None => format!("kafka topic {topic:?} could not be read: {error}"),
+        None => format!("{what} could not be read: {error}"),
     };
     AdminError::Refused { reason, source: Box::new(error) }
 }

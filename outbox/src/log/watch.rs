@@ -7,11 +7,13 @@
 //! lease that nobody has touched for its whole length has ended. A holder of a release that stores
 //! no length is waited for.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::log::lease::RelayName;
+use crate::log::lease::{Acquired, RelayName};
+use crate::log::row;
 
 /// Differences up to this are those of two statements.
 const ALLOWANCE: Duration = Duration::from_secs(1);
@@ -28,24 +30,21 @@ pub(crate) struct Held<T> {
     pub(crate) length: Option<Duration>,
 }
 
+/// A row about a lease: who holds it, for how many seconds from now, epoch, end, and for how many
+/// seconds it was asked for.
+pub(crate) type HolderRow<T> = (String, f64, i64, T, Option<f64>);
+
 impl<T> Held<T> {
-    /// Tells that it is taken over before its end.
-    pub(crate) fn tell_over(&self, relay: &RelayName, holder: &str) {
-        let Self { expires_in, length, .. } = self;
-        tracing::warn!(
-            relay = relay.as_str(),
-            holder,
-            ?expires_in,
-            ?length,
-            "the lease ends later than its holder asked for, so a clock went back or was ahead; nobody has renewed it \
-             for its whole length, and it is taken over"
-        );
+    /// Who holds a lease that is not over, and how.
+    pub(crate) fn of((holder, seconds, epoch, until, length): HolderRow<T>) -> Option<(String, Self)> {
+        let (expires_in, length) = (row::wait(seconds)?, length.and_then(row::wait));
+        Some((holder, Self { epoch, until, expires_in, length }))
     }
 }
 
 /// The next step about such a lease: to wait, or to take it over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+enum Wait {
     /// Ask again when it can have ended.
     For(Duration),
     /// Nobody has touched it for its whole length: take it over.
@@ -62,8 +61,35 @@ impl<T> Default for Watch<T> {
     }
 }
 
-impl<T: PartialEq> Watch<T> {
-    pub(crate) fn look(&mut self, held: Held<T>, now: Instant) -> Wait {
+impl<T: PartialEq + Clone> Watch<T> {
+    /// Whether to ask for a lease, as it was found: a lease that is over although it ends in the
+    /// future, nothing where it is free, or who has it.
+    pub(crate) fn claim(
+        &mut self,
+        relay: &RelayName,
+        claimant: &str,
+        found: Option<HolderRow<T>>,
+    ) -> ControlFlow<Acquired, Option<Held<T>>> {
+        let held = found.and_then(Held::of).filter(|(holder, _)| holder != claimant);
+        let Some((holder, held)) = held else { return ControlFlow::Continue(None) };
+        let Held { expires_in, length, .. } = held;
+        match self.look(held.clone(), Instant::now()) {
+            Wait::For(expires_in) => ControlFlow::Break(Acquired::Busy { holder, expires_in }),
+            Wait::Over => {
+                tracing::warn!(
+                    relay = relay.as_str(),
+                    holder,
+                    ?expires_in,
+                    ?length,
+                    "the lease ends later than its holder asked for, so a clock went back or was ahead; nobody has \
+                     renewed it for its whole length, and it is taken over"
+                );
+                ControlFlow::Continue(Some(held))
+            }
+        }
+    }
+
+    fn look(&mut self, held: Held<T>, now: Instant) -> Wait {
         let Some(length) = held.length.filter(|length| held.expires_in > *length + ALLOWANCE) else {
             self.0 = None;
             return Wait::For(held.expires_in);

@@ -1,19 +1,19 @@
 //! Lease, cursor and exceptions. Time is the database's, never this machine's.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use message::MessageId;
 use sqlx::PgConnection;
-use tokio::time::Instant;
 
 use crate::log::changes::Changes;
 use crate::log::entry::EntryId;
 use crate::log::exception::ExceptionChange;
 use crate::log::failure::{gone, within};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::watch::{Held, Wait, Watch};
-use crate::log::{CheckpointStore, Cursor, LogError, Progress, row, stored};
+use crate::log::watch::Watch;
+use crate::log::{CheckpointStore, Cursor, LogError, Progress, stored};
 use crate::postgres::facts::{self, Looked, YoungRows};
 use crate::postgres::history::{self, CursorFacts, Decision};
 
@@ -133,17 +133,14 @@ impl PgCheckpointStore {
     /// often.
     async fn take_lease(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..ACQUIRE_ATTEMPTS {
-            let over = match self.holder_of_lease().await? {
-                Some((holder, held)) if holder != self.holder => {
-                    match self.watch.look(held.clone(), Instant::now()) {
-                        Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
-                        Wait::Over => {
-                            held.tell_over(&self.relay, &holder);
-                            Some(held)
-                        }
-                    }
-                }
-                _ => None,
+            let found = sqlx::query_as(&self.statements.holder)
+                .bind(self.relay.as_str())
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell who holds the lease"))?;
+            let over = match self.watch.claim(&self.relay, &self.holder, found) {
+                ControlFlow::Continue(over) => over,
+                ControlFlow::Break(busy) => return Ok(busy),
             };
             let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&self.statements.acquire)
                 .bind(self.relay.as_str())
@@ -164,20 +161,6 @@ impl PgCheckpointStore {
             reason: String::from("the lease changes hands faster than it can be taken"),
             source: None,
         })
-    }
-
-    /// Who holds a lease that is not over, and how.
-    async fn holder_of_lease(&mut self) -> Result<Option<(String, Held<String>)>, LogError> {
-        type Holder = (String, f64, i64, String, Option<f64>);
-        let found: Option<Holder> = sqlx::query_as(&self.statements.holder)
-            .bind(self.relay.as_str())
-            .fetch_optional(&mut self.connection)
-            .await
-            .map_err(LogError::during("tell who holds the lease"))?;
-        Ok(found.and_then(|(holder, seconds, epoch, until, length)| {
-            let expires_in = row::wait(seconds)?;
-            Some((holder, Held { epoch, until, expires_in, length: length.and_then(row::wait) }))
-        }))
     }
 
     /// Nothing, and nothing is stored, when a message was to be parked under the id of another one.

@@ -1,19 +1,19 @@
 //! Lease, cursor and exceptions.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use message::MessageId;
 use sqlx::{Connection, SqliteConnection};
-use tokio::time::Instant;
 
 use crate::log::changes::Changes;
 use crate::log::entry::EntryId;
 use crate::log::exception::{ExceptionChange, Parked};
 use crate::log::failure::gone;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
-use crate::log::watch::{Held, Wait, Watch};
-use crate::log::{CheckpointStore, Cursor, LogError, Mark, row, stored};
+use crate::log::watch::Watch;
+use crate::log::{CheckpointStore, Cursor, LogError, Mark, stored};
 use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::SQL;
 
@@ -86,21 +86,6 @@ fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
     ))
 }
 
-impl SqliteCheckpointStore {
-    /// Who holds a lease that is not over, and how.
-    async fn holder_of_lease(&mut self) -> Result<Option<(String, Held<i64>)>, LogError> {
-        let found: Option<(String, f64, i64, i64, Option<f64>)> = sqlx::query_as(&SQL.holder)
-            .bind(self.relay.as_str())
-            .fetch_optional(&mut self.connection)
-            .await
-            .map_err(LogError::during("tell who holds the lease"))?;
-        Ok(found.and_then(|(holder, seconds, epoch, until, length)| {
-            let expires_in = row::wait(seconds)?;
-            Some((holder, Held { epoch, until, expires_in, length: length.and_then(row::wait) }))
-        }))
-    }
-}
-
 #[async_trait]
 impl CheckpointStore for SqliteCheckpointStore {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
@@ -116,17 +101,14 @@ impl CheckpointStore for SqliteCheckpointStore {
         }
         for _ in 0..ACQUIRE_ATTEMPTS {
             // Asks first: that writes nothing, so a standby may ask often.
-            let over = match self.holder_of_lease().await? {
-                Some((holder, held)) if holder != self.holder => {
-                    match self.watch.look(held.clone(), Instant::now()) {
-                        Wait::For(expires_in) => return Ok(Acquired::Busy { holder, expires_in }),
-                        Wait::Over => {
-                            held.tell_over(&self.relay, &holder);
-                            Some(held)
-                        }
-                    }
-                }
-                _ => None,
+            let found = sqlx::query_as(&SQL.holder)
+                .bind(self.relay.as_str())
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(LogError::during("tell who holds the lease"))?;
+            let over = match self.watch.claim(&self.relay, &self.holder, found) {
+                ControlFlow::Continue(over) => over,
+                ControlFlow::Break(busy) => return Ok(busy),
             };
             let granted: Option<(i64, String, Option<String>)> = sqlx::query_as(&SQL.acquire)
                 .bind(self.relay.as_str())

@@ -61,6 +61,9 @@ pub(super) struct Context {
     pub(super) inboxes: Vec<InboxContext>,
 }
 
+/// By topic and partition, the next record that a consumer group reads.
+pub(super) type Committed = BTreeMap<String, BTreeMap<i32, i64>>;
+
 /// The facts about an inbox that decide which findings count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InboxContext {
@@ -72,7 +75,7 @@ pub(super) struct InboxContext {
     pub(super) has_effects: bool,
     /// By topic and partition, the next record that its consumer group reads: read before the
     /// inbox. Nothing when that cannot be told.
-    pub(super) committed: Option<BTreeMap<String, BTreeMap<i32, i64>>>,
+    pub(super) committed: Option<Committed>,
 }
 
 impl InboxContext {

@@ -1,6 +1,5 @@
 //! Everything that is read, in sessions that cannot write.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
@@ -197,9 +196,6 @@ pub(super) async fn unfinished(memory: &mut dyn AppliedIds, ids: &[Uuid]) -> Res
     Ok(found.into_iter().map(|(id, _)| id).collect())
 }
 
-/// By topic and partition, the next record that a consumer group reads.
-pub(super) type Committed = BTreeMap<String, BTreeMap<i32, i64>>;
-
 /// The result of reading a broker.
 #[derive(Debug, Default)]
 pub(super) struct BrokerRead {
@@ -243,7 +239,7 @@ impl Reading {
         _: &Broker,
         _: &str,
         _: &std::collections::BTreeSet<String>,
-    ) -> Result<Committed, Failure> {
-        Ok(Committed::new())
+    ) -> Result<super::reconcile::Committed, Failure> {
+        Ok(super::reconcile::Committed::new())
     }
 }

@@ -8,7 +8,8 @@ use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use super::range::{Range, id_at};
-use super::sources::{BrokerRead, Committed, PAGE_ROWS, Reading};
+use super::reconcile::Committed;
+use super::sources::{BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -71,10 +72,8 @@ impl Reading {
         )]
         let Broker::Kafka(config) = broker else { return Ok(Committed::new()) };
         let (config, group, topics) = (config.clone(), group.to_owned(), topics.clone());
-        let asked = spawn_blocking(move || {
-            let committed = |topic: String| Ok((topic.clone(), kafka::committed(&config, &group, &topic)?));
-            topics.into_iter().map(committed).collect::<Result<Committed, AdminError>>()
-        });
+        let asked =
+            spawn_blocking(move || kafka::committed(&config, &group, topics.iter().map(String::as_str)));
         match asked.await {
             Ok(committed) => committed.map_err(of_reader),
             Err(error) => {
