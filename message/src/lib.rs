@@ -79,4 +79,4 @@ pub use subscription::{
 pub use text::{ContentType, EventType, InvalidText, OrderingKey, Source, Topic};
 pub use token::Token;
 pub use trace::TraceContext;
-pub use transactions::{TransactionMark, TransactionScope, Transactions};
+pub use transactions::{ClosedTransaction, TransactionMark, TransactionScope, Transactions};

@@ -35,12 +35,22 @@ pub struct TransactionMark {
     pub content: Vec<u8>,
 }
 
+/// A transaction to which nothing is added any more: see [`Transactions::close`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClosedTransaction {
+    /// The session that it belongs to.
+    pub session: u64,
+    /// Which of the session's producers it is in.
+    pub producer: usize,
+}
+
 /// A broker that publishes in transactions.
 ///
-/// Its publishers take one batch at a time. Every receipt of a batch is `Ok`, or none is: the first
-/// when the broker has all of its messages inside the open transaction, the second when the
-/// transaction was given up. No reader of committed messages sees them before
-/// [`commit`](Transactions::commit).
+/// Its publishers take one batch at a time, and each batch is a transaction. Every receipt of a
+/// batch is `Ok`, or none is: the first when the broker has all of its messages inside the open
+/// transaction, the second when the transaction was given up. No reader of committed messages sees
+/// them before [`commit`](Transactions::commit). One transaction may be open while the one before
+/// it, which is closed, is committed.
 #[async_trait]
 pub trait Transactions: Connector {
     /// Ends whatever an earlier session of the scope has left open, shuts that session out, and
@@ -55,12 +65,17 @@ pub trait Transactions: Connector {
     /// The number of the session that was connected last.
     fn session(&self) -> u64;
 
-    /// Commits everything that `session` has confirmed since its last commit, and the mark.
+    /// Closes the transaction of `session`: what was confirmed belongs to it, and a batch that is
+    /// submitted from now on to the next one. To be called when no message is without its receipt,
+    /// and not again before [`commit`](Transactions::commit) has answered. Asks nobody.
+    fn close(&self, session: u64) -> ClosedTransaction;
+
+    /// Commits a closed transaction, and the mark.
     ///
     /// # Errors
     /// [`PublishError`]: whether it was committed is not known. Only
     /// [`take_over`](Transactions::take_over) tells.
-    async fn commit(&self, session: u64, mark: TransactionMark) -> Result<(), PublishError>;
+    async fn commit(&self, closed: ClosedTransaction, mark: TransactionMark) -> Result<(), PublishError>;
 
     /// Whether a session found, when it was connected, that another process has committed since:
     /// nothing that this process knows holds any longer.

@@ -30,6 +30,8 @@ pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
         | Code::SSL
         | Code::ClusterAuthorizationFailed
         | Code::GroupAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::InvalidTransactionTimeout
         | Code::InvalidConfig
         | Code::InvalidGroupId
         | Code::InvalidSessionTimeout
@@ -65,6 +67,13 @@ fn advice(code: Code) -> &'static str {
         Code::TopicAuthorizationFailed => "grant this user DESCRIBE and WRITE (to consume: READ) on it",
         Code::GroupAuthorizationFailed => "grant this user READ on the group",
         Code::ClusterAuthorizationFailed => "grant this user IDEMPOTENT_WRITE on the cluster",
+        Code::TransactionalIdAuthorizationFailed => {
+            "grant this user WRITE and DESCRIBE on the transactional ids that begin with outbox/ (a prefixed ACL)"
+        }
+        Code::InvalidTransactionTimeout => {
+            "the cluster refuses transactions as long as the lease: raise transaction.max.timeout.ms, or shorten \
+             engine.lease_ttl"
+        }
         Code::Authentication
         | Code::SaslAuthenticationFailed
         | Code::UnsupportedSASLMechanism
@@ -149,6 +158,8 @@ mod tests {
             (Code::Authentication, operator),
             (Code::SSL, operator),
             (Code::ClusterAuthorizationFailed, operator),
+            (Code::TransactionalIdAuthorizationFailed, operator),
+            (Code::InvalidTransactionTimeout, operator),
             (Code::MessageTimedOut, broker),
             (Code::PurgeInflight, broker),
             (Code::OutOfOrderSequenceNumber, broker),

@@ -125,7 +125,7 @@ impl message::Publisher for Publisher {
         let Some(producer) = self.session.producer().cloned() else { return };
         for Submission { ticket, message } in batch {
             let outcomes = producer.context();
-            if self.over.is_none() && self.singles.as_mut().is_some_and(|singles| !singles.spend()) {
+            if self.over.is_none() && self.singles.as_ref().is_some_and(|singles| !singles.spend()) {
                 self.over = Some(String::from("no message is suspect any more; kafka goes back to batches"));
             }
             if self.over.is_some() || outcomes.failed() {

@@ -16,7 +16,7 @@ pub(super) struct Suspects(AtomicUsize);
 #[derive(Debug)]
 pub(super) struct Singles {
     suspects: Arc<Suspects>,
-    left: usize,
+    left: AtomicUsize,
 }
 
 impl Suspects {
@@ -28,22 +28,20 @@ impl Suspects {
     /// Takes the suspects over, if there are any.
     pub(super) fn take(self: &Arc<Self>) -> Option<Singles> {
         let left = self.0.swap(0, Ordering::AcqRel);
-        (left > 0).then(|| Singles { suspects: Arc::clone(self), left })
+        (left > 0).then(|| Singles { suspects: Arc::clone(self), left: AtomicUsize::new(left) })
     }
 }
 
 impl Singles {
     /// Counts one message that is sent alone; `false` when none of the suspects is left.
-    pub(super) fn spend(&mut self) -> bool {
-        let any = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        any
+    pub(super) fn spend(&self) -> bool {
+        self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
     }
 }
 
 impl Drop for Singles {
     fn drop(&mut self) {
-        self.suspects.raise(self.left);
+        self.suspects.raise(*self.left.get_mut());
     }
 }
 
@@ -56,11 +54,11 @@ mod tests {
         let suspects = Arc::new(Suspects::default());
         assert!(suspects.take().is_none());
         suspects.raise(2);
-        let mut singles = suspects.take().unwrap();
+        let singles = suspects.take().unwrap();
         assert!(suspects.take().is_none());
         assert!(singles.spend());
         drop(singles);
-        let mut singles = suspects.take().unwrap();
+        let singles = suspects.take().unwrap();
         assert!(singles.spend());
         assert!(!singles.spend());
         drop(singles);

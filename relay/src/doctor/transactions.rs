@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use brokers::Inspected;
 use brokers::kafka::{STATE_TOPIC, TopicFacts, TransactionFacts, TransactionalConnector};
+use message::Fault;
 
 use super::kafka::replication;
 use super::report::{CheckState, Finding};
@@ -11,8 +12,11 @@ use super::report::{CheckState, Finding};
 /// All checks, for a relay with leases of this length.
 #[must_use]
 pub fn check(facts: &TransactionFacts, lease: Duration, nodes: usize) -> Vec<Finding> {
-    let mut findings =
-        vec![time(&facts.timeout_max, TransactionalConnector::timeout(lease)), state(facts, nodes)];
+    let mut findings = vec![
+        time(&facts.timeout_max, TransactionalConnector::timeout(lease)),
+        right(facts),
+        state(facts, nodes),
+    ];
     if facts.marks.is_empty() {
         let measured = "no topic of marks yet: the relay makes it at its first start with transactions";
         findings.push(Finding::pass("marks", "transactions", measured));
@@ -41,6 +45,21 @@ fn time(most: &Result<Duration, String>, needed: Duration) -> Finding {
         Err(problem) => {
             let remedy = "grant this user DESCRIBE_CONFIGS on the cluster";
             Finding::unknown(check, subject, problem.clone(), remedy)
+        }
+    }
+}
+
+fn right(facts: &TransactionFacts) -> Finding {
+    let (check, subject) = ("transaction-right", "transactions");
+    match &facts.may_begin {
+        Ok(id) => Finding::pass(check, subject, format!("began transactions as {id}")),
+        Err(error) if error.fault == Fault::Operator => {
+            let remedy = "the relay could not begin its own either: see the reason";
+            Finding::fail(check, subject, error.reason.clone(), remedy)
+        }
+        Err(error) => {
+            let remedy = "look at the brokers, above all at the coordinators of transactions";
+            Finding::unknown(check, subject, error.reason.clone(), remedy)
         }
     }
 }
@@ -105,6 +124,7 @@ mod tests {
             state: Some(topic(3, "compact")),
             marks: vec![marks],
             timeout_max: Ok(Duration::from_secs(900)),
+            may_begin: Ok(String::from("outbox/0a/orders/doctor")),
         }
     }
 
@@ -118,9 +138,14 @@ mod tests {
         use CheckState::{Fail, Pass, Unknown};
         assert!(states(&healthy()).iter().all(|(_, state)| *state == Pass));
         type Break = fn(&mut TransactionFacts);
-        let table: [(&str, CheckState, Break); 7] = [
+        fn refused(fault: Fault) -> Result<String, brokers::InspectError> {
+            Err(brokers::InspectError { fault, reason: String::from("refused") })
+        }
+        let table: [(&str, CheckState, Break); 9] = [
             ("transaction-time", Fail, |facts| facts.timeout_max = Ok(Duration::from_secs(14))),
             ("transaction-time", Unknown, |facts| facts.timeout_max = Err(String::from("not permitted"))),
+            ("transaction-right", Fail, |facts| facts.may_begin = refused(Fault::Operator)),
+            ("transaction-right", Unknown, |facts| facts.may_begin = refused(Fault::Broker)),
             ("replication", Fail, |facts| facts.state = Some(topic(1, "compact"))),
             ("replication", Unknown, |facts| facts.state = None),
             ("marks", Fail, |facts| facts.marks[0].facts = Ok(topic(3, "compact,delete"))),

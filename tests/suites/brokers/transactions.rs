@@ -17,7 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         case("readers_see_a_transaction_and_its_mark_only_when_it_is_committed", commit),
-        case("a_session_that_was_shut_out_commits_nothing", fenced),
+        case("the_next_batch_leaves_before_the_one_before_is_committed", next_batch),
+        case("a_session_that_was_shut_out_commits_nothing/first", |stage| fenced(stage, 0)),
+        case("a_session_that_was_shut_out_commits_nothing/second", |stage| fenced(stage, 1)),
         case("the_last_mark_is_found_after_many_and_large_ones", many_marks),
         case("the_last_mark_is_found_after_a_compaction", compacted),
         case("a_refused_record_takes_its_transaction_with_it", refused),
@@ -156,7 +158,7 @@ async fn commit(stage: Stage) -> Outcome {
     let mut session = session(&connector).await?;
     session.confirmed(scene.messages(0..10)?).await?;
     assert_eq!(scene.read(&scene.topic)?, texts([]), "the transaction is open");
-    connector.commit(connector.session(), mark(1, "first")).await?;
+    connector.commit(connector.close(connector.session()), mark(1, "first")).await?;
     assert_eq!(scene.read(&scene.topic)?, texts(0..10));
     session.confirmed(scene.messages([10])?).await?;
     drop(session);
@@ -167,24 +169,71 @@ async fn commit(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: who takes over shuts the earlier session out, and that session's connector finds out that
-/// it was superseded.
-async fn fenced(stage: Stage) -> Outcome {
+/// Goal: while a closed transaction is committed, the next batch is with the brokers already; it is
+/// seen when its own transaction is committed, and never without. Oracle: the plain reader, and the
+/// mark that a successor finds.
+async fn next_batch(stage: Stage) -> Outcome {
+    let scene = Scene::open(&stage).await?;
+    let connector = scene.connector()?;
+    connector.take_over(&scene.scope).await?;
+    let mut session = session(&connector).await?;
+    for number in 0..2 {
+        session.confirmed(scene.messages(number * 10..number * 10 + 10)?).await?;
+        let closed = connector.close(connector.session());
+        session.confirmed(scene.messages(number * 10 + 100..number * 10 + 110)?).await?;
+        assert_eq!(scene.read(&scene.topic)?, seen_after(number), "both transactions are open");
+        connector.commit(closed, mark(number * 2 + 1, "closed")).await?;
+        let first = seen_after(number).into_iter().chain(texts(number * 10..number * 10 + 10));
+        assert_eq!(scene.read(&scene.topic)?, sorted(first), "only the closed one is committed");
+        connector.commit(connector.close(connector.session()), mark(number * 2 + 2, "next")).await?;
+        assert_eq!(scene.read(&scene.topic)?, seen_after(number + 1));
+    }
+    // A batch behind a closed transaction goes with it when nobody commits either.
+    session.confirmed(scene.messages([200])?).await?;
+    let closed = connector.close(connector.session());
+    session.confirmed(scene.messages([201])?).await?;
+    let successor = scene.connector()?;
+    assert_eq!(successor.take_over(&scene.scope).await?, Some(mark(4, "next")));
+    assert!(connector.commit(closed, mark(5, "stale")).await.is_err(), "it was shut out");
+    assert_eq!(scene.read(&scene.topic)?, seen_after(2));
+    Ok(())
+}
+
+/// The payloads of [`next_batch`] after so many rounds.
+fn seen_after(rounds: u64) -> Vec<String> {
+    sorted(texts(0..rounds * 10).into_iter().chain(texts(100..rounds * 10 + 100)))
+}
+
+fn sorted(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut texts: Vec<_> = texts.collect();
+    texts.sort();
+    texts
+}
+
+/// Goal: who takes over shuts the earlier session out, whichever of its producers has a transaction
+/// open, and that session's connector finds out that it was superseded.
+async fn fenced(stage: Stage, producer: u64) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let earlier = scene.connector()?;
     earlier.take_over(&scene.scope).await?;
     let mut stale = session(&earlier).await?;
-    stale.confirmed(scene.messages([1])?).await?;
+    for number in 0..producer {
+        stale.confirmed(scene.messages([number])?).await?;
+        earlier.commit(earlier.close(earlier.session()), mark(number + 1, "earlier")).await?;
+    }
+    let last = (producer > 0).then(|| mark(producer, "earlier"));
+    stale.confirmed(scene.messages([10])?).await?;
     let later = scene.connector()?;
-    assert_eq!(later.take_over(&scene.scope).await?, None);
+    assert_eq!(later.take_over(&scene.scope).await?, last);
     let mut fresh = session(&later).await?;
-    let error = refusal(earlier.commit(earlier.session(), mark(1, "stale")).await)?;
+    let next = mark(producer + 1, "next");
+    let error = refusal(earlier.commit(earlier.close(earlier.session()), next.clone()).await)?;
     assert_eq!(error.fault(), Fault::Broker, "{error}");
-    let lost = stale.submit(scene.messages([2])?).await?;
+    let lost = stale.submit(scene.messages([11])?).await?;
     assert!(lost[0].outcome.is_err(), "a session is over after a failed commit");
-    fresh.confirmed(scene.messages([3])?).await?;
-    later.commit(later.session(), mark(1, "fresh")).await?;
-    assert_eq!(scene.read(&scene.topic)?, texts([3]));
+    fresh.confirmed(scene.messages([12])?).await?;
+    later.commit(later.close(later.session()), next).await?;
+    assert_eq!(scene.read(&scene.topic)?, texts((0..producer).chain([12])));
     assert!(!earlier.is_superseded());
     let (receipts, _received) = Receipts::channel();
     assert!(earlier.connect(receipts).await.is_err());
@@ -199,14 +248,16 @@ async fn many_marks(stage: Stage) -> Outcome {
     connector.take_over(&scene.scope).await?;
     let _session = session(&connector).await?;
     for number in 1..=300 {
-        connector.commit(connector.session(), mark(number, format!("mark {number}"))).await?;
+        connector
+            .commit(connector.close(connector.session()), mark(number, format!("mark {number}")))
+            .await?;
     }
     assert_eq!(scene.connector()?.take_over(&scene.scope).await?, Some(mark(300, "mark 300")));
     let large = mark(301, vec![7; 3 << 20]);
     let connector = scene.connector()?;
     connector.take_over(&scene.scope).await?;
     let _session = session(&connector).await?;
-    connector.commit(connector.session(), large.clone()).await?;
+    connector.commit(connector.close(connector.session()), large.clone()).await?;
     assert_eq!(scene.connector()?.take_over(&scene.scope).await?, Some(large));
     Ok(())
 }
@@ -232,7 +283,9 @@ async fn compacted(stage: Stage) -> Outcome {
         let next = number;
         let (connector, scene) = (&connector, &scene);
         async move {
-            connector.commit(connector.session(), mark(next, format!("mark {next}"))).await?;
+            connector
+                .commit(connector.close(connector.session()), mark(next, format!("mark {next}")))
+                .await?;
             tokio::time::sleep(Duration::from_millis(150)).await;
             let left = scene.read(&scene.marks_topic())?.len() as u64;
             Ok(tests::eventually::when(left + 20 < next))
@@ -266,7 +319,7 @@ async fn refused(stage: Stage) -> Outcome {
     drop(alone);
     let mut rest = session(&connector).await?;
     rest.confirmed(scene.messages(0..3)?).await?;
-    connector.commit(connector.session(), mark(1, "rest")).await?;
+    connector.commit(connector.close(connector.session()), mark(1, "rest")).await?;
     assert_eq!(scene.read(&scene.topic)?, texts(0..3));
     Ok(())
 }
@@ -282,7 +335,7 @@ async fn refused_mark(stage: Stage) -> Outcome {
     let mut session = session(&connector).await?;
     session.confirmed(scene.messages(0..3)?).await?;
     let large = mark(1, vec![7; 20_000]);
-    refusal(connector.commit(connector.session(), large).await)?;
+    refusal(connector.commit(connector.close(connector.session()), large).await)?;
     assert_eq!(scene.read(&scene.topic)?, texts([]));
     let successor = scene.connector()?;
     assert_eq!(successor.take_over(&scene.scope).await?, None);
@@ -333,7 +386,7 @@ async fn timed_out(stage: Stage) -> Outcome {
     session.confirmed(scene.messages([1])?).await?;
     // The coordinator looks for such transactions every ten seconds by default.
     tokio::time::sleep(Duration::from_secs(13)).await;
-    assert!(connector.commit(connector.session(), mark(1, "late")).await.is_err());
+    assert!(connector.commit(connector.close(connector.session()), mark(1, "late")).await.is_err());
     assert_eq!(scene.read(&scene.topic)?, texts([]));
     assert_eq!(scene.connector()?.take_over(&scene.scope).await?, None);
     Ok(())

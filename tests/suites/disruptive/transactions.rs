@@ -83,14 +83,17 @@ pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
     submit("first").await??;
     services::stop(&stage, Backend::Kafka).await?;
     let mark = |number| TransactionMark { number, content: Vec::from("unanswered") };
-    let unknown = connector.commit(connector.session(), mark(1)).await;
+    let unknown = connector.commit(connector.close(connector.session()), mark(1)).await;
     let unknown = unknown.err().ok_or("nobody was there to commit")?.to_string();
     // Asked for anything from now on, it answers with this end of its transaction.
     let refused = submit("second").await?.err().ok_or("the session takes nothing more")?;
     assert!(refused.to_string().contains(&unknown), "{refused} is not {unknown}");
     services::start(Backend::Kafka).await?;
     assert!(submit("third").await?.is_err(), "nor when Kafka is back");
-    assert!(connector.commit(connector.session(), mark(2)).await.is_err(), "nor does it commit");
+    assert!(
+        connector.commit(connector.close(connector.session()), mark(2)).await.is_err(),
+        "nor does it commit"
+    );
     let successor = TransactionalConnector::new(config)?;
     let last = successor.take_over(&scope).await?;
     assert!(last.is_none_or(|last| last.number == 1), "only the unknown commit may have happened");

@@ -1,40 +1,22 @@
 //! Takes over, connects, commits.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Fault, FaultScope, PublishError, Receipts, TransactionMark, TransactionScope, Transactions};
-use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::error::KafkaError;
-use rdkafka::producer::{BaseProducer, Producer as _};
+use message::{ClosedTransaction, PublishError, Receipts, TransactionMark, TransactionScope, Transactions};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use super::deliveries::Deliveries;
-use super::inspect::MARKS;
-use super::marks::Marks;
-use super::publisher::TransactionalPublisher;
-use super::worker::{Command, Worker};
+use super::opening::Opening;
+use super::session::{Session, lost};
 use crate::kafka::config::Config;
-use crate::kafka::connector::{operator, producer};
-use crate::kafka::fault;
-use crate::kafka::suspects::{Singles, Suspects};
+use crate::kafka::suspects::Suspects;
 use crate::settings::InvalidSetting;
 
-/// How long `init_transactions` may take at least: it waits for the transaction that was left open
-/// to end.
-const INIT_MIN: Duration = Duration::from_secs(20);
-/// How often it is looked whether somebody still waits for it.
-const INIT_TURN: Duration = Duration::from_secs(1);
 /// Shorter transactions would be aborted by every pause of a broker.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// An operator's property that transactions bound.
-const SOCKET_TIMEOUT: &str = "socket.timeout.ms";
 /// The brokers' default of `transaction.max.timeout.ms`.
 const TIMEOUT_MAX: Duration = Duration::from_secs(900);
 
@@ -50,6 +32,9 @@ pub struct TransactionalConnector {
     sessions: AtomicU64,
     is_superseded: AtomicBool,
     state: Mutex<State>,
+    /// Held while a transaction is committed, so that no session is opened meanwhile: it would find
+    /// a mark that this process does not know to be its own yet.
+    committing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -61,32 +46,6 @@ struct State {
     ready: Option<Session>,
     /// The one that was connected last.
     current: Option<Session>,
-}
-
-/// A session's thread; it ends when nobody holds its commands.
-#[derive(Debug, Clone)]
-pub(super) struct Session {
-    commands: Sender<Command>,
-    is_single: bool,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Session {
-    pub(super) fn publisher(&self, receipts: Receipts) -> TransactionalPublisher {
-        let (commands, is_over) = (self.commands.clone(), Arc::clone(&self.is_over));
-        TransactionalPublisher::new(commands, receipts, self.is_single, is_over)
-    }
-
-    /// Puts a mark behind what was published and commits both.
-    pub(super) async fn commit(&self, mark: TransactionMark) -> Result<(), PublishError> {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Commit(mark, answer)).map_err(|_| lost())?;
-        answered.await.map_err(|_| lost())?
-    }
-}
-
-fn lost() -> PublishError {
-    PublishError::session_lost("the kafka session ended before its transaction")
 }
 
 impl TransactionalConnector {
@@ -111,6 +70,7 @@ impl TransactionalConnector {
             sessions: AtomicU64::new(0),
             is_superseded: AtomicBool::new(false),
             state: Mutex::default(),
+            committing: tokio::sync::Mutex::default(),
         })
     }
 
@@ -149,6 +109,7 @@ impl message::Connector for TransactionalConnector {
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn message::Publisher>, PublishError> {
+        let committing = self.committing.lock().await;
         let (scope, known, ready) = {
             let mut state = self.state();
             state.current = None;
@@ -173,6 +134,7 @@ impl message::Connector for TransactionalConnector {
                 session
             }
         };
+        drop(committing);
         let publisher = session.publisher(receipts);
         self.sessions.fetch_add(1, Ordering::AcqRel);
         self.state().current = Some(session);
@@ -199,10 +161,17 @@ impl Transactions for TransactionalConnector {
         self.sessions.load(Ordering::Acquire)
     }
 
-    async fn commit(&self, session: u64, mark: TransactionMark) -> Result<(), PublishError> {
+    fn close(&self, session: u64) -> ClosedTransaction {
+        let state = self.state();
+        let current = state.current.as_ref().filter(|_| self.session() == session);
+        ClosedTransaction { session, producer: current.map_or(0, Session::turn) }
+    }
+
+    async fn commit(&self, closed: ClosedTransaction, mark: TransactionMark) -> Result<(), PublishError> {
+        let _committing = self.committing.lock().await;
         let current = self.state().current.clone();
-        let current = current.filter(|_| self.session() == session).ok_or_else(lost)?;
-        current.commit(mark.clone()).await?;
+        let current = current.filter(|_| self.session() == closed.session).ok_or_else(lost)?;
+        current.commit(closed.producer, mark.clone()).await?;
         let mut state = self.state();
         // From now on the topic has to be there.
         if let Some(scope) = &mut state.scope {
@@ -214,101 +183,5 @@ impl Transactions for TransactionalConnector {
 
     fn is_superseded(&self) -> bool {
         self.is_superseded.load(Ordering::Acquire)
-    }
-}
-
-/// Everything that opening a session needs. Blocks.
-pub(super) struct Opening {
-    /// Gone when nobody waits for the session.
-    pub(super) asker: Weak<()>,
-    pub(super) config: Config,
-    pub(super) suspects: Arc<Suspects>,
-    pub(super) singles: Option<Singles>,
-    pub(super) scope: TransactionScope,
-}
-
-impl Opening {
-    fn marks_topic(&self) -> String {
-        format!("{MARKS}{}.{}", self.scope.log, self.scope.relay)
-    }
-
-    /// Checks the topic of the marks first.
-    fn run(self, runtime: &Handle) -> Result<(Session, Option<TransactionMark>), PublishError> {
-        let topic = self.marks_topic();
-        Marks { config: &self.config, topic: &topic }.check(self.scope.is_new, runtime)?;
-        self.begin()
-    }
-
-    pub(super) fn begin(self) -> Result<(Session, Option<TransactionMark>), PublishError> {
-        let marks_topic = self.marks_topic();
-        let Self { asker, config, suspects, singles, scope } = self;
-        let timeout = TransactionalConnector::timeout(scope.timeout);
-        let marks = Marks { config: &config, topic: &marks_topic };
-        let timeout_ms = timeout.as_millis().to_string();
-        let mut client = producer(&config, singles.is_none()).map_err(operator)?;
-        client
-            .set("transactional.id", format!("outbox/{}/{}", scope.log, scope.relay))
-            .set("transaction.timeout.ms", &timeout_ms)
-            .set("message.timeout.ms", &timeout_ms)
-            // A record that fails gives the whole transaction up, so no later one can pass it.
-            .set("enable.gapless.guarantee", "false");
-        // librdkafka makes no client whose requests may outlast its transactions.
-        if let Some(given) = client.get(SOCKET_TIMEOUT).and_then(|given| given.parse::<u128>().ok()) {
-            client.set(SOCKET_TIMEOUT, given.min(timeout.as_millis()).to_string());
-        }
-        if singles.is_some() {
-            // Records in flight behind a refused one are refused as well, for their numbers.
-            client.set("max.in.flight.requests.per.connection", "1");
-        }
-        let settings = |text: String| PublishError::new(Fault::Operator, FaultScope::Session, text);
-        let producer = BaseProducer::from_config_and_context(&client, Deliveries::default())
-            .map_err(|error| settings(fault::creation(&error)))?;
-        init(&producer, config.connect_timeout().max(INIT_MIN), &asker)?;
-        let mark = marks.last()?;
-        let (commands, received) = channel();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let is_single = singles.is_some();
-        let worker = Worker {
-            producer: Some(producer),
-            given_up: None,
-            patience: timeout / 2,
-            config: config.clone(),
-            marks_topic,
-            suspects,
-            singles,
-            is_over: Arc::clone(&is_over),
-            topics: HashSet::new(),
-            is_open: false,
-            failure: None,
-        };
-        std::thread::Builder::new()
-            .name(String::from("kafka-transactions"))
-            .spawn(move || worker.serve(&received))
-            .map_err(|error| PublishError::session_lost("no thread for kafka").with_source(error))?;
-        Ok((Session { commands, is_single, is_over }, mark))
-    }
-}
-
-/// Shuts out the producer before, and waits until its last transaction has ended.
-fn init(producer: &BaseProducer<Deliveries>, within: Duration, asker: &Weak<()>) -> Result<(), PublishError> {
-    let deadline = Instant::now() + within;
-    loop {
-        if asker.strong_count() == 0 {
-            return Err(lost());
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        match producer.init_transactions(left.min(INIT_TURN)) {
-            Ok(()) => return Ok(()),
-            Err(KafkaError::Transaction(error)) if error.is_retriable() && !left.is_zero() => {}
-            Err(error) => {
-                producer.poll(Duration::ZERO);
-                let reason = producer.context().complaint().unwrap_or_else(|| error.to_string());
-                let code = match &error {
-                    KafkaError::Transaction(error) => error.code(),
-                    error => error.rdkafka_error_code().unwrap_or(rdkafka::types::RDKafkaErrorCode::Unknown),
-                };
-                return Err(fault::session(code, &format!("cannot begin transactions: {reason}")));
-            }
-        }
     }
 }

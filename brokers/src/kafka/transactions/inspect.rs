@@ -1,10 +1,11 @@
-//! The cluster's answers about what transactions rest on. Reads only.
+//! The cluster's answers about what transactions rest on.
 
 use std::time::Duration;
 
 use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::metadata::Metadata;
 
+use super::probe::probe;
 use crate::inspect::{InspectError, Inspected};
 use crate::kafka::config::Config;
 use crate::kafka::inspect::{Asked, TopicFacts, ask, failed, find};
@@ -20,6 +21,11 @@ pub(super) fn relay_of(topic: &str) -> Option<&str> {
     topic.strip_prefix(MARKS)?.split_once('.').map(|(_, relay)| relay)
 }
 
+/// The log that a topic of marks belongs to.
+fn log_of(topic: &str) -> Option<&str> {
+    topic.strip_prefix(MARKS)?.split_once('.').map(|(log, _)| log)
+}
+
 /// The known facts about a cluster's transactions.
 #[derive(Debug, Clone)]
 pub struct TransactionFacts {
@@ -29,6 +35,9 @@ pub struct TransactionFacts {
     pub marks: Vec<Inspected<TopicFacts>>,
     /// `transaction.max.timeout.ms`, or why it is not known.
     pub timeout_max: Result<Duration, String>,
+    /// The transactional id under which this user began transactions, beside those of the relay; or
+    /// why it could not.
+    pub may_begin: Result<String, InspectError>,
 }
 
 /// Asks the cluster what the transactions of this relay rest on. Cancel-safe.
@@ -37,9 +46,10 @@ pub struct TransactionFacts {
 /// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
 pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<TransactionFacts, InspectError> {
     let relay = relay.to_owned();
+    let owned = relay.clone();
     let select = move |cluster: &Metadata| {
         let names = cluster.topics().iter().map(|topic| topic.name().to_owned());
-        let wanted = names.filter(|name| name == STATE_TOPIC || relay_of(name) == Some(&relay));
+        let wanted = names.filter(|name| name == STATE_TOPIC || relay_of(name) == Some(&owned));
         wanted.map(|name| find(cluster, name)).collect()
     };
     let asked = ask(config, select).await?;
@@ -47,7 +57,9 @@ pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<Transa
     let (state, marks): (Vec<_>, Vec<_>) =
         asked.topics.into_iter().partition(|asked| asked.topic == STATE_TOPIC);
     let state = state.into_iter().find_map(|asked| asked.facts.ok());
-    Ok(TransactionFacts { state, marks, timeout_max })
+    let log = marks.first().and_then(|asked| log_of(&asked.topic)).unwrap_or("new");
+    let may_begin = probe(config, log, &relay).await;
+    Ok(TransactionFacts { state, marks, timeout_max, may_begin })
 }
 
 /// The longest transaction that the cluster lets anybody begin. Every broker should say the same.

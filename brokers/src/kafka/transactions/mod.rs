@@ -3,11 +3,14 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `connector.rs` | [`TransactionalConnector`]: takes over, connects, commits |
+//! | `opening.rs` | shuts out the session before, and begins the next |
+//! | `session.rs` | two producers that take turns |
 //! | `publisher.rs` | the engine's end of a session |
 //! | `worker.rs` | the thread that owns a producer and its open transaction |
 //! | `deliveries.rs` | what became of each record of a batch |
 //! | `marks.rs` | the topic of the marks, and the last one in it |
 //! | `inspect.rs` | what transactions rest on in the cluster |
+//! | `probe.rs` | whether this user may begin transactions |
 //! | `parts.rs` | a mark cut into records and put together again |
 //! | `crash_points.rs` | places at which a test ends the process |
 //!
@@ -22,8 +25,11 @@ pub mod crash_points;
 mod deliveries;
 mod inspect;
 mod marks;
+mod opening;
 mod parts;
+mod probe;
 mod publisher;
+mod session;
 mod worker;
 
 pub use connector::TransactionalConnector;

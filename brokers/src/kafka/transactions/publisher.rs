@@ -1,13 +1,12 @@
 //! The engine's end of a session.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{Capabilities, MaxInFlightPerKey, PublishError, Receipts, Submission};
 
+use super::session::Session;
 use super::worker::Command;
 
 /// Messages of a transaction at most: some 100 ms of what one core publishes.
@@ -15,37 +14,30 @@ const BATCH_LEN: usize = 10_000;
 /// Messages at once while a culprit is looked for.
 const SINGLES_LEN: usize = 500;
 
-/// A session that publishes in transactions.
+/// The engine's hold on a session that publishes in transactions.
 pub(super) struct TransactionalPublisher {
-    commands: Sender<Command>,
+    session: Session,
     receipts: Receipts,
-    is_single: bool,
-    is_over: Arc<AtomicBool>,
 }
 
 impl TransactionalPublisher {
-    pub(super) fn new(
-        commands: Sender<Command>,
-        receipts: Receipts,
-        is_single: bool,
-        is_over: Arc<AtomicBool>,
-    ) -> Self {
-        Self { commands, receipts, is_single, is_over }
+    pub(super) fn new(session: Session, receipts: Receipts) -> Self {
+        Self { session, receipts }
     }
 }
 
 #[async_trait]
 impl message::Publisher for TransactionalPublisher {
     fn profile(&self) -> Capabilities {
-        let batch_len = if self.is_single { SINGLES_LEN } else { BATCH_LEN };
+        let batch_len = if self.session.is_single { SINGLES_LEN } else { BATCH_LEN };
         Capabilities { max_in_flight_per_key: MaxInFlightPerKey::Pipelined, batch_len }
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {
-        if let Err(refused) = self.commands.send(Command::Batch(batch, self.receipts.clone()))
+        if let Err(refused) = self.session.send(Command::Batch(batch, self.receipts.clone()))
             && let Command::Batch(batch, receipts) = refused.0
         {
-            self.is_over.store(true, Ordering::Release);
+            self.session.is_over.store(true, Ordering::Release);
             for Submission { ticket, .. } in batch {
                 receipts.send(ticket, Err(PublishError::session_lost("the kafka session ended")));
             }
@@ -58,7 +50,6 @@ impl message::Publisher for TransactionalPublisher {
 
 impl Drop for TransactionalPublisher {
     fn drop(&mut self) {
-        // A thread that has ended has given it up already.
-        let _ = self.commands.send(Command::End);
+        self.session.end();
     }
 }

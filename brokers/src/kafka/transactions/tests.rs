@@ -8,10 +8,13 @@ use message::{
     EventType, Fault, FaultScope, Message, OrderingKey, PublishError, Publisher as _, Receipt, Receipts,
     Submission, Ticket, Topic, TransactionMark, TransactionScope,
 };
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::connector::{Opening, Session};
+use super::opening::Opening;
+use super::probe::probe;
 use super::publisher::TransactionalPublisher;
+use super::session::Session;
 use crate::kafka::Config;
 use crate::kafka::mock::Mock;
 use crate::kafka::suspects::Suspects;
@@ -33,7 +36,9 @@ impl Cluster {
     fn start() -> Self {
         let mock = Mock::start(SILENT).unwrap();
         let (log, relay) = (String::from("a1"), String::from("orders"));
-        mock.coordinate("outbox/a1/orders", 1).unwrap();
+        for id in ["outbox/a1/orders", "outbox/a1/orders/2"] {
+            mock.coordinate(id, 1).unwrap();
+        }
         for (topic, leader) in [("alive", 1), ("silent", SILENT), ("outbox-marks.a1.orders", 1)] {
             mock.create_topic(topic, 1).unwrap();
             mock.lead(topic, 0, Some(leader)).unwrap();
@@ -92,9 +97,12 @@ fn mark(number: u64) -> TransactionMark {
 async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
     let cluster = Cluster::start();
     let (session, mut publisher, mut received) = cluster.session().await;
-    let outcomes = publish(&mut publisher, &mut received, &["alive", "silent"]).await;
-    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-    session.commit(mark(1)).await.unwrap();
+    // Each producer has a turn, so that both know who leads the topics.
+    for number in [1, 2] {
+        let outcomes = publish(&mut publisher, &mut received, &["alive", "silent"]).await;
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        session.commit(session.turn(), mark(number)).await.unwrap();
+    }
 
     cluster.mock.answer_late(SILENT, LATE).unwrap();
     let begun = Instant::now();
@@ -106,13 +114,32 @@ async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
     let lost = (Fault::Broker, FaultScope::Session);
     assert_eq!(blamed, [lost, (Fault::Broker, FaultScope::Topic), lost], "{errors:?}");
     assert!(errors[1].to_string().contains("\"silent\""), "{}", errors[1]);
-    session.commit(mark(2)).await.unwrap_err();
+    session.commit(session.turn(), mark(3)).await.unwrap_err();
     drop((session, publisher));
 
     let (session, mut publisher, mut received) = cluster.session().await;
     let begun = Instant::now();
     let outcomes = publish(&mut publisher, &mut received, &["alive", "alive"]).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-    session.commit(mark(2)).await.unwrap();
+    session.commit(session.turn(), mark(3)).await.unwrap();
     assert!(begun.elapsed() < TIMEOUT / 2, "the rest took {:?}", begun.elapsed());
+}
+
+/// Goal: `relay doctor` tells whether the relay's user may begin transactions, and shuts no relay
+/// out by asking. Oracle: the session that was there before still commits.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_right_to_begin_transactions_is_probed_beside_the_relay() {
+    let cluster = Cluster::start();
+    cluster.mock.coordinate("outbox/a1/orders/doctor", 1).unwrap();
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let config = Config::new(cluster.mock.bootstrap_servers());
+    assert_eq!(probe(&config, "a1", "orders").await.unwrap(), "outbox/a1/orders/doctor");
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    cluster.mock.request_errors(RDKafkaApiKey::InitProducerId, &[denied]).unwrap();
+    let error = probe(&config, "a1", "orders").await.unwrap_err();
+    assert_eq!(error.fault, Fault::Operator, "{error}");
+    assert!(error.reason.contains("begin with outbox/"), "{error}");
+    let outcomes = publish(&mut publisher, &mut received, &["alive"]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    session.commit(session.turn(), mark(1)).await.unwrap();
 }

@@ -24,8 +24,9 @@ use crate::kafka::suspects::{Singles, Suspects};
 
 /// How often a session that has nothing to do serves librdkafka's callbacks.
 const IDLE_TURN: Duration = Duration::from_millis(500);
-/// How long is waited at a time for records to arrive.
-const SLICE: Duration = Duration::from_millis(20);
+/// How long is waited at a time for records to arrive. A poll of the client takes all of it, also
+/// when everything has arrived (rdkafka 0.39, `BaseProducer::poll`).
+const SLICE: Duration = Duration::from_millis(1);
 /// How long giving a transaction up may take. It only frees readers sooner: the next session's
 /// `init_transactions` does it in any case.
 const ABORT_MAX: Duration = Duration::from_secs(5);
@@ -54,7 +55,8 @@ pub(super) struct Worker {
     /// How long a batch or a commit may take.
     pub(super) patience: Duration,
     pub(super) suspects: Arc<Suspects>,
-    pub(super) singles: Option<Singles>,
+    /// Shared by the producers of a session.
+    pub(super) singles: Option<Arc<Singles>>,
     /// Set when the session was given up.
     pub(super) is_over: Arc<AtomicBool>,
     pub(super) topics: HashSet<String>,
@@ -129,7 +131,7 @@ impl Worker {
             Some(_) => self.fill(&batch),
             None => Err(Blamed::new()),
         };
-        let over = match (&mut outcomes, self.singles.as_mut()) {
+        let over = match (&outcomes, &self.singles) {
             (Ok(()), Some(singles)) => !batch.iter().all(|_| singles.spend()),
             _ => false,
         };

@@ -34,13 +34,14 @@ impl Driver {
     ) -> Ended {
         self.machine.bring_all_forward();
         self.emit();
+        if self.commits.as_ref().is_some_and(Commits::has_closed) {
+            self.storing = false;
+        }
         if self.commits.as_ref().is_some_and(Commits::is_committing) {
             // Its mark tells the successor, so nobody has to wait for it long.
-            match tokio::time::timeout(COMMIT_GRACE, committed(&mut self.commits)).await {
-                Ok(Ok(checkpoint)) => {
-                    self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
-                }
-                Ok(Err(_)) | Err(_) => self.storing = false,
+            if let Ok(Ok(checkpoint)) = tokio::time::timeout(COMMIT_GRACE, committed(&mut self.commits)).await
+            {
+                self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
             }
         }
         loop {

@@ -242,7 +242,7 @@ impl Driver {
                 Some(page) = self.pages.recv(), if self.may_read() => {
                     self.telemetry.read(page.page.entries.len());
                     if let Some(commits) = &mut self.commits {
-                        commits.flushes.read();
+                        commits.read();
                     }
                     self.machine.page(&page.difference, page.page);
                 }
@@ -256,11 +256,9 @@ impl Driver {
         }
     }
 
-    /// Whether a page may be taken. None comes between a flush and its commit: it would need
-    /// another one, and a steady stream of them would put the commit off for ever.
+    /// Whether a page may be taken.
     fn may_read(&self) -> bool {
-        let is_flushing = self.commits.as_ref().is_some_and(|commits| commits.flushes.are_begun());
-        self.draining.is_none() && !is_flushing && self.machine.has_room()
+        self.draining.is_none() && self.machine.has_room()
     }
 
     /// Everything that can be done without waiting.

@@ -24,8 +24,8 @@ impl Driver {
         }
     }
 
-    /// Commits what was confirmed, once every message was answered and the checkpoint before is
-    /// stored. Says how the term ends, if it cannot be committed.
+    /// Closes the transaction of what was confirmed, once every message was answered and the
+    /// checkpoint before is stored. Says how the term ends, if that cannot be.
     pub(super) fn commit(&mut self) -> Option<Ended> {
         let commits = self.commits.as_mut()?;
         let is_up = self.broker_session.is_up();
@@ -33,26 +33,30 @@ impl Driver {
             // Memory is ahead of the broker.
             return Some(Ended::Failed(commits.broken()));
         }
-        if !commits.is_due() {
-            return None;
-        }
-        // While the brokers take the messages.
-        if commits.flushes.are_wanted() {
-            commits.flushes.begun(self.commands.try_send(Command::Flush).is_ok());
-        }
-        if self.storing || !is_up || self.machine.in_flight_len() > 0 || !commits.flushes.are_done() {
-            return None;
-        }
-        match self.machine.transaction_checkpoint(commits.is_confirmed()) {
-            Some(content) => {
-                self.stores_due = has_due(&content.checkpoint);
-                self.storing = true;
-                commits.commit(content, &self.host).err().map(Ended::Failed)
+        if commits.is_due() && !self.storing && is_up && self.machine.in_flight_len() == 0 {
+            match self.machine.transaction_checkpoint(commits.is_confirmed()) {
+                Some(content) => {
+                    self.stores_due = has_due(&content.checkpoint);
+                    self.storing = true;
+                    if let Err(error) = commits.close(content, &self.host) {
+                        return Some(Ended::Failed(error));
+                    }
+                }
+                None => commits.nothing(),
             }
-            None => {
-                commits.nothing();
-                None
-            }
+            self.flush();
+            // The next batch leaves while this one is committed.
+            self.act();
+        }
+        self.flush();
+        None
+    }
+
+    fn flush(&mut self) {
+        if let Some(commits) = &mut self.commits
+            && commits.wants_flush()
+        {
+            commits.flush_began(self.commands.try_send(Command::Flush).is_ok());
         }
     }
 
@@ -61,7 +65,7 @@ impl Driver {
             Report::Stored => self.on_stored(),
             Report::Flushed => {
                 if let Some(commits) = &mut self.commits {
-                    commits.flushes.done();
+                    commits.flushed(&self.host);
                 }
             }
         }

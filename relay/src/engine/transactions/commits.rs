@@ -1,8 +1,9 @@
-//! Where the transaction of a leader stands.
+//! Where the transactions of a leader stand: one is open, and one before it may be closed and on
+//! its way to being committed.
 
 use std::sync::Arc;
 
-use message::{PublishError, Runtime, TransactionMark, Transactions};
+use message::{ClosedTransaction, PublishError, Runtime, TransactionMark, Transactions};
 use outbox::log::{BrokerTransaction, LogError};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -11,7 +12,7 @@ use super::mark::Mark;
 use super::recovery::{Recovered, log_error};
 use crate::engine::machine::{Checkpoint, TransactionCheckpoint};
 
-/// One transaction after another.
+/// One transaction after another, the next one being filled while the last is committed.
 pub(crate) struct Commits {
     transactions: Arc<dyn Transactions>,
     epoch: i64,
@@ -20,15 +21,22 @@ pub(crate) struct Commits {
     number: u64,
     /// The session of the batch that is on its way.
     session: u64,
-    /// A batch was submitted and its transaction is not committed.
+    /// A batch was submitted and its transaction is not closed.
     is_open: bool,
     /// Some of it was confirmed: from here on a failure leaves memory ahead of the broker.
     is_confirmed: bool,
     /// A checkpoint is wanted, with or without messages.
     is_wanted: bool,
-    /// Whether everything that was read survives a crash of the database.
-    pub(crate) flushes: Flushes,
-    committing: Option<(AbortOnDropHandle<Result<(), PublishError>>, Checkpoint)>,
+    flushes: Flushes,
+    closed: Option<Closed>,
+}
+
+/// The transaction that is closed and not committed. Its checkpoint goes to the database next.
+enum Closed {
+    /// The things that its mark names are not on the database's disk yet.
+    Waiting { transaction: ClosedTransaction, mark: TransactionMark, checkpoint: Checkpoint },
+    /// The broker was asked.
+    Committing(AbortOnDropHandle<Result<(), PublishError>>, Checkpoint),
 }
 
 impl Commits {
@@ -43,7 +51,7 @@ impl Commits {
             is_confirmed: false,
             is_wanted: false,
             flushes: Flushes::default(),
-            committing: None,
+            closed: None,
         }
     }
 
@@ -58,9 +66,9 @@ impl Commits {
         self.is_open = false;
     }
 
-    /// Whether a batch may be submitted: one transaction at a time.
+    /// Whether a batch may be submitted: each is a transaction of its own.
     pub(crate) fn may_submit(&self) -> bool {
-        !self.is_open && self.committing.is_none()
+        !self.is_open
     }
 
     /// A batch is on its way.
@@ -73,7 +81,7 @@ impl Commits {
         self.is_confirmed = true;
     }
 
-    /// Whether messages were confirmed whose transaction is not committed.
+    /// Whether messages were confirmed whose transaction is not closed.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.is_confirmed
     }
@@ -85,17 +93,22 @@ impl Commits {
 
     /// Whether nothing is left to commit.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.is_confirmed && !self.is_wanted && self.committing.is_none()
+        !self.is_confirmed && !self.is_wanted && self.closed.is_none()
     }
 
-    /// Whether a commit is on its way.
+    /// Whether a transaction is closed and not committed.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Whether the broker was asked to commit and has not answered.
     pub(crate) fn is_committing(&self) -> bool {
-        self.committing.is_some()
+        matches!(self.closed, Some(Closed::Committing(..)))
     }
 
     /// Whether a checkpoint is to be made now, when every message was answered.
     pub(crate) fn is_due(&self) -> bool {
-        self.committing.is_none() && (self.is_confirmed || self.is_wanted)
+        self.closed.is_none() && (self.is_confirmed || self.is_wanted)
     }
 
     /// Every message of the batch was answered, and there is nothing to commit.
@@ -103,37 +116,73 @@ impl Commits {
         (self.is_open, self.is_wanted) = (self.is_open && self.is_confirmed, false);
     }
 
-    /// Begins to commit the confirmed messages, and the checkpoint with them.
-    pub(crate) fn commit(&mut self, content: TransactionCheckpoint, host: &Runtime) -> Result<(), LogError> {
+    /// Closes the transaction of the confirmed messages, and the checkpoint with them. It is
+    /// committed as soon as what the checkpoint names is on disk.
+    pub(crate) fn close(&mut self, content: TransactionCheckpoint, host: &Runtime) -> Result<(), LogError> {
         let number = self.number + 1;
         let mark = Mark { log: self.log.clone(), epoch: self.epoch, content };
         let bytes = mark.write().map_err(|problem| LogError::Corrupt { what: "mark", problem })?;
         let Mark { content: TransactionCheckpoint { mut checkpoint, .. }, .. } = mark;
         let position = BrokerTransaction { log: self.log.clone(), number, is_rebased: false };
         checkpoint.cursor.transaction = Some(position);
-        let (transactions, session) = (Arc::clone(&self.transactions), self.session);
         let mark = TransactionMark { number, content: bytes };
-        let task = host.spawn(async move { transactions.commit(session, mark).await });
-        self.committing = Some((AbortOnDropHandle::new(task), checkpoint));
-        self.is_wanted = false;
+        let transaction = self.transactions.close(self.session);
+        self.closed = Some(Closed::Waiting { transaction, mark, checkpoint });
+        (self.is_open, self.is_confirmed, self.is_wanted) = (false, false, false);
+        self.flushes.want();
+        self.commit(host);
         Ok(())
+    }
+
+    /// A page was read.
+    pub(crate) fn read(&mut self) {
+        self.flushes.read();
+    }
+
+    /// Whether the database is to be asked for a flush.
+    pub(crate) fn wants_flush(&self) -> bool {
+        self.closed.is_some() && self.flushes.are_wanted()
+    }
+
+    /// A flush was asked for, if it could be.
+    pub(crate) fn flush_began(&mut self, is_begun: bool) {
+        self.flushes.begun(is_begun);
+    }
+
+    /// It has ended.
+    pub(crate) fn flushed(&mut self, host: &Runtime) {
+        self.flushes.done();
+        self.commit(host);
+    }
+
+    /// Begins to commit what is closed, if nothing has to be waited for.
+    fn commit(&mut self, host: &Runtime) {
+        if !self.flushes.are_done() {
+            return;
+        }
+        self.closed = self.closed.take().map(|closed| match closed {
+            Closed::Waiting { transaction, mark, checkpoint } => {
+                let transactions = Arc::clone(&self.transactions);
+                let task = host.spawn(async move { transactions.commit(transaction, mark).await });
+                Closed::Committing(AbortOnDropHandle::new(task), checkpoint)
+            }
+            committing @ Closed::Committing(..) => committing,
+        });
     }
 
     /// Waits for the commit that is on its way, and returns the checkpoint for the database.
     /// Pending when there is none. Cancel-safe.
     pub(crate) async fn committed(&mut self) -> Result<Checkpoint, LogError> {
-        let Some((task, _)) = &mut self.committing else { return std::future::pending().await };
+        let Some(Closed::Committing(task, _)) = &mut self.closed else { return std::future::pending().await };
         let outcome = task.await;
-        let checkpoint = self.committing.take().map(|(_, checkpoint)| checkpoint);
-        match (outcome, checkpoint) {
-            (Ok(Ok(())), Some(checkpoint)) => {
+        match (outcome, self.closed.take()) {
+            (Ok(Ok(())), Some(Closed::Committing(_, checkpoint))) => {
                 self.number += 1;
-                (self.is_open, self.is_confirmed) = (false, false);
                 Ok(checkpoint)
             }
             (Ok(Err(error)), _) => Err(log_error(error)),
             (Err(panic), _) => Err(unavailable(format!("committing a transaction failed: {panic}"))),
-            (Ok(Ok(())), None) => Err(unavailable(String::from("a commit lost its checkpoint"))),
+            (Ok(Ok(())), _) => Err(unavailable(String::from("a commit lost its checkpoint"))),
         }
     }
 

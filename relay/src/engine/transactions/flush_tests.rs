@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{
-    Capabilities, Connector, EventType, MaxInFlightPerKey, Message, MessageId, PublishError, Publisher,
-    Receipts, Submission, Topic, TransactionMark, TransactionScope, Transactions,
+    Capabilities, ClosedTransaction, Connector, EventType, MaxInFlightPerKey, Message, MessageId,
+    PublishError, Publisher, Receipts, Submission, Topic, TransactionMark, TransactionScope, Transactions,
 };
 use outbox::log::{
     Acquired, CheckpointStore, Cursor, Difference, DuePage, DuePosition, Entry, EntryId, ExceptionChange,
@@ -162,7 +162,11 @@ impl Transactions for Memory {
         1
     }
 
-    async fn commit(&self, _: u64, committed: TransactionMark) -> Result<(), PublishError> {
+    fn close(&self, session: u64) -> ClosedTransaction {
+        ClosedTransaction { session, producer: 0 }
+    }
+
+    async fn commit(&self, _: ClosedTransaction, committed: TransactionMark) -> Result<(), PublishError> {
         let read = mark::Mark::read(&committed.content).unwrap().content.last_read;
         self.note(Step::Committed(read.map_or(0, |(id, _)| id.0)));
         tokio::time::sleep(COMMIT_TIME).await;

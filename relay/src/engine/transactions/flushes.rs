@@ -3,12 +3,15 @@
 //! A mark is kept by the broker. Its cursor names transaction ids of the database, and one that was
 //! not on disk when the server crashed can be given out again: then what is written under it would
 //! count as read. The database's own checkpoint is safe, because it is logged behind them; so
-//! before each commit something else has to be, whenever anything was read since.
+//! before each commit something else has to be, whenever anything was read before its checkpoint
+//! was made. What is read afterwards is the next mark's.
 
 /// Pages that were read, and how many of them a flush is behind.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     pages: u64,
+    /// The pages that the mark may name.
+    wanted: u64,
     /// The pages before the flush that is on its way.
     begun: Option<u64>,
     done: u64,
@@ -20,14 +23,14 @@ impl Flushes {
         self.pages += 1;
     }
 
+    /// A mark may name everything that was read until now.
+    pub(crate) fn want(&mut self) {
+        self.wanted = self.pages;
+    }
+
     /// Whether a flush is to begin.
     pub(crate) fn are_wanted(&self) -> bool {
         self.begun.is_none() && !self.are_done()
-    }
-
-    /// Whether a flush is on its way.
-    pub(crate) fn are_begun(&self) -> bool {
-        self.begun.is_some()
     }
 
     /// A flush was asked for, if it could be.
@@ -40,9 +43,9 @@ impl Flushes {
         self.done = self.begun.take().unwrap_or(self.done);
     }
 
-    /// Whether everything that was read is on disk.
+    /// Whether everything that the mark may name is on disk.
     pub(crate) fn are_done(&self) -> bool {
-        self.done == self.pages
+        self.done >= self.wanted
     }
 }
 
@@ -51,20 +54,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_page_needs_a_flush_that_began_after_it() {
+    fn what_a_mark_may_name_needs_a_flush_that_began_after_it_was_read() {
         let mut flushes = Flushes::default();
+        flushes.want();
         assert!(flushes.are_done() && !flushes.are_wanted(), "nothing was read");
         flushes.read();
+        assert!(!flushes.are_wanted(), "no mark names it");
+        flushes.want();
         assert!(flushes.are_wanted());
         flushes.begun(false);
         assert!(flushes.are_wanted(), "it could not be asked for");
         flushes.begun(true);
-        assert!(!flushes.are_wanted() && !flushes.are_done() && flushes.are_begun());
+        assert!(!flushes.are_wanted() && !flushes.are_done());
         flushes.read();
         flushes.done();
-        assert!(flushes.are_wanted() && !flushes.are_done(), "a page came after it had begun");
+        assert!(flushes.are_done(), "the page that came after it had begun is the next mark's");
+        flushes.want();
+        assert!(flushes.are_wanted() && !flushes.are_done());
         flushes.begun(true);
         flushes.done();
-        assert!(flushes.are_done() && !flushes.are_wanted() && !flushes.are_begun());
+        assert!(flushes.are_done() && !flushes.are_wanted());
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{
-    Connector, MessageId, PublishError, Publisher, Receipts, Runtime, TransactionMark, TransactionScope,
-    Transactions,
+    ClosedTransaction, Connector, MessageId, PublishError, Publisher, Receipts, Runtime, TransactionMark,
+    TransactionScope, Transactions,
 };
 use outbox::log::{
     Acquired, BrokerTransaction, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced,
@@ -60,7 +60,11 @@ impl Transactions for Broker {
         1
     }
 
-    async fn commit(&self, _: u64, mark: TransactionMark) -> Result<(), PublishError> {
+    fn close(&self, session: u64) -> ClosedTransaction {
+        ClosedTransaction { session, producer: 0 }
+    }
+
+    async fn commit(&self, _: ClosedTransaction, mark: TransactionMark) -> Result<(), PublishError> {
         self.done.lock().unwrap().push(Done::Committed(mark));
         Ok(())
     }
@@ -310,8 +314,12 @@ async fn a_mark_holds_all_of_its_checkpoint() {
     let mut commits = Commits::new(broker, EPOCH, &recovered);
     commits.submitted();
     commits.confirmed();
-    commits.commit(content(), &Runtime::default()).unwrap();
-    assert!(!commits.may_submit(), "nothing follows before the commit is answered");
+    assert!(!commits.may_submit(), "each batch is a transaction of its own");
+    commits.close(content(), &Runtime::default()).unwrap();
+    assert!(
+        commits.may_submit() && !commits.is_due(),
+        "the next one fills, and is not closed before this one's end"
+    );
     let stored = commits.committed().await.unwrap();
     assert!(commits.may_submit() && commits.is_idle());
     let Some(Done::Committed(mark)) = done.lock().unwrap().pop() else { panic!("nothing was committed") };

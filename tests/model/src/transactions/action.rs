@@ -2,7 +2,7 @@
 
 use stateright::Model;
 
-use super::state::{Broker, Database, Leader, Mark, Open, Process, State};
+use super::state::{Broker, Closed, Database, Leader, Mark, Process, State};
 use super::{Breakage, Transactions, promise};
 use crate::sets::{Entry, Set};
 
@@ -11,14 +11,17 @@ use crate::sets::{Entry, Set};
 pub enum Action {
     /// A process is granted the lease; the one before need not notice.
     Acquire(usize),
-    /// A process shuts out the session before, reads the last mark, and compares it with the
-    /// database.
+    /// A process shuts out the session before, of one producer after the other.
+    ShutOut(usize),
+    /// A process reads the last mark, and compares it with the database.
     TakeOver(usize),
     /// A process sends an entry into its transaction, and the broker confirms it.
     Send(usize, Entry),
     /// A process parks an entry.
     Park(usize, Entry),
-    /// A process commits its transaction and its mark, and hears that it is done.
+    /// A process closes its transaction, and makes its mark; the next one may begin.
+    Close(usize),
+    /// A process commits the closed transaction and its mark, and hears that it is done.
     Commit(usize),
     /// The same, and it hears no answer.
     CommitUnheard(usize),
@@ -84,7 +87,13 @@ impl Model for Transactions {
                 state.processes = [Process::Standby, Process::Standby];
                 state.database.checkpoint = state.backups[backup];
             }
+            Action::ShutOut(number) => self.shut_out(&mut state, number)?,
             Action::TakeOver(number) => self.take_over(&mut state, number)?,
+            Action::Close(number) => {
+                let leader = state.processes[number].leader()?;
+                leader.closed = Some(Closed { producer: leader.turn, mark: leader.checkpoint(self) });
+                (leader.turn, leader.is_dirty) = (1 - leader.turn, false);
+            }
             Action::Send(number, entry) => self.send(&mut state, number, entry)?,
             Action::Park(number, entry) => {
                 let leader = state.processes[number].leader()?;
@@ -108,8 +117,9 @@ impl Transactions {
         if state.faults < self.faults_max {
             actions.push(Action::Crash(number));
         }
-        if leader.session.is_none() {
-            actions.push(Action::TakeOver(number));
+        if !leader.has_taken_over {
+            let is_next = leader.next_to_shut_out().is_some();
+            actions.push(if is_next { Action::ShutOut(number) } else { Action::TakeOver(number) });
             return;
         }
         let may_send = self.entries().filter(|entry| {
@@ -119,7 +129,10 @@ impl Transactions {
         actions.extend(may_send.map(|entry| Action::Send(number, entry)));
         let may_park = self.entries().filter(|entry| leader.may_park(self, *entry));
         actions.extend(may_park.map(|entry| Action::Park(number, entry)));
-        if leader.may_commit() {
+        if leader.may_close() {
+            actions.push(Action::Close(number));
+        }
+        if leader.closed.is_some() {
             actions.push(Action::Commit(number));
             if state.faults < self.faults_max {
                 actions.extend([Action::CommitUnheard(number), Action::CommitLost(number)]);
@@ -130,15 +143,26 @@ impl Transactions {
         }
     }
 
+    fn shut_out(&self, state: &mut State, number: usize) -> Option<()> {
+        let leader = state.processes[number].leader()?;
+        let producer = leader.next_to_shut_out()?;
+        let is_left_out = match self.breakage {
+            Breakage::NobodyShutOut => true,
+            Breakage::OneShutOut => producer == 1,
+            _ => false,
+        };
+        if !is_left_out || state.broker.sessions[producer] == 0 {
+            state.broker.sessions[producer] += 1;
+            state.broker.open[producer].clear();
+        }
+        leader.sessions[producer] = Some(state.broker.sessions[producer]);
+        Some(())
+    }
+
     fn take_over(&self, state: &mut State, number: usize) -> Option<()> {
         let (mark, stored) = (state.broker.mark, state.database.checkpoint);
-        if self.breakage != Breakage::NobodyShutOut || state.broker.session == 0 {
-            state.broker.session += 1;
-            state.broker.open = None;
-        }
-        let (session, epoch) = (state.broker.session, state.database.epoch);
+        let epoch = state.database.epoch;
         let leader = state.processes[number].leader()?;
-        leader.session = Some(session);
         let last = mark.map_or(0, |mark| mark.number);
         let behind = last.checked_sub(stored.number);
         match (behind, mark) {
@@ -168,7 +192,8 @@ impl Transactions {
     }
 
     fn send(&self, state: &mut State, number: usize, entry: Entry) -> Option<()> {
-        let is_current = self.is_current(state, number)?;
+        let producer = state.processes[number].leader()?.turn;
+        let is_current = self.is_current(state, number, producer)?;
         let leader = state.processes[number].leader()?;
         if !is_current {
             state.has_fenced = true;
@@ -179,16 +204,14 @@ impl Transactions {
         leader.is_dirty = true;
         state.has_requeued |= leader.parked.has(entry);
         leader.parked = leader.parked.without(Set::default().with(entry));
-        let session = leader.session?;
-        let open = state.broker.open.get_or_insert(Open { session, entries: Vec::new() });
-        open.entries.push(entry);
+        state.broker.open[producer].push(entry);
         Some(())
     }
 
     /// Whether the coordinator lets a process write.
-    fn is_current(&self, state: &State, number: usize) -> Option<bool> {
+    fn is_current(&self, state: &State, number: usize, producer: usize) -> Option<bool> {
         let Process::Leading(leader) = &state.processes[number] else { return None };
-        Some(leader.session == Some(state.broker.session))
+        Some(leader.sessions[producer] == Some(state.broker.sessions[producer]))
     }
 
     fn commit(&self, state: &mut State, action: Action) -> Option<()> {
@@ -196,7 +219,8 @@ impl Transactions {
         else {
             return None;
         };
-        if !self.is_current(state, number)? {
+        let Closed { producer, mark } = state.processes[number].leader()?.closed?;
+        if !self.is_current(state, number, producer)? {
             state.has_fenced = true;
             state.processes[number] = Process::Standby;
             return Some(());
@@ -204,7 +228,7 @@ impl Transactions {
         let is_apart = self.breakage == Breakage::MarkAfterCommit;
         let is_early = self.breakage == Breakage::StoredBeforeCommit;
         let leader = state.processes[number].leader()?;
-        let mark = leader.checkpoint(self);
+        let mark = if self.breakage == Breakage::MarkMadeLate { leader.checkpoint(self) } else { mark };
         let written = match self.breakage {
             Breakage::ParkedApart => Mark { parked: leader.committed.parked, ..mark },
             _ => mark,
@@ -215,15 +239,15 @@ impl Transactions {
         let is_committed = !matches!(action, Action::CommitLost(_));
         let is_heard = matches!(action, Action::Commit(_));
         if is_committed {
-            let open = state.broker.open.take();
-            state.broker.log.extend(open.into_iter().flat_map(|open| open.entries));
+            let seen = std::mem::take(&mut state.broker.open[producer]);
+            state.broker.log.extend(seen);
             // With the breakage, a process that does not hear the answer writes no mark.
             if !is_apart || is_heard {
                 state.broker.mark = Some(written);
             }
         }
         if is_heard {
-            (leader.committed, leader.is_stored, leader.is_dirty) = (mark, false, false);
+            (leader.committed, leader.is_stored, leader.closed) = (mark, false, None);
             return Some(());
         }
         state.faults += 1;
@@ -234,7 +258,7 @@ impl Transactions {
             leader.begin(before);
             leader.is_dirty = false;
         } else {
-            state.broker.open = None;
+            state.broker.open[producer].clear();
             state.processes[number] = Process::Standby;
         }
         Some(())

@@ -8,6 +8,10 @@ pub enum Breakage {
     Nothing,
     /// Nobody is shut out before the last mark is read.
     NobodyShutOut,
+    /// The last mark is read when only one of the two producers before is shut out.
+    OneShutOut,
+    /// A mark is made when it is committed, and not when its transaction is closed.
+    MarkMadeLate,
     /// Messages are committed, and their mark in a transaction behind it.
     MarkAfterCommit,
     /// The mark that the database does not have is not brought to it.
@@ -28,8 +32,10 @@ pub enum Breakage {
 
 impl Breakage {
     /// Every breakage.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::NobodyShutOut,
+        Self::OneShutOut,
+        Self::MarkMadeLate,
         Self::MarkAfterCommit,
         Self::MarkForgotten,
         Self::ParkedApart,

@@ -1,6 +1,6 @@
 //! The work of a process that believes to lead.
 
-use super::state::{Leader, Mark, Process};
+use super::state::{Leader, Mark, PRODUCERS, Process};
 use super::{Breakage, Transactions};
 use crate::sets::{Entry, Set};
 
@@ -9,7 +9,10 @@ impl Leader {
     pub(super) fn granted(epoch: u8) -> Self {
         Self {
             epoch,
-            session: None,
+            sessions: [None; PRODUCERS],
+            has_taken_over: false,
+            turn: 0,
+            closed: None,
             committed: Mark::default(),
             is_stored: true,
             left: Set::default(),
@@ -18,8 +21,14 @@ impl Leader {
         }
     }
 
+    /// The producer of which the session before is not shut out yet.
+    pub(super) fn next_to_shut_out(&self) -> Option<usize> {
+        self.sessions.iter().position(Option::is_none)
+    }
+
     /// Goes on from a checkpoint that both have.
     pub(super) fn begin(&mut self, checkpoint: Mark) {
+        (self.has_taken_over, self.closed) = (true, None);
         let behind = (0..checkpoint.cursor).fold(Set::default(), Set::with).without(checkpoint.parked);
         self.left = behind.and(checkpoint.settled);
         self.parked = checkpoint.parked;
@@ -52,10 +61,11 @@ impl Leader {
         Mark { number: self.committed.number + 1, cursor, parked: self.parked, settled }
     }
 
-    /// Whether something is to be committed, and the checkpoint before it is in the database.
-    pub(super) fn may_commit(&self) -> bool {
+    /// Whether something is to be committed, nothing before it is still to be, and the checkpoint
+    /// before it is in the database.
+    pub(super) fn may_close(&self) -> bool {
         let is_changed = self.is_dirty || self.parked != self.committed.parked;
-        self.session.is_some() && is_changed && (self.is_stored || self.committed.number == 0)
+        self.closed.is_none() && is_changed && (self.is_stored || self.committed.number == 0)
     }
 }
 

@@ -9,6 +9,8 @@
 //! | `promise.rs` | what must hold, and what must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
+//! A relay has two producers: while the transaction of one is committed, the other is filled.
+//!
 //! Entries are all in the log from the beginning: how they come there is in
 //! [`relays`](crate::relays). The broker refuses one of them the first time, so it is parked with
 //! what follows it in its key, and leaves later from there.
@@ -25,7 +27,7 @@ mod state;
 
 pub use action::Action;
 pub use breakage::Breakage;
-pub use state::{Broker, Database, Leader, Mark, Open, Process, State};
+pub use state::{Broker, Closed, Database, Leader, Mark, PRODUCERS, Process, State};
 
 use crate::sets::Entry;
 

@@ -45,6 +45,14 @@ pub(super) fn properties() -> Vec<Property<Transactions>> {
         Property::sometimes("a commit is heard of by nobody", |_, state: &State| state.has_unheard),
         Property::sometimes("a new leader passes what has left ahead", |_, state: &State| state.has_passed),
         Property::sometimes("a parked entry leaves", |_, state: &State| state.has_requeued),
+        Property::sometimes("a batch leaves while the one before is committed", |_, state: &State| {
+            let closed = state.processes.iter().filter_map(|process| match process {
+                Process::Leading(leader) => leader.closed,
+                _ => None,
+            });
+            let mut others = closed.map(|closed| &state.broker.open[1 - closed.producer]);
+            others.any(|entries| !entries.is_empty())
+        }),
         Property::sometimes("two processes believe to lead", |_, state: &State| {
             state.processes.iter().all(|process| matches!(process, Process::Leading(_)))
         }),

@@ -26,26 +26,29 @@ pub struct Database {
     pub checkpoint: Mark,
 }
 
-/// A transaction that is not committed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Open {
-    /// The session that opened it.
-    pub session: u8,
-    /// Its messages.
-    pub entries: Vec<Entry>,
-}
+/// How many producers a relay has; they take turns.
+pub const PRODUCERS: usize = 2;
 
 /// The broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Broker {
-    /// The session that may commit: the last that was begun.
-    pub session: u8,
-    /// A transaction that is not committed.
-    pub open: Option<Open>,
+    /// Of each producer the session that may commit: the last that was begun.
+    pub sessions: [u8; PRODUCERS],
+    /// The messages of transactions that are not committed.
+    pub open: [Vec<Entry>; PRODUCERS],
     /// Everything that readers of committed records see.
     pub log: Vec<Entry>,
     /// The last mark that was committed.
     pub mark: Option<Mark>,
+}
+
+/// A transaction to which nothing is added any more, and which is not committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Closed {
+    /// Where its messages are.
+    pub producer: usize,
+    /// The mark that is committed with it.
+    pub mark: Mark,
 }
 
 /// A process that believes to lead.
@@ -53,8 +56,14 @@ pub struct Broker {
 pub struct Leader {
     /// The epoch of its lease.
     pub epoch: u8,
-    /// Its session, once it has shut the one before out.
-    pub session: Option<u8>,
+    /// Its session with each producer, once it has shut the one before out.
+    pub sessions: [Option<u8>; PRODUCERS],
+    /// Whether it has compared the last mark with the database.
+    pub has_taken_over: bool,
+    /// The producer of the next transaction.
+    pub turn: usize,
+    /// The transaction before it.
+    pub closed: Option<Closed>,
     /// The last checkpoint that it knows to be committed.
     pub committed: Mark,
     /// Whether that one is in the database.
@@ -63,7 +72,7 @@ pub struct Leader {
     pub left: Set,
     /// The entries that are parked.
     pub parked: Set,
-    /// Whether messages were confirmed since the last commit.
+    /// Whether messages were confirmed since a transaction was closed.
     pub is_dirty: bool,
 }
 

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use message::{
-    Connector, MessageId, PublishError, Publisher, Receipts, TransactionMark, TransactionScope, Transactions,
+    ClosedTransaction, Connector, MessageId, PublishError, Publisher, Receipts, TransactionMark,
+    TransactionScope, Transactions,
 };
 use outbox::log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, LogError, LogReader, LogStore,
@@ -94,10 +95,14 @@ impl Transactions for EndsBroker {
         self.inner.session()
     }
 
-    async fn commit(&self, session: u64, mark: TransactionMark) -> Result<(), PublishError> {
+    fn close(&self, session: u64) -> ClosedTransaction {
+        self.inner.close(session)
+    }
+
+    async fn commit(&self, closed: ClosedTransaction, mark: TransactionMark) -> Result<(), PublishError> {
         self.ends.at("before_commit");
         self.ends.stand_still_at("in_commit").await;
-        let committed = self.inner.commit(session, mark).await;
+        let committed = self.inner.commit(closed, mark).await;
         self.ends.at("after_commit");
         committed
     }

@@ -84,5 +84,5 @@ async fn commit_behind(stage: &Stage, topic: &str) -> Outcome {
     for _ in 0..OTHERS {
         received.recv().await.ok_or("the session has ended")?.outcome?;
     }
-    Ok(other.commit(other.session(), TransactionMark { number: 1, content: Vec::new() }).await?)
+    Ok(other.commit(other.close(other.session()), TransactionMark { number: 1, content: Vec::new() }).await?)
 }

@@ -1,0 +1,181 @@
+//! Opens a session: shuts out the one before, and reads the last mark.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use message::{Fault, FaultScope, PublishError, TransactionMark, TransactionScope};
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, Producer as _};
+use tokio::runtime::Handle;
+
+use super::connector::TransactionalConnector;
+use super::deliveries::Deliveries;
+use super::inspect::MARKS;
+use super::marks::Marks;
+use super::session::{PRODUCERS, Session, lost};
+use super::worker::{Command, Worker};
+use crate::kafka::config::Config;
+use crate::kafka::connector::{operator, producer};
+use crate::kafka::fault;
+use crate::kafka::suspects::{Singles, Suspects};
+
+/// How long `init_transactions` may take at least: it waits for the transaction that was left open
+/// to end.
+const INIT_MIN: Duration = Duration::from_secs(20);
+/// How often it is looked whether somebody still waits for it.
+const INIT_TURN: Duration = Duration::from_secs(1);
+/// An operator's property that transactions bound.
+const SOCKET_TIMEOUT: &str = "socket.timeout.ms";
+
+/// Everything that opening a session needs. Blocks.
+pub(super) struct Opening {
+    /// Gone when nobody waits for the session.
+    pub(super) asker: Weak<()>,
+    pub(super) config: Config,
+    pub(super) suspects: Arc<Suspects>,
+    pub(super) singles: Option<Singles>,
+    pub(super) scope: TransactionScope,
+}
+
+/// The names under which the coordinator knows the producers of a relay. The first is that of
+/// versions which had one producer.
+fn transactional_ids(scope: &TransactionScope) -> [String; PRODUCERS] {
+    let id = transactional_id(&scope.log, &scope.relay);
+    [id.clone(), format!("{id}/2")]
+}
+
+/// The beginning of all of them.
+pub(super) fn transactional_id(log: &str, relay: &str) -> String {
+    format!("outbox/{log}/{relay}")
+}
+
+impl Opening {
+    fn marks_topic(&self) -> String {
+        format!("{MARKS}{}.{}", self.scope.log, self.scope.relay)
+    }
+
+    /// Checks the topic of the marks first.
+    pub(super) fn run(self, runtime: &Handle) -> Result<(Session, Option<TransactionMark>), PublishError> {
+        let topic = self.marks_topic();
+        Marks { config: &self.config, topic: &topic }.check(self.scope.is_new, runtime)?;
+        self.begin()
+    }
+
+    pub(super) fn begin(self) -> Result<(Session, Option<TransactionMark>), PublishError> {
+        let marks_topic = self.marks_topic();
+        let timeout = TransactionalConnector::timeout(self.scope.timeout);
+        let producers = self.producers(timeout)?;
+        // Behind all of them: none that was shut out can add to it.
+        let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let singles = self.singles.map(Arc::new);
+        let is_single = singles.is_some();
+        let start = |producer| -> Result<Sender<Command>, PublishError> {
+            let (commands, received) = channel();
+            let worker = Worker {
+                producer: Some(producer),
+                given_up: None,
+                patience: timeout / 2,
+                config: self.config.clone(),
+                marks_topic: marks_topic.clone(),
+                suspects: Arc::clone(&self.suspects),
+                singles: singles.clone(),
+                is_over: Arc::clone(&is_over),
+                topics: HashSet::new(),
+                is_open: false,
+                failure: None,
+            };
+            std::thread::Builder::new()
+                .name(String::from("kafka-transactions"))
+                .spawn(move || worker.serve(&received))
+                .map_err(|error| PublishError::session_lost("no thread for kafka").with_source(error))?;
+            Ok(commands)
+        };
+        let [first, second] = producers;
+        let producers = [start(first)?, start(second)?];
+        Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), is_single, is_over }, mark))
+    }
+
+    /// The producers, after those of the session before are shut out.
+    fn producers(&self, timeout: Duration) -> Result<[BaseProducer<Deliveries>; PRODUCERS], PublishError> {
+        let client = client(&self.config, timeout, self.singles.is_none())?;
+        let within = self.config.connect_timeout().max(INIT_MIN);
+        let begin = |id: String| begin(&client, id, within, &self.asker);
+        let [first, second] = transactional_ids(&self.scope);
+        // Side by side: each waits for the coordinator.
+        let (first, second) = std::thread::scope(|threads| {
+            let second = threads.spawn(|| begin(second));
+            (begin(first), second.join())
+        });
+        let second = second.map_err(|_| PublishError::session_lost("connecting to kafka broke off"))?;
+        Ok([first?, second?])
+    }
+}
+
+/// The settings of producers whose transactions stay open for so long at most.
+pub(super) fn client(
+    config: &Config,
+    timeout: Duration,
+    in_batches: bool,
+) -> Result<ClientConfig, PublishError> {
+    let timeout_ms = timeout.as_millis().to_string();
+    let mut client = producer(config, in_batches).map_err(operator)?;
+    client
+        .set("transaction.timeout.ms", &timeout_ms)
+        .set("message.timeout.ms", &timeout_ms)
+        // A record that fails gives the whole transaction up, so no later one can pass it.
+        .set("enable.gapless.guarantee", "false");
+    // librdkafka makes no client whose requests may outlast its transactions.
+    if let Some(given) = client.get(SOCKET_TIMEOUT).and_then(|given| given.parse::<u128>().ok()) {
+        client.set(SOCKET_TIMEOUT, given.min(timeout.as_millis()).to_string());
+    }
+    if !in_batches {
+        // Records in flight behind a refused one are refused as well, for their numbers.
+        client.set("max.in.flight.requests.per.connection", "1");
+    }
+    Ok(client)
+}
+
+/// A producer of this name, after the one before it is shut out. Gives up when the asker is gone.
+pub(super) fn begin(
+    client: &ClientConfig,
+    id: String,
+    within: Duration,
+    asker: &Weak<()>,
+) -> Result<BaseProducer<Deliveries>, PublishError> {
+    let mut client = client.clone();
+    client.set("transactional.id", id);
+    let settings = |text: String| PublishError::new(Fault::Operator, FaultScope::Session, text);
+    let producer = BaseProducer::from_config_and_context(&client, Deliveries::default())
+        .map_err(|error| settings(fault::creation(&error)))?;
+    init(&producer, within, asker).map(|()| producer)
+}
+
+/// Shuts out the producer before, and waits until its last transaction has ended.
+fn init(producer: &BaseProducer<Deliveries>, within: Duration, asker: &Weak<()>) -> Result<(), PublishError> {
+    let deadline = Instant::now() + within;
+    loop {
+        if asker.strong_count() == 0 {
+            return Err(lost());
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        match producer.init_transactions(left.min(INIT_TURN)) {
+            Ok(()) => return Ok(()),
+            Err(KafkaError::Transaction(error)) if error.is_retriable() && !left.is_zero() => {}
+            Err(error) => {
+                producer.poll(Duration::ZERO);
+                let reason = producer.context().complaint().unwrap_or_else(|| error.to_string());
+                let code = match &error {
+                    KafkaError::Transaction(error) => error.code(),
+                    error => error.rdkafka_error_code().unwrap_or(rdkafka::types::RDKafkaErrorCode::Unknown),
+                };
+                return Err(fault::session(code, &format!("cannot begin transactions: {reason}")));
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether this user may begin transactions.
+//!
+//! Nothing but `InitProducerId` asks for that right, and under a relay's own id it would shut the
+//! relay out. So it is asked under another id, which the same grant for a prefix covers. The
+//! coordinator forgets it after `transactional.id.expiration.ms`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::Fault;
+use tokio::task::spawn_blocking;
+
+use super::opening::{begin, client, transactional_id};
+use crate::inspect::InspectError;
+use crate::kafka::config::Config;
+
+/// How long the transactions of the probe might stay open: it begins none.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Begins transactions beside those of a relay, and returns the id under which it did. Cancel-safe.
+///
+/// # Errors
+/// [`InspectError`] of the operator's without the right to do so; of the broker's when it does not
+/// answer.
+pub(super) async fn probe(config: &Config, log: &str, relay: &str) -> Result<String, InspectError> {
+    let id = format!("{}/doctor", transactional_id(log, relay));
+    let (config, named) = (config.clone(), id.clone());
+    let asker = Arc::new(());
+    let asked = Arc::downgrade(&asker);
+    let probed = spawn_blocking(move || {
+        begin(&client(&config, TIMEOUT, true)?, named, config.connect_timeout(), &asked).map(drop)
+    });
+    let outcome = probed.await;
+    drop(asker);
+    match outcome {
+        Ok(Ok(())) => Ok(id),
+        Ok(Err(error)) => Err(InspectError { fault: error.fault(), reason: format!("{id}: {error}") }),
+        Err(panic) => Err(InspectError { fault: Fault::Broker, reason: format!("{id}: {panic}") }),
+    }
+}
