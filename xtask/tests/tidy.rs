@@ -1,5 +1,5 @@
 //! How the project writes: words that a stranger finds by grep, comments that begin with their
-//! subject, short lines.
+//! subject, short lines; and how few folders one sees first.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -22,6 +22,9 @@ const COMMENT_MAX: usize = 100;
 
 /// The longest line of a document, in columns. Code, tables and addresses cannot be wrapped.
 const DOCUMENT_MAX: usize = 110;
+
+/// Folders at the root that one sees at a glance.
+const FOLDERS_MAX: usize = 13;
 
 /// Private words of earlier days, and those that stand in their place.
 const WORDS: [(&str, &str); 30] = [
@@ -180,4 +183,21 @@ fn lines_of_documents_are_short() {
         }
     }
     assert_none(&found);
+}
+
+/// The root is where a stranger begins.
+#[test]
+fn the_root_has_few_folders_and_the_architecture_names_each() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the workspace");
+    let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let entries = fs::read_dir(root).expect("the root").map(|entry| entry.expect("an entry").path());
+    let names = entries.filter(|path| path.is_dir()).filter_map(|path| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        (!name.starts_with('.') && !SKIPPED.contains(&name.as_str())).then_some(name)
+    });
+    let names: Vec<_> = names.collect();
+    assert!(names.len() <= FOLDERS_MAX, "{} folders, at most {FOLDERS_MAX}: {names:?}", names.len());
+    let is_named =
+        |name: &String| [format!("`{name}`"), format!("`{name}/")].iter().any(|t| architecture.contains(t));
+    assert_none(&names.into_iter().filter(|name| !is_named(name)).collect::<Vec<_>>());
 }
