@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use checker::{Breach, Event, Verdict};
 use comfy_table::{Table, presets};
+use harness::faults::Record;
 
 use crate::Failure;
-use crate::fault_injector::Record;
 use crate::lag::LagSeries;
 use crate::memory::MemorySeries;
 use crate::pair::Pair;
@@ -87,7 +87,7 @@ pub struct PairReport {
     pub memory: MemorySeries,
     /// The checker's verdict.
     pub promises: Verdict,
-    /// Every inject.
+    /// Every planned fault.
     pub records: Vec<Record>,
     /// Whether relays published in transactions.
     pub transactional: bool,
@@ -124,7 +124,7 @@ impl PairReport {
         unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice).collect()
     }
 
-    /// How often each fault injected, and how often it could not.
+    /// How often each fault was injected, and how often it could not.
     #[must_use]
     pub fn injected(&self) -> BTreeMap<&'static str, (usize, usize)> {
         let mut injected: BTreeMap<_, (usize, usize)> = BTreeMap::new();

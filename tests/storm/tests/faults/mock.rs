@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::kafka::mock::Mock;
+use harness::faults::{BrokerGone, Fault};
 use libtest_mimic::Trial;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
-use storm::faults::broker::mock::{
-    BROKERS, BrokerGone, FetchErrors, LeaderMoves, ProduceErrors, SilentPartition,
-};
+use storm::faults::broker::mock::{BROKERS, FetchErrors, LeaderMoves, ProduceErrors, SilentPartition};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
 use crate::scene::{heal, inject, until, with_topic};
@@ -55,7 +54,7 @@ async fn send(producer: &FutureProducer) -> Result<(), rdkafka::error::KafkaErro
 
 /// The first seed whose inject says something like this; all others are healed.
 async fn inject_until(
-    fault: &mut dyn storm::faults::Fault,
+    fault: &mut dyn Fault<storm::stage::Stage>,
     stage: &storm::stage::Stage,
     wanted: impl Fn(&str) -> bool,
 ) -> Outcome {

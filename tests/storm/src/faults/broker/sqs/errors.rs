@@ -1,8 +1,6 @@
 //! The faults of SQS.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -10,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::gateway::{Gateway, Mood};
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// Longer than a request may take, and than a lease.
@@ -41,13 +39,11 @@ impl SqsErrors {
 }
 
 #[async_trait]
-impl Fault for SqsErrors {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        if self.name == SILENT_QUEUE { seconds(4)..=seconds(20) } else { seconds(2)..=seconds(8) }
+impl Fault<Stage> for SqsErrors {
+    fn kind(&self) -> FaultKind {
+        let is_long = self.name == SILENT_QUEUE;
+        let lasts = if is_long { seconds(4)..=seconds(20) } else { seconds(2)..=seconds(8) };
+        FaultKind::new(self.name).lasts(lasts)
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
