@@ -46,6 +46,10 @@ pub struct Counts {
     pub duplicates_suppressed: usize,
     /// Open dead letters, over all consumers.
     pub dead_letters: usize,
+    /// How often the operator had dead messages tried again while faults were injected.
+    pub requeues: usize,
+    /// Of these, those that failed.
+    pub requeues_failed: usize,
     /// How often a process was started.
     pub process_starts: u64,
     /// Sagas that ran to their ends.
@@ -158,7 +162,7 @@ impl PairReport {
         let Counts { messages, forgotten, parked, published, copies, .. } = self.counts;
         let Counts { deliveries, effects, duplicates_suppressed, dead_letters, process_starts, .. } =
             self.counts;
-        let Counts { sagas_finished, sagas_undone, steps, .. } = self.counts;
+        let Counts { requeues, requeues_failed, sagas_finished, sagas_undone, steps, .. } = self.counts;
         let word = self.verdict().as_str();
         let mut text = format!(
             "{}: {word}, seed {}, {:.0} s\n\
@@ -166,6 +170,7 @@ impl PairReport {
              messages: {messages}, {parked} parked, {forgotten} more forgotten; \
              published {published}, {copies} of them copies; delivered {deliveries}, {duplicates_suppressed} suppressed; \
              {effects} effects, {dead_letters} dead letters\n\
+             operator: {requeues} requeues of dead messages, {requeues_failed} of them failed\n\
              sagas: {sagas_finished} finished, {sagas_undone} undone, {steps} steps and undos\n",
             self.pair, self.seed, self.seconds,
         );

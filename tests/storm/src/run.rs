@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -123,7 +124,7 @@ pub async fn run(
         services.start(service).await?;
     }
     let stage = Arc::new(setup::stage(&plot, servers, &options.xtask).await?);
-    let storm = Storm { plot, servers, options, stage, progress };
+    let storm = Storm { plot, servers, options, stage, progress, requeues: Default::default() };
     let outcome = tokio::select! {
         outcome = storm.whole() => outcome,
         () = stop.cancelled() => Err("interrupted".into()),
@@ -162,6 +163,8 @@ struct Storm<'a> {
     options: &'a Options,
     stage: Arc<Stage>,
     progress: &'a Progress,
+    /// Requeues of the operator: those that failed, and those that succeeded.
+    requeues: [AtomicUsize; 2],
 }
 
 impl Storm<'_> {
@@ -285,7 +288,9 @@ impl Storm<'_> {
         loop {
             sleep(OPERATOR).await;
             // The next one asks again for whatever is refused now.
-            _ = timeout(OPERATOR, self.requeue_once()).await;
+            let asked = timeout(OPERATOR, self.requeue_once()).await;
+            let done = matches!(asked, Ok(Ok(output)) if output.status.success());
+            self.requeues[usize::from(done)].fetch_add(1, Relaxed);
         }
     }
 
@@ -334,6 +339,7 @@ impl Storm<'_> {
         let sagas = history.sagas.as_ref();
         let runs = sagas.map_or(&[][..], |sagas| &sagas.runs);
         let ended = |state| runs.iter().filter(|run| run.state == state).count();
+        let [failed, succeeded] = self.requeues.each_ref().map(|count| count.load(Relaxed));
         let effects_of_sagas = sagas.map_or(&[][..], |sagas| &sagas.effects);
         // Where one reader applies a message under two names, a delivery is one for both.
         let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
@@ -350,6 +356,8 @@ impl Storm<'_> {
             effects,
             duplicates_suppressed: (deliveries * readers).saturating_sub(effects + dead),
             dead_letters: dead,
+            requeues: failed + succeeded,
+            requeues_failed: failed,
             process_starts: starts,
             sagas_finished: ended(SagaState::Finished),
             sagas_undone: ended(SagaState::Undone),
