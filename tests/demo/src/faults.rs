@@ -36,7 +36,7 @@ pub(crate) struct Stage<'a> {
 pub(crate) async fn inject(stage: &Stage<'_>, plan: &Plan, limit: Duration) -> Result<(), DemoError> {
     let mut faults: Faults<Stage<'_>> = vec![Box::new(LeaderKill { epoch: -1 })];
     match stage.outage {
-        Outage::Mock(_) => faults.push(Box::new(BrokerGone::default())),
+        Outage::Mock(_) => faults.push(Box::new(BrokerGone)),
         Outage::Proxy(_) => faults.push(Box::new(Tcp::new(Kind::Down))),
         Outage::Impossible(_) => {}
     }

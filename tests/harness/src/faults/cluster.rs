@@ -7,10 +7,8 @@ use super::{Fault, FaultKind, Injected, Reach, seconds};
 use crate::Failure;
 
 /// The whole cluster goes away, with all its connections, and comes back.
-#[derive(Debug, Default)]
-pub struct BrokerGone {
-    gone: bool,
-}
+#[derive(Debug)]
+pub struct BrokerGone;
 
 #[async_trait]
 impl<S: Reach> Fault<S> for BrokerGone {
@@ -19,16 +17,11 @@ impl<S: Reach> Fault<S> for BrokerGone {
     }
 
     async fn inject(&mut self, stage: &S, _rng: &mut StdRng) -> Result<Injected, Failure> {
-        self.gone = true;
         stage.switch_cluster(false)?;
         Ok(Injected::new("all brokers", ""))
     }
 
     async fn heal(&mut self, stage: &S) -> Result<(), Failure> {
-        if self.gone {
-            stage.switch_cluster(true)?;
-            self.gone = false;
-        }
-        Ok(())
+        stage.switch_cluster(true)
     }
 }

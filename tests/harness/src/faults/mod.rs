@@ -51,7 +51,7 @@ pub trait Fault<S: Sync>: Send {
     async fn inject(&mut self, stage: &S, rng: &mut StdRng) -> Result<Injected, Failure>;
 
     /// Ends it, and returns when it is over. Without an injection before, and a second time, it
-    /// does nothing.
+    /// changes nothing.
     ///
     /// # Errors
     /// It goes on; the injector tries again a few times, then gives the run up.

@@ -73,7 +73,7 @@ async fn produce_requests_fail(test: Stage) -> Outcome {
     // Without a second try, the first error is the outcome.
     let producer = producer(&address, &[("retries", "0")])?;
     send(&producer).await?;
-    let mut fault = ProduceErrors::default();
+    let mut fault = ProduceErrors;
     heal(&mut fault, &stage).await?;
     inject_until(&mut fault, &stage, |detail| detail.ends_with("not enough replicas")).await?;
     let error = send(&producer).await.err().ok_or("it did not fail")?;
@@ -87,7 +87,7 @@ async fn a_producer_meets_a_fatal_error(test: Stage) -> Outcome {
     let producer =
         producer(&address, &[("enable.idempotence", "true"), ("enable.gapless.guarantee", "true")])?;
     send(&producer).await?;
-    let mut fault = ProduceErrors::default();
+    let mut fault = ProduceErrors;
     inject_until(&mut fault, &stage, |detail| detail.ends_with("out of order sequence number")).await?;
     let error = send(&producer).await.err().ok_or("it did not fail")?;
     assert!(producer.client().fatal_error().is_some(), "{error}");
@@ -147,7 +147,7 @@ async fn leaders_move(test: Stage) -> Outcome {
 
 async fn a_partition_is_silent(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
-    let mut fault = SilentPartition::default();
+    let mut fault = SilentPartition;
     heal(&mut fault, &stage).await?;
     inject(&mut fault, &stage, 1).await?;
     let producer = producer(&address, &[("message.timeout.ms", "1500")])?;
@@ -161,7 +161,7 @@ async fn a_partition_is_silent(test: Stage) -> Outcome {
 
 async fn the_brokers_go_and_come_back(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
-    let mut fault = BrokerGone::default();
+    let mut fault = BrokerGone;
     heal(&mut fault, &stage).await?;
     // Without a second try, a connection that is cut is the outcome.
     let retried = producer(&address, &[("retries", "0"), ("reconnect.backoff.max.ms", "100")])?;

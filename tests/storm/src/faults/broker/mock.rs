@@ -44,10 +44,8 @@ const PRODUCE: [(&str, ResponseError); 9] = [
 ];
 
 /// Produce requests fail, some of them fatally for their producer.
-#[derive(Debug, Default)]
-pub struct ProduceErrors {
-    ordered: bool,
-}
+#[derive(Debug)]
+pub struct ProduceErrors;
 
 #[async_trait]
 impl Fault<Stage> for ProduceErrors {
@@ -58,17 +56,12 @@ impl Fault<Stage> for ProduceErrors {
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (name, error) = *PRODUCE.choose(rng).ok_or("no error")?;
         let count = rng.random_range(1..=4);
-        self.ordered = true;
         stage.broker.mock()?.request_errors(ApiKey::Produce, &vec![error; count])?;
         Ok(Injected::new("produce", format!("{count} × {name}")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.ordered {
-            stage.broker.mock()?.forget_errors(ApiKey::Produce)?;
-            self.ordered = false;
-        }
-        Ok(())
+        Ok(stage.broker.mock()?.forget_errors(ApiKey::Produce)?)
     }
 }
 
@@ -143,10 +136,8 @@ impl Fault<Stage> for LeaderMoves {
 /// sent there gets no answer, and the others go on. A partition without any leader would be the
 /// same to clients, but ends the mock cluster's program when a record comes for it (librdkafka
 /// 2.12).
-#[derive(Debug, Default)]
-pub struct SilentPartition {
-    is_late: bool,
-}
+#[derive(Debug)]
+pub struct SilentPartition;
 
 /// How late. The answers come after the fault is over.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -168,16 +159,11 @@ impl Fault<Stage> for SilentPartition {
                 break;
             }
         }
-        self.is_late = true;
         mock.answer_late(BROKERS, SILENCE)?;
         Ok(Injected::new(topic, format!("{silent} partitions do not answer")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.is_late {
-            stage.broker.mock()?.answer_late(BROKERS, Duration::ZERO)?;
-            self.is_late = false;
-        }
-        Ok(())
+        Ok(stage.broker.mock()?.answer_late(BROKERS, Duration::ZERO)?)
     }
 }

@@ -30,15 +30,15 @@ pub fn all(kind: BrokerKind) -> Faults<Stage> {
         BrokerKind::Rabbitmq => vec![
             Box::new(rabbitmq::Full::default()),
             Box::new(rabbitmq::Unroutable::default()),
-            Box::new(rabbitmq::SilentQueue::default()),
+            Box::new(rabbitmq::SilentQueue),
         ],
         BrokerKind::Sqs | BrokerKind::SqsFifo => boxed(sqs::SqsErrors::all()).collect(),
         BrokerKind::MockKafka => vec![
-            Box::new(mock::ProduceErrors::default()),
+            Box::new(mock::ProduceErrors),
             Box::new(mock::FetchErrors::default()),
             Box::new(mock::LeaderMoves),
-            Box::new(BrokerGone::default()),
-            Box::new(mock::SilentPartition::default()),
+            Box::new(BrokerGone),
+            Box::new(mock::SilentPartition),
         ],
     }
 }

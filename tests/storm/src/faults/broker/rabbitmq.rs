@@ -91,10 +91,8 @@ impl Fault<Stage> for Unroutable {
 
 /// Messages to the topic that consumers read are stored, and their confirms are kept back: longer
 /// than a window waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
-#[derive(Debug, Default)]
-pub struct SilentQueue {
-    injected: bool,
-}
+#[derive(Debug)]
+pub struct SilentQueue;
 
 #[async_trait]
 impl Fault<Stage> for SilentQueue {
@@ -106,17 +104,13 @@ impl Fault<Stage> for SilentQueue {
         let confirms = stage.broker.confirms.as_ref().ok_or("nothing keeps confirms back")?;
         let topic = &stage.broker.topics.first().ok_or("there is no topic")?.name;
         confirms.silence(true);
-        self.injected = true;
         Ok(Injected::new(topic, "confirms are kept back"))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.injected
-            && let Some(confirms) = &stage.broker.confirms
-        {
+        if let Some(confirms) = &stage.broker.confirms {
             confirms.silence(false);
         }
-        self.injected = false;
         Ok(())
     }
 }

@@ -129,10 +129,8 @@ async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
 /// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the
 /// process's other files as well: producers apply the limit of a file to their own connections,
 /// `PRAGMA max_page_count`.
-#[derive(Debug, Default)]
-pub struct SqliteFull {
-    ordered: bool,
-}
+#[derive(Debug)]
+pub struct SqliteFull;
 
 impl SqliteFull {
     /// While this file is there, the disk is full.
@@ -164,18 +162,14 @@ impl Fault<Stage> for SqliteFull {
     }
 
     async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
-        self.ordered = true;
         tokio::fs::write(Self::order(&stage.folder), "").await?;
         Ok(Injected::new("producers' file", "no page more"))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.ordered {
-            match tokio::fs::remove_file(Self::order(&stage.folder)).await {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-                _ => self.ordered = false,
-            }
+        match tokio::fs::remove_file(Self::order(&stage.folder)).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

@@ -56,7 +56,7 @@ pub fn all(kind: DatabaseKind) -> Faults<Stage> {
             Box::new(promotion::Promotion::default()),
         ],
         DatabaseKind::Sqlite => {
-            vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull::default())]
+            vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull)]
         }
     }
 }

@@ -19,14 +19,13 @@ const SILENT_QUEUE: &str = "silent-queue";
 pub struct SqsErrors {
     name: &'static str,
     mood: fn(f64) -> Mood,
-    injected: bool,
 }
 
 impl SqsErrors {
     /// One of each kind.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let new = |name, mood| Self { name, mood, injected: false };
+        let new = |name, mood| Self { name, mood };
         vec![
             new("partial-batch", Mood::Partial as fn(f64) -> Mood),
             new("partial-batch-done", Mood::PartialDone),
@@ -49,15 +48,11 @@ impl Fault<Stage> for SqsErrors {
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let percent = rng.random_range(10..=80_u8);
         gateway(stage)?.set((self.mood)(f64::from(percent) / 100.0));
-        self.injected = true;
         Ok(Injected::new("sqs", format!("{percent} %")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.injected {
-            gateway(stage)?.set(Mood::Fair);
-            self.injected = false;
-        }
+        gateway(stage)?.set(Mood::Fair);
         Ok(())
     }
 }
