@@ -21,8 +21,8 @@
 //! | [`report`], [`phases`], [`progress`] | what a person sees |
 //! | [`pair`], [`process`] | what all of them need |
 //!
-//! Processes, workload, journals, plain readers, the schedule of faults and their injector are those
-//! of the crate `harness`, which the demo shares.
+//! Processes, workload, journals, plain readers, the schedule of faults and their injector are of
+//! the crate `harness`, which the demo shares.
 
 mod backpressure;
 pub mod cli;
